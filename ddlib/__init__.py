@@ -1,0 +1,41 @@
+"""ddlib: discrete diffusion processes for language, composed from small objects.
+
+A ``Schedule`` says when tokens jump, a ``Hierarchy`` says where, their product is a ``ForwardProcess``; the bound, the
+training loss and every sampler follow.
+"""
+
+from ddlib import hierarchies, presets, processes, registry, samplers, schedules
+from ddlib.bound import Bound, bound, reconstruction
+from ddlib.checks import debug
+from ddlib.denoiser import cavity_logits, posterior_logits
+from ddlib.nelbo import nelbo
+from ddlib.noise import KeyedGenerator
+from ddlib.reduce import Measure, Tally, mean_per_token
+from ddlib.samplers import sample
+from ddlib.times import sample_times
+from ddlib.training import training_loss
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Bound",
+    "KeyedGenerator",
+    "Measure",
+    "Tally",
+    "bound",
+    "cavity_logits",
+    "debug",
+    "hierarchies",
+    "mean_per_token",
+    "nelbo",
+    "posterior_logits",
+    "presets",
+    "processes",
+    "reconstruction",
+    "registry",
+    "sample",
+    "sample_times",
+    "samplers",
+    "schedules",
+    "training_loss",
+]

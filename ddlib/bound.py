@@ -1,0 +1,76 @@
+"""The whole bound: the integral over time and what is left at its two ends."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ddlib.denoiser import cavity_logits, posterior_logits
+from ddlib.nelbo import closed_nelbo
+from ddlib.noise import Generator
+from ddlib.processes import ForwardProcess
+from ddlib.times import sample_times
+from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats per token."""
+
+    diffusion: PerToken
+    """The integral over time, by one draw of (t, z) per sequence."""
+    prior: PerToken
+    """KL(q(z at the noisy end | x) || prior); 0 when the schedule ends exactly in its limit."""
+    reconstruction: PerToken
+    """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
+
+    @property
+    def total(self) -> PerToken:
+        """The sum of the three terms."""
+        return self.diffusion + self.prior + self.reconstruction
+
+
+def reconstruction(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+    """-log p(x | z_t) in nats per token, where p(x|z) is the cavity law times q_t(z|x), normalised."""
+    scores = posterior_logits(process, logits, z, t)
+    return -scores.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
+
+
+def bound(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    x: Tokens,
+    generator: Generator = None,
+    *,
+    interval: tuple[float, float] = (0.0, 1.0),
+    parameterization: str = "cavity",
+) -> Bound:
+    """Estimates the whole negative evidence lower bound of ``x`` with one time per sequence.
+
+    Average several calls, with other steps of a ``KeyedGenerator``, for less noise. At an end of time that is exact
+    nothing is computed; elsewhere (geometric noise, or an interval cut short) the end's term is counted, at the cost
+    of a second call of the denoiser for the reconstruction.
+
+    Args:
+        process: the forward process.
+        denoiser: ``(z, t) -> logits``.
+        x: (B, L) clean words.
+        generator: source of times and noise.
+        interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
+        parameterization: what the logits mean, "cavity" or "posterior".
+
+    Raises:
+        TypeError, ValueError: as ``nelbo``; a bad interval.
+    """
+    process.check_inputs(x=x)
+    low, high = interval
+    t = sample_times(len(x), generator=generator, interval=interval, device=x.device)
+    z = process.sample(x, t, generator)
+    logits = cavity_logits(process, denoiser(z, t), z, t, parameterization)
+    diffusion = (high - low) * closed_nelbo(process, logits, x, z, t)
+    start, end = torch.full_like(t, low), torch.full_like(t, high)
+    left = torch.zeros_like(diffusion)
+    if bool((process.likelihood(x, x, start) < 1).any()):
+        z = process.sample(x, start, generator)
+        logits = cavity_logits(process, denoiser(z, start), z, start, parameterization)
+        left = reconstruction(process, logits, x, z, start)
+    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left)

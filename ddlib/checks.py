@@ -1,0 +1,140 @@
+"""Refusals: every bad argument is named, with its value and the rule it breaks, before any work is lost.
+
+Types and shapes are always checked. Values (ranges, NaN) are checked where looking costs nothing: on CPU tensors. On
+an accelerator a look at a value stalls the queue, so there it happens only after ``debug(True)`` or with
+``DDLIB_DEBUG=1`` in the environment. Nothing is looked at while ``torch.compile`` is tracing.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_debug = os.environ.get("DDLIB_DEBUG", "0") not in ("", "0")
+
+
+def debug(active: bool = True) -> None:
+    """Turns value checks on (or off) for tensors that live on an accelerator, at one synchronisation per check."""
+    global _debug
+    _debug = active
+
+
+def visible(tensor: Tensor) -> bool:
+    """Whether the values of ``tensor`` may be looked at: it is on the CPU, or ``debug(True)`` was called."""
+    return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ``ValueError(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None], rule: str) -> None:
+    """Raises ValueError unless ``tensor`` has ``shape`` (None matches any size)."""
+    fits = tensor.ndim == len(shape) and all(
+        want is None or want == got for want, got in zip(shape, tensor.shape, strict=True)
+    )
+    require(fits, f"{name} has shape {tuple(tensor.shape)}, must be {rule}")
+
+
+def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> None:
+    """Raises unless ``tokens`` is int64 (B, L), not empty, and within ``[0, limit)``.
+
+    Raises:
+        TypeError: another dtype (torch would index with it or wrap it silently).
+        ValueError: an empty batch, another shape, or an id out of range, -100 and other negative ids included.
+    """
+    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
+        got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise TypeError(f"{name} has dtype {got}, must be a torch.int64 tensor of {what}")
+    check_shape(name, tokens, (None, None), "(B, L)")
+    require(tokens.numel() > 0, f"{name} is empty, shape {tuple(tokens.shape)}: a batch needs at least one token")
+    if visible(tokens):
+        low, high = (int(v) for v in torch.aminmax(tokens))
+        worst = low if low < 0 else high
+        require(0 <= low and high < limit, f"{name} holds {worst}, must be {what} in [0, {limit})")
+
+
+def check_times(name: str, t: Tensor, batch: int) -> None:
+    """Raises unless ``t`` is floating point, of shape (B,), and within [0, 1].
+
+    Raises:
+        TypeError: an integer dtype.
+        ValueError: another shape, NaN, or a time outside [0, 1].
+    """
+    if not isinstance(t, Tensor) or not t.is_floating_point():
+        got = t.dtype if isinstance(t, Tensor) else type(t).__name__
+        raise TypeError(f"{name} has type {got}, must be a floating-point tensor of shape (B,)")
+    check_shape(name, t, (batch,), f"(B,) = ({batch},), one time per sequence")
+    if visible(t):
+        outside = ~((t >= 0) & (t <= 1))
+        if bool(outside.any()):
+            raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
+
+
+def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int) -> None:
+    """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V words.
+
+    Raises:
+        TypeError: an integer dtype.
+        ValueError: another shape. A last axis other than ``vocab_size`` is a vocabulary mismatch and is named so.
+    """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape (B, L, V)")
+    check_shape("logits", logits, (*shape, None), f"(B, L, V) = ({shape[0]}, {shape[1]}, {vocab_size})")
+    require(
+        logits.shape[-1] == vocab_size,
+        f"logits has {logits.shape[-1]} columns, the process has vocab_size {vocab_size}: "
+        "the network must score the words of this process and nothing else (no mask, no clusters, no padding)",
+    )
+
+
+def check_normaliser(normaliser: Tensor) -> None:
+    """Raises ValueError if a row's log-sum-exp is NaN or infinite, which one NaN or +inf logit is enough for."""
+    if visible(normaliser):
+        bad = ~normaliser.isfinite()
+        if bool(bad.any()):
+            where = tuple(int(i) for i in bad.nonzero()[0])
+            raise ValueError(
+                f"logits at position {where} hold NaN, +inf, or -inf only (log-sum-exp {normaliser[where].item()}), "
+                "must be finite or -inf with at least one finite entry"
+            )
+
+
+def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
+    """Raises unless ``mask`` is bool of ``shape`` and keeps at least one position."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name} has dtype {got}, must be a torch.bool tensor, True at real tokens")
+    check_shape(name, mask, tuple(shape), f"{tuple(shape)}")
+    if visible(mask):
+        require(bool(mask.any()), f"{name} is False everywhere, must keep at least one token")
+
+
+def check_devices(**tensors: Tensor | None) -> None:
+    """Raises ValueError unless all the tensors named live on one device."""
+    devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
+    require(
+        len({(d.type, d.index) for d in devices.values()}) <= 1,
+        "all tensors must be on one device, got " + ", ".join(f"{name} on {d}" for name, d in devices.items()),
+    )
+
+
+def check_number(name: str, value: float, low: float, high: float, rule: str) -> float:
+    """Returns ``float(value)`` if it is a finite number in [low, high], else raises naming ``rule``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}, must be a number {rule}")
+    require(math.isfinite(value) and low <= value <= high, f"{name} is {value}, must be {rule}")
+    return float(value)
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """Returns ``value`` if it is an int of at least ``least``, else raises."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}, must be an int of at least {least}")
+    require(value >= least, f"{name} is {value}, must be at least {least}")
+    return value

@@ -1,0 +1,20 @@
+"""Modules whose constants follow a device but never lose precision."""
+
+from typing import Any
+
+from torch import nn
+
+
+class ExactModule(nn.Module):
+    """An ``nn.Module`` whose floating-point buffers keep their dtype under ``.to``, ``.half`` and friends.
+
+    A speed of 0.7 rounded to bfloat16 is 0.69921875: another process. So ``.to(device, dtype)`` moves the buffers
+    and leaves their dtype; the precision of a result follows the arguments of the call.
+    """
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "ExactModule":
+        exact = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
+        super()._apply(fn, recurse)
+        for name, buffer in exact.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        return self

@@ -1,0 +1,88 @@
+"""The contract of a hierarchy: where a token jumps."""
+
+from abc import ABC
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from ddlib.checks import check_number, require
+from ddlib.exact import ExactModule
+from ddlib.hierarchies.maps import Map, chain
+
+
+class Hierarchy(ExactModule, ABC):
+    r"""Where tokens jump: levels :math:`L_0` (words), ..., :math:`L_n` (the mask) and a map for each edge between them.
+
+    A leaf builds its maps and hands them to ``super().__init__``. States are numbered words first, then each level's
+    clusters in order, the mask last.
+
+    Args:
+        maps: one ``Map`` per edge, lowest first; the last one leads to the mask alone.
+        speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
+
+    Raises:
+        ValueError: maps that do not chain, a top level that is not a single mask, or bad speeds.
+    """
+
+    def __init__(self, maps: Sequence[Map], speeds: Sequence[float] | None = None) -> None:
+        super().__init__()
+        require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from words to the mask")
+        for i, (lower, upper) in enumerate(zip(maps, maps[1:], strict=False)):
+            require(
+                lower.num_parents == upper.num_children,
+                f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from {upper.num_children}: "
+                "each level must have as many members as the level below has clusters",
+            )
+        require(maps[-1].num_parents == 1, f"maps[-1] leads to {maps[-1].num_parents} states, must lead to the mask")
+        speeds = [1.0] * len(maps) if speeds is None else list(speeds)
+        require(
+            len(speeds) == len(maps),
+            f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to the mask last",
+        )
+        self.speeds = tuple(check_number(f"speed[{i}]", v, 1e-3, 1e3, "in [0.001, 1000]") for i, v in enumerate(speeds))
+        self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
+        self.maps = nn.ModuleList(maps)
+        # composed[i][j - i - 1] = K_{i -> j}
+        self.composed = nn.ModuleList(
+            nn.ModuleList(chain(maps[i:j]) for j in range(i + 1, len(maps) + 1)) for i in range(len(maps))
+        )
+        self.register_buffer("starts", torch.tensor([0, *self.levels]).cumsum(0))
+
+    starts: Tensor
+
+    @property
+    def depth(self) -> int:
+        """Number of edges n; levels are 0..n."""
+        return len(self.levels) - 1
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of words V."""
+        return self.levels[0]
+
+    @property
+    def num_states(self) -> int:
+        """Number of states S: words, clusters of every level, the mask."""
+        return sum(self.levels)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The first state of each level."""
+        return tuple(sum(self.levels[:i]) for i in range(len(self.levels)))
+
+    def between(self, lower: int, upper: int) -> Map:
+        """The map K from level ``lower`` to level ``upper`` > ``lower``."""
+        return self.composed[lower][upper - lower - 1]
+
+    def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """The level of each state."""
+        return torch.bucketize(z, self.starts[1:-1], right=True)
+
+    def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
+        """Index of each state within ``level``; clamped, so meaningless for states of other levels."""
+        return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(levels={self.levels}, speeds={self.speeds})"

@@ -1,0 +1,19 @@
+"""No hierarchy: every word jumps straight to the mask."""
+
+import torch
+
+from ddlib.checks import check_count
+from ddlib.hierarchies.base import Hierarchy
+from ddlib.hierarchies.maps import Map
+
+
+class Flat(Hierarchy):
+    """Words, then the mask: masked diffusion.
+
+    Args:
+        vocab_size: number of words V, at least 1.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        check_count("vocab_size", vocab_size)
+        super().__init__([Map(torch.zeros(vocab_size, dtype=torch.int64), 1)])

@@ -1,0 +1,163 @@
+"""The map between two levels: a parent for every child, and a little mass for everybody else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.checks import require
+from ddlib.exact import ExactModule
+
+
+class Map(ExactModule):
+    r"""A row-stochastic matrix :math:`K = k\,\mathrm{onehot}(parents) + 1 s^T`, never materialised in the hot path.
+
+    ``k`` is ``keep`` and ``s`` is ``spread``, so that ``keep + sum(spread) = 1``. Products of such maps have the same
+    form, so going up several levels costs no more than one. ``spread=None`` is a plain map: every child has one parent.
+
+    Args:
+        parents: (children,) int64, the parent of each child, surjective onto ``0..num_parents-1``.
+        num_parents: number of parents.
+        keep: weight of the one-hot part; may be negative when the right parent is less likely than the others.
+        spread: (num_parents,) mass that every child gives to each parent, all positive, or None.
+    """
+
+    parents: Tensor
+    spread: Tensor | None
+
+    def __init__(
+        self,
+        parents: Int64[Tensor, "children"],
+        num_parents: int,
+        keep: float = 1.0,
+        spread: Float64[Tensor, "num_parents"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_parents, self.keep = num_parents, keep
+        self.register_buffer("parents", parents)
+        self.register_buffer("spread", spread)
+
+    @property
+    def num_children(self) -> int:
+        """Number of children, the rows of the matrix."""
+        return self.parents.shape[0]
+
+    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """K(parent | child), elementwise."""
+        hit = (self.parents[child] == parent).to(torch.float64)
+        return hit if self.spread is None else self.keep * hit + self.spread[parent]
+
+    def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
+        """K(parent | child) for every child."""
+        hit = (self.parents == parent[..., None]).to(torch.float64)
+        return hit if self.spread is None else self.keep * hit + self.spread[parent][..., None]
+
+    def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
+        """K(parent | child) for every parent."""
+        everyone = torch.arange(self.num_parents, device=self.parents.device)
+        hit = (self.parents[child][..., None] == everyone).to(torch.float64)
+        return hit if self.spread is None else self.keep * hit + self.spread
+
+    def matrix(self) -> Float64[Tensor, "children parents"]:
+        """The dense matrix, for small levels."""
+        return self.row(torch.arange(self.num_children, device=self.parents.device))
+
+    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """The law of the parent when the child has the (normalised) ``law``."""
+        index = self.parents.expand_as(law)
+        mass = law.new_zeros(*law.shape[:-1], self.num_parents).scatter_add(-1, index, law)
+        if self.spread is None:
+            return mass
+        spread = self.spread.to(law.dtype)
+        return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
+
+    def log_push(self, log_law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """``push`` in the log domain: finite wherever the law's mass is positive, however small."""
+        log_mass = _segment_logsumexp(log_law, self.parents, self.num_parents)
+        if self.spread is None:
+            return log_mass
+        mass, spread = log_mass.exp(), self.spread.to(log_law.dtype)
+        return ((self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)).log()
+
+    def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """A parent for each child, drawn by the uniforms ``u`` in [0, 1)."""
+        right = self.parents[child]
+        if self.spread is None:
+            return right
+        cumulative = self.spread.cumsum(0)
+        kept, own = self.keep + self.spread[right], self.spread[right]
+        other = (u - kept) / (1 - kept) * (cumulative[-1] - own)
+        other = torch.where(other < cumulative[right] - own, other, other + own)  # skip the right parent's own slice
+        strayed = torch.searchsorted(cumulative, other.clamp(min=0).contiguous(), right=True)
+        return torch.where(u < kept, right, strayed.clamp_max(self.num_parents - 1))
+
+    def then(self, upper: "Map") -> "Map":
+        """This map followed by ``upper``: the same form, one level further up."""
+        spread = None
+        if self.spread is not None or upper.spread is not None:
+            spread = torch.zeros(upper.num_parents, dtype=torch.float64, device=self.parents.device)
+            if self.spread is not None:
+                spread = spread.index_add(0, upper.parents, upper.keep * self.spread)
+            if upper.spread is not None:
+                spread = spread + upper.spread
+        return Map(upper.parents[self.parents], upper.num_parents, self.keep * upper.keep, spread)
+
+
+def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
+    """The map of a level edge: the right parent with probability ``xi``, every other one with (1-xi)/(N-1).
+
+    Args:
+        parents: (children,) integers, 0-based cluster indices; every cluster up to the largest has a child.
+        xi: in (0, 1]; 1 is a plain hierarchy.
+        name: what to call ``parents`` in an error.
+
+    Raises:
+        TypeError: parents not integers.
+        ValueError: parents empty, negative, not surjective, or not fewer than the children; xi outside (0, 1], or
+            below 1 with a single cluster.
+    """
+    vector = parents if isinstance(parents, Tensor) else torch.as_tensor(parents)
+    if vector.dtype in (torch.bool, torch.uint8) or vector.is_floating_point() or vector.is_complex():
+        raise TypeError(f"{name} has dtype {vector.dtype}, must be integers: the cluster index of every child")
+    vector = vector.detach().clone().to(torch.int64)
+    require(vector.ndim == 1 and vector.numel() > 0, f"{name} has shape {tuple(vector.shape)}, must be (children,)")
+    low, num_parents = int(vector.min()), int(vector.max()) + 1
+    require(low >= 0, f"{name} holds {low}, cluster indices must be >= 0")
+    require(
+        num_parents < len(vector) or len(vector) == 1,
+        f"{name} maps {len(vector)} children to {num_parents} clusters, must have fewer clusters than children",
+    )
+    sizes = torch.bincount(vector, minlength=num_parents)
+    empty = (sizes == 0).nonzero().flatten().tolist()
+    require(not empty, f"{name} is not surjective: no child of cluster {empty[:5]}, every cluster needs one")
+    if isinstance(xi, bool) or not isinstance(xi, (int, float)):
+        raise TypeError(f"xi of {name} is {xi!r}, must be a number in (0, 1]")
+    require(0 < xi <= 1, f"xi of {name} is {xi}, must be in (0, 1]")
+    if xi == 1:
+        return Map(vector, num_parents)
+    require(num_parents > 1, f"xi of {name} is {xi} with a single cluster, must be 1: there is no other cluster")
+    stray = (1 - xi) / (num_parents - 1)
+    return Map(vector, num_parents, xi - stray, torch.full((num_parents,), stray, dtype=torch.float64))
+
+
+def _segment_logsumexp(
+    values: Float[Tensor, "*n children"], segment: Int64[Tensor, "children"], count: int
+) -> Float[Tensor, "*n parents"]:
+    index = segment.expand_as(values)
+    shape = (*values.shape[:-1], count)
+    with torch.no_grad():
+        peak = values.new_full(shape, -torch.inf).scatter_reduce(-1, index, values, "amax")
+        peak = torch.where(peak.isfinite(), peak, 0.0)
+    total = values.new_zeros(shape).scatter_add(-1, index, (values - peak[..., segment]).exp())
+    # a cluster without mass has log-mass -inf, and no gradient rather than a NaN
+    return torch.where(total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf)
+
+
+def chain(maps: Sequence[Map]) -> Map:
+    """The product of adjacent maps, lowest first."""
+    product = maps[0]
+    for upper in maps[1:]:
+        product = product.then(upper)
+    return product

@@ -1,0 +1,60 @@
+"""A tree of any depth over the words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ddlib.checks import require
+from ddlib.hierarchies.base import Hierarchy
+from ddlib.hierarchies.maps import Map, parent_map
+
+
+class Tree(Hierarchy):
+    """Words, clusters of words, clusters of clusters, ..., the mask.
+
+    Args:
+        parents: one vector per given edge; ``parents[i][j]`` is the 0-based cluster, in level i + 1, of member j of
+            level i. The edge from the last given level to the mask is implied.
+        xi: one number in (0, 1] per given edge, or one for all: the probability that a child goes to its own parent
+            rather than to another one. Default 1.
+        speed: one number per edge, the edge to the mask last. Default all 1.
+        vocab_size: checked against ``len(parents[0])`` when given.
+
+    Raises:
+        TypeError: parents that are not integers.
+        ValueError: parents negative, not surjective, of the wrong length for their level, or not coarser than the
+            level below; xi outside (0, 1], below 1 with one cluster, or of the wrong number; bad speeds.
+
+    Example:
+        >>> tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.9, 1.0])
+        >>> tree.levels, tree.num_states
+        ((6, 3, 2, 1), 12)
+    """
+
+    def __init__(
+        self,
+        parents: Sequence[Any],
+        xi: float | Sequence[float] = 1.0,
+        speed: Sequence[float] | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        parents = list(parents)
+        require(len(parents) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
+        rates = [xi] * len(parents) if isinstance(xi, (int, float)) else list(xi)
+        require(
+            len(rates) == len(parents),
+            f"xi has {len(rates)} entries, must have {len(parents)}: one per vector in parents",
+        )
+        maps: list[Map] = []
+        for i, (vector, x) in enumerate(zip(parents, rates, strict=True)):
+            edge = parent_map(vector, x, name=f"parents[{i}]")
+            expected = vocab_size if i == 0 else maps[-1].num_parents
+            require(
+                expected is None or edge.num_children == expected,
+                f"parents[{i}] has {edge.num_children} entries, must have {expected}: "
+                + ("one per word (the mask is not a word)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
+            )
+            maps.append(edge)
+        maps.append(Map(torch.zeros(maps[-1].num_parents, dtype=torch.int64), 1))
+        super().__init__(maps, speed)

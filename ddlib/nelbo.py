@@ -1,0 +1,95 @@
+"""The one bound: -log p(x) <= E[nelbo], for every process."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import require, visible
+from ddlib.denoiser import cavity_logits
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Logits, PerToken, Times, Tokens
+
+
+def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+    r"""The bound's integrand from the contract alone: :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`.
+
+    With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a \log(a/b) - a + b`
+    (theory section 1). Dense in the states; ``logits`` are of the cavity law.
+    """
+    p = logits.softmax(-1)
+    noisy = process.marginal(x, t.to(torch.float64)).to(p.dtype)
+    believed = process.predictive(p, t)
+    here = z[..., None]
+    a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
+    rates = torch.stack([process.rate_matrix(time).to(p.dtype)[:, to].T for time, to in zip(t, z, strict=True)])
+    rates = rates.scatter(-1, here, 0.0)
+    flows = (rates > 0) & ((a > 0) | (b > 0))
+    both = flows & (a > 0)
+    log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
+    return (torch.where(flows, rates, 0.0) * (a * log_ratio + torch.where(flows, b - a, 0.0))).sum(-1).clamp_min(0)
+
+
+def closed_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+    """The bound's integrand by the process's closed form where it has one, else ``generic_nelbo``."""
+    closed = process.weighted_divergence(logits, x, z, t)
+    return generic_nelbo(process, logits, x, z, t) if closed is None else closed[0] * closed[1]
+
+
+_METHODS: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], Tensor]] = {
+    "auto": closed_nelbo,
+    "generic": generic_nelbo,
+}
+
+
+def nelbo(
+    process: ForwardProcess,
+    logits: Logits,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    method: str = "auto",
+    parameterization: str = "cavity",
+) -> PerToken:
+    r"""The integrand of the negative evidence lower bound at (t, z), in nats per token, (B, L), >= 0.
+
+    :math:`-\log p(x) \le E_{t \sim U(0,1),\, z \sim q_t(\cdot|x)}[\mathrm{nelbo}]` plus the end terms of ``bound``,
+    which vanish when the schedule's ends are exact. Finite at the ends of time; computed in float32 or better.
+
+    Args:
+        process: the forward process.
+        logits: (B, L, V) over words, any floating dtype; not modified.
+        x: (B, L) clean words.
+        z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
+        t: (B,) times in [0, 1].
+        method: "auto" for the closed form where the process has one, "generic" for the contract alone.
+        parameterization: what the logits mean, "cavity" or "posterior"; see ``ddlib.denoiser``.
+
+    Raises:
+        TypeError: wrong dtypes.
+        ValueError: wrong shapes, tokens or times out of range, NaN logits, a vocabulary mismatch, a ``z`` that cannot
+            come from ``x`` at ``t``, or an unknown method or parameterization.
+
+    Example:
+        >>> import ddlib as dd
+        >>> process = dd.presets.mdlm(vocab_size=5)
+        >>> x = torch.tensor([[0, 3, 4]])
+        >>> dd.nelbo(process, torch.zeros(1, 3, 5), x, torch.tensor([[0, 5, 5]]), torch.tensor([0.5]))
+        tensor([[0.0000, 3.2189, 3.2189]])
+    """
+    require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
+    check_noised(process, x, z, t)
+    return _METHODS[method](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
+
+
+def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> None:
+    """Raises unless (x, z, t) are well formed and every z can come from its x at t."""
+    process.check_inputs(x=x, z=z, t=t)
+    if visible(z):
+        impossible = process.likelihood(z, x, t) <= 0
+        if bool(impossible.any()):
+            b, i = (int(v) for v in impossible.nonzero()[0])
+            raise ValueError(
+                f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} at t = {float(t[b])}: "
+                "z must be drawn by process.sample(x, t)"
+            )

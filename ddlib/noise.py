@@ -1,0 +1,106 @@
+"""Randomness that belongs to the example, not to the machine.
+
+``rand`` draws float64 uniforms from a ``torch.Generator``, from torch's global state, or from a ``KeyedGenerator``,
+whose numbers are a function of (seed, step, global example index) alone. With the latter an example meets the same
+time and the same noise whatever the batch size, the number of ranks, the gradient accumulation or the resume point.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ddlib.checks import check_count, check_shape, require, visible
+
+_LOW = 0xFFFFFFFF
+
+
+def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The Philox-4x32-10 counter-based generator: four words of counter and two of key give four random words.
+
+    Words are 32-bit values held in int64 tensors that broadcast against each other. Same bits on every device.
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # int64 products wrap; the wrapped bits are those of the unsigned 64-bit product
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = ((p1 >> 32) & _LOW) ^ c1 ^ k0, p1 & _LOW, ((p0 >> 32) & _LOW) ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = (k0 + 0x9E3779B9) & _LOW, (k1 + 0xBB67AE85) & _LOW
+    return c0, c1, c2, c3
+
+
+class KeyedGenerator:
+    """Uniform numbers keyed by (seed, step, global example index).
+
+    Row ``b`` of everything drawn depends on ``(seed, step, index[b])`` and on how many draws came before it from this
+    object, and on nothing else. Make one per step, draw the times first, then the noise.
+
+    Args:
+        seed: of the run, >= 0.
+        step: of the optimiser (or the number of the evaluation pass), >= 0.
+        index: (B,) int64, position of each example in the global data order, >= 0.
+
+    Raises:
+        TypeError, ValueError: seed or step negative or not int; index not int64 (B,) or negative.
+
+    Example:
+        >>> whole = KeyedGenerator(seed=0, step=7, index=torch.arange(4))
+        >>> half = KeyedGenerator(seed=0, step=7, index=torch.arange(2, 4))
+        >>> bool((whole.rand((4, 3))[2:] == half.rand((2, 3))).all())
+        True
+    """
+
+    def __init__(self, seed: int, step: int, index: Int64[Tensor, "B"]) -> None:
+        for name, value in (("seed", seed), ("step", step)):
+            check_count(name, value, 0)
+            require(value < 2**63, f"{name} is {value}, must be below 2^63")
+        if not isinstance(index, Tensor) or index.dtype != torch.int64:
+            raise TypeError("index must be a torch.int64 tensor of global example positions")
+        check_shape("index", index, (None,), "(B,)")
+        if visible(index) and index.numel():
+            require(int(index.min()) >= 0, f"index holds {int(index.min())}, must be >= 0")
+        self.seed, self.step, self.index = seed, step, index
+        zero = torch.zeros((), dtype=torch.int64, device=index.device)
+        counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
+        *self._key, self.step_word, _ = philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))
+        self._draws = 0
+
+    def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
+        """Float64 uniforms in [0, 1) with 53 random bits; ``shape[0]`` must be B. Every call draws afresh."""
+        rows, per_row = self.index.shape[0], math.prod(shape[1:])
+        require(
+            len(shape) > 0 and shape[0] == rows,
+            f"shape is {tuple(shape)}, must start with the {rows} examples of this generator",
+        )
+        block = torch.arange((per_row + 1) // 2, device=self.index.device)
+        index = self.index[:, None]
+        draw = torch.full_like(index, self._draws)
+        self._draws += 1
+        words = philox((block[None], draw, index & _LOW, (index >> 32) & _LOW), self._key)
+        high, low = torch.stack(words[:2], -1) >> 5, torch.stack(words[2:], -1) >> 6
+        uniform = (high * 2**26 + low).to(torch.float64) / 2**53
+        return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
+
+
+Generator = torch.Generator | KeyedGenerator | None
+"""Where random numbers come from; None is torch's global state."""
+
+
+def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Float64[Tensor, "..."]:
+    """Float64 uniforms in [0, 1) of ``shape`` on ``device``.
+
+    Raises:
+        ValueError: the generator lives on another device type.
+    """
+    home = generator.index.device if isinstance(generator, KeyedGenerator) else generator and generator.device
+    require(
+        home is None or home.type == torch.device(device).type,
+        f"generator is on {home}, must be on the device of the tokens, {device}",
+    )
+    if isinstance(generator, KeyedGenerator):
+        return generator.rand(shape)
+    return torch.rand(tuple(shape), generator=generator, device=device, dtype=torch.float64)

@@ -1,0 +1,213 @@
+"""The contract of a forward process, and everything that follows from it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ddlib.categorical import draw
+from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
+from ddlib.exact import ExactModule
+from ddlib.noise import Generator, rand
+from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+
+INTERIOR = (1e-30, 1 - 2**-53)
+"""Rates are evaluated no closer than this to the ends of time, where they may be infinite; nothing finite changes."""
+
+
+class ForwardProcess(ExactModule, ABC):
+    r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position on its own.
+
+    A leaf answers ``marginal``, ``rate_matrix`` and ``transition``; from these follow sampling, the posterior, the
+    reverse rates, the prior and the generic bound, for small state spaces. Leaves with structure override what they
+    can do without dense tensors, and offer ``weighted_divergence`` when the bound has a closed form.
+
+    Precision follows the arguments; functions of time alone are computed in float64.
+
+    Args:
+        vocab_size: number of words V; states 0..V-1 are the words.
+        num_states: number of states S >= V.
+    """
+
+    def __init__(self, vocab_size: int, num_states: int) -> None:
+        super().__init__()
+        self.vocab_size = check_count("vocab_size", vocab_size)
+        self.num_states = check_count("num_states", num_states, vocab_size)
+
+    @abstractmethod
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        """q_t(.|x), the law of z_t given the word, (B, L, S); in the dtype of ``t``."""
+
+    @abstractmethod
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        """Q_t, rates per unit of time at the scalar ``t``, dense float64 (S, S), rows sum to 0."""
+
+    @abstractmethod
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        """q_{t|s}, dense float64 (S, S) at scalar ``s <= t``, row = from, rows sum to 1."""
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        """q_t(z|x), elementwise (B, L)."""
+        return self.marginal(x, t).gather(-1, z[..., None]).squeeze(-1)
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        """q_t(z|x) for every word x, (B, L, V), float64."""
+        rows = [self._word_marginals(time)[:, states].T for time, states in zip(t, z, strict=True)]
+        return torch.stack(rows)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
+        return torch.stack([law @ self._word_marginals(time).to(law) for law, time in zip(p, t, strict=True)])
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x).
+
+        Raises:
+            TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices.
+        """
+        self.check_inputs(x=x, t=t)
+        law = self.marginal(x, t).flatten(0, 1)
+        return draw(law, rand(x.shape, generator, x.device).flatten()).view_as(x)
+
+    def prior(self) -> Tensor:
+        """The law from which generation starts, (S,) float64: z_1 of a uniformly drawn word.
+
+        With exact ends this is the limit of the noise; otherwise it still covers every z_1, so ``prior_kl`` is finite.
+        """
+        return self._typical(self._one())
+
+    def sample_prior(
+        self, shape: Sequence[int], generator: Generator = None, device: torch.device | str | None = None
+    ) -> Tokens:
+        """Draws z_1 of shape (B, L) from the prior."""
+        place = self._one().device if device is None else torch.device(device)
+        words = self._uniform_words(shape, generator, place)
+        return self.sample(words, self._one().to(place).expand(shape[0]), generator)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        """KL(q_t(.|x) || q_t(.|uniform word)) in nats per token; ``t`` defaults to 1 and may be where time is cut."""
+        t = self._one().expand(len(x)) if t is None else t
+        law = self.marginal(x, t.to(torch.float64))
+        prior = torch.stack([self._typical(time) for time in t])[:, None]
+        return (torch.xlogy(law, law) - torch.xlogy(law, prior)).sum(-1).clamp_min(0)
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        """The law of z_s given z_t and the word law ``p`` (cavity), s < t, (B, L, S).
+
+        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3).
+
+        Raises:
+            TypeError, ValueError: as ``sample``, or s not below t.
+        """
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        before = self.predictive(p, s)
+        rows = [
+            self.transition(early, late).to(p)[:, states].T
+            for early, late, states in zip(s, t, z, strict=True)
+        ]
+        joint = torch.stack(rows) * before
+        return joint / joint.sum(-1, keepdim=True)
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
+
+        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1, with rates per unit of time, running backwards).
+        """
+        self.check_inputs(z=z, t=t, p=p)
+        law = self.predictive(p, t)
+        columns = torch.stack([self.rate_matrix(time).to(p)[:, states].T for time, states in zip(t, z, strict=True)])
+        rates = columns * law / law.gather(-1, z[..., None])
+        return rates.scatter(-1, z[..., None], 0.0)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken] | None:
+        """The closed form of the bound's integrand as (weight, divergence), whose product it is; None if there is none.
+
+        ``logits`` are of the cavity law. The weight depends on time and state alone and is what training clips.
+        """
+        return None
+
+    def level_of(self, z: Tokens) -> Tokens:
+        """The level of each state: 0 for words, then upwards; the mask is highest."""
+        return (z >= self.vocab_size).to(torch.int64)
+
+    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens | None:
+        """Where the positions go between t and s < t as far as the network has no say; None if it always has one.
+
+        A process with levels returns the level of each position at s. Positions that keep theirs do not move.
+        """
+        return None
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, force: bool = False,
+    ) -> Tokens:  # fmt: skip
+        """Draws z_s from the posterior, given what ``jump`` said (``target``); ``logits`` are of the cavity law.
+
+        ``force`` keeps a token inside its cluster on its way down (the paper's force transition), where there are any.
+        """
+        law = self.posterior(logits.softmax(-1), z, t, s).flatten(0, 1)
+        return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
+
+    def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
+        """Times (B, L, n) at which each position enters levels 1..n, above 1 for never, and the states (B, L) at t = 1.
+
+        Raises:
+            TypeError: the jumps of this process depend on the network, so they cannot be drawn before it runs.
+        """
+        raise TypeError(f"{type(self).__name__} cannot draw its jump times up front: they depend on the network")
+
+    def check_inputs(
+        self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
+        s: Tensor | None = None, p: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Raises unless the arguments are of the right type, shape, range and device."""
+        tokens = z if x is None else x
+        if x is not None:
+            check_tokens("x", x, self.vocab_size, "words")
+        if z is not None:
+            check_tokens("z", z, self.num_states, "states")
+        for name, time in (("t", t), ("s", s)):
+            if time is not None and tokens is not None:
+                check_times(name, time, len(tokens))
+        if x is not None and z is not None:
+            require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
+        if s is not None and t is not None and visible(s) and visible(t):
+            require(bool((s < t).all()), f"s = {s.tolist()} must be below t = {t.tolist()}")
+        if p is not None and tokens is not None:
+            want = (*tokens.shape, self.vocab_size)
+            require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
+        check_devices(x=x, z=z, t=t, s=s, p=p, process=next(self.buffers(), None))
+
+    def extra_repr(self) -> str:
+        return f"vocab_size={self.vocab_size}, num_states={self.num_states}"
+
+    def _one(self) -> Tensor:
+        buffer = next(self.buffers(), None)
+        return torch.ones((), dtype=torch.float64, device=None if buffer is None else buffer.device)
+
+    def _uniform_words(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
+        return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
+
+    def _typical(self, t: Tensor) -> Tensor:
+        """The marginal of a uniformly drawn word at the scalar ``t``, (S,) float64."""
+        uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
+        return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
+
+    def _word_marginals(self, t: Tensor) -> Tensor:
+        """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
+        words = torch.arange(self.vocab_size, device=t.device)[None]
+        return self.marginal(words, t.to(torch.float64)[None])[0]
+
+
+def scalar(t: float | Tensor, name: str, like: Tensor) -> Tensor:
+    """``t`` as a float64 scalar on the device of ``like``, checked to lie in [0, 1]."""
+    time = torch.as_tensor(t, dtype=torch.float64, device=like.device)
+    require(time.ndim == 0, f"{name} has shape {tuple(time.shape)}, must be a scalar")
+    check_times(name, time[None], 1)
+    return time
+
+
+def interior(t: Tensor) -> Tensor:
+    """``t`` in float64, kept away from the ends of time by less than anything finite can notice."""
+    return t.to(torch.float64).clamp(*INTERIOR)

@@ -1,0 +1,51 @@
+"""Generalised interpolating discrete diffusion."""
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_count, check_number
+from ddlib.processes.mixing import Mixing, Mixture
+
+
+class GIDD(Mixing):
+    r"""Mask and uniform noise in a proportion that varies in time (von Rütte et al., 2025).
+
+    With :math:`c_t = B t^{g/2} (1-t)^{g/2}`, :math:`C_t = 1 + V c_t` and :math:`V B = 2^g p_u / (1 - p_u)`, a token is
+    its word with probability :math:`(1-t)/C_t`, the mask with :math:`t/C_t`, and each word with :math:`c_t/C_t`
+    (theory section 5). At t = 1/2 the share of uniform noise is exactly ``p_uniform``.
+
+    Args:
+        vocab_size: number of words V; the mask is state V.
+        p_uniform: in [0, 1); 0 is masked diffusion.
+        gamma: exponent g in (0, 2]; beyond 2 the rates would turn negative.
+
+    Raises:
+        ValueError: p_uniform outside [0, 1) or gamma outside (0, 2].
+    """
+
+    def __init__(self, vocab_size: int, p_uniform: float, gamma: float = 1.0) -> None:
+        check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1)")
+        check_number("gamma", gamma, 1e-3, 2, "in (0, 2]: larger values make rates negative")
+        super().__init__(vocab_size, masked=True, uniform=p_uniform > 0)
+        self.p_uniform, self.gamma = p_uniform, gamma
+        self.scale = 2**gamma * p_uniform / (1 - p_uniform) / vocab_size
+
+    def mixture(self, t: Tensor) -> Mixture:
+        total = self._total(t)
+        return Mixture((1 - t) / total, self._c(t) / total, t / total)
+
+    def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
+        total = self._total(t)
+        survive = (1 - t) / torch.where(s < 1, 1 - s, 1.0)  # at s = t = 1 nothing is left to survive
+        word = self._c(t) - self._c(s) * survive
+        return Mixture(survive * self._total(s) / total, word.clamp_min(0) / total, (t - s * survive) / total)
+
+    def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        leave = 1 / ((1 - t) * self._total(t))
+        return self._c(t) / t * leave * (self.gamma / 2 + t * (1 - self.gamma)), leave
+
+    def _c(self, t: Tensor) -> Tensor:
+        return self.scale * (t * (1 - t)) ** (self.gamma / 2)
+
+    def _total(self, t: Tensor) -> Tensor:
+        return 1 + self.vocab_size * self._c(t)

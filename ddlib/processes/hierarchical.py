@@ -1,0 +1,250 @@
+"""WHEN x WHERE: a schedule and a hierarchy make a process."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.categorical import draw, draw_logits
+from ddlib.checks import require
+from ddlib.hierarchies import Hierarchy
+from ddlib.noise import Generator, rand
+from ddlib.processes.base import ForwardProcess, interior, scalar
+from ddlib.processes.divergence import children
+from ddlib.processes.levels import LevelChain
+from ddlib.schedules import Schedule
+from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+
+
+class Hierarchical(ForwardProcess):
+    r"""Tokens climb a hierarchy at the pace of a clock: :math:`q_t = \exp(-\log\alpha(t)\, G)`.
+
+    With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
+    :math:`q_t(z|x) = a_i(t) u_i(z|x)` for z in level i (theory section 2). Levels move on their own: which positions
+    jump, when and how far does not depend on the words, nor, in reverse, on the network.
+
+    Args:
+        hierarchy: where tokens jump.
+        schedule: when; ``alpha`` is the survival of a token on an edge of speed 1.
+
+    Raises:
+        TypeError: arguments of another kind.
+        ValueError: alpha not decreasing from 1 to 0.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
+        if not isinstance(hierarchy, Hierarchy):
+            raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        schedule.check()
+        super().__init__(hierarchy.vocab_size, hierarchy.num_states)
+        self.hierarchy, self.schedule = hierarchy, schedule
+        self.chain = LevelChain(hierarchy.speeds)
+
+    def occupancies(self, t: Times) -> Float64[Tensor, "B levels"]:
+        """a_i(t), the probability of each level, (B, n + 1)."""
+        return self.chain.occupancies(self._clock(t))
+
+    def weights(self, t: Times) -> Float64[Tensor, "B levels"]:
+        """w_i(t), the loss weight of each level in nats per nat of divergence, (B, n + 1); 0 for words.
+
+        Each integrates to one against its occupancy. At t = 0 and 1, where weights may be infinite, their value a
+        rounding error away from the end is given.
+        """
+        t = interior(t)
+        return self.chain.weights(self._clock(t), self.schedule.rate(t))
+
+    def level_of(self, z: Tokens) -> Tokens:
+        return self.hierarchy.level_of(z)
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        words = torch.nn.functional.one_hot(x, self.vocab_size).to(torch.float64)
+        given = [words] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
+        return self._spread(self.occupancies(t), given).to(t.dtype)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        return self._spread(self.occupancies(t).to(p.dtype), self._level_laws(p))
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        level = self.level_of(z)
+        result = (z == x).to(torch.float64)
+        for i in range(1, self._depth + 1):
+            result = torch.where(level == i, self._given(z, x, i), result)
+        return result * self.occupancies(t).gather(1, level)
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        level = self.level_of(z)
+        result = torch.nn.functional.one_hot(self.hierarchy.local(z, 0), self.vocab_size).to(torch.float64)
+        for i in range(1, self._depth + 1):
+            column = self.hierarchy.between(0, i).column(self.hierarchy.local(z, i))
+            result = torch.where((level == i)[..., None], column, result)
+        return result * self.occupancies(t).gather(1, level)[..., None]
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x): the level first, the way up second; nothing larger than (B, L, levels) is built."""
+        self.check_inputs(x=x, t=t)
+        reached = self.occupancies(t)[:, None, :-1].cumsum(-1)
+        level = (rand(x.shape, generator, x.device)[..., None] >= reached).sum(-1)
+        return self.climb(x, level, generator)
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        rate = self.schedule.rate(interior(scalar(t, "t", self.hierarchy.starts)))
+        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
+        for i, edge in enumerate(self.hierarchy.maps):
+            result[self._slice(i), self._slice(i + 1)] = rate * self.chain.speeds[i] * edge.matrix()
+            result[self._slice(i), self._slice(i)] -= rate * self.chain.speeds[i] * torch.eye(edge.num_children).to(rate)
+        return result
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        early, late = (scalar(v, name, self.hierarchy.starts) for v, name in ((s, "s"), (t, "t")))
+        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        jumps = self.chain.transition(self._duration(early, late))
+        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=jumps.device)
+        for i in range(self._depth + 1):
+            result[self._slice(i), self._slice(i)] = jumps[i, i] * torch.eye(self.hierarchy.levels[i]).to(jumps)
+            for j in range(i + 1, self._depth + 1):
+                result[self._slice(i), self._slice(j)] = jumps[i, j] * self.hierarchy.between(i, j).matrix()
+        return result
+
+    def level_posterior(self, level: Tokens, t: Times, s: Times) -> Float64[Tensor, "B L levels"]:
+        """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3."""
+        before, after = self.occupancies(s), self.occupancies(t)
+        joint = self.chain.transition(self._duration(s, t)) * before[:, :, None]
+        law = joint / torch.where(after > 0, after, 1.0)[:, None, :]
+        law = law.transpose(1, 2).gather(1, level[..., None].expand(-1, -1, self._depth + 1))
+        total = law.sum(-1, keepdim=True)
+        stay = torch.nn.functional.one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
+        return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        level, laws = self.level_of(z), self._level_laws(p)
+        jumps = self.level_posterior(level, t, s).to(p.dtype)
+        blocks = []
+        for i, law in enumerate(laws):
+            block = torch.where((level == i)[..., None], torch.nn.functional.one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p), 0.0)
+            for j in range(i + 1, self._depth + 1):
+                child = self.hierarchy.between(i, j).column(self.hierarchy.local(z, j)).to(p.dtype) * law
+                child = child / child.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
+                block = torch.where((level == j)[..., None], child, block)
+            blocks.append(block * jumps[..., i : i + 1])
+        return torch.cat(blocks, -1)
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(z=z, t=t, p=p)
+        level, laws = self.level_of(z), self._level_laws(p)
+        weight = self.weights(t).to(p.dtype).gather(1, level)
+        blocks = [torch.zeros_like(law) for law in laws]
+        for i, edge in enumerate(self.hierarchy.maps, start=1):
+            child = edge.column(self.hierarchy.local(z, i)).to(p.dtype) * laws[i - 1]
+            child = child / child.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
+            blocks[i - 1] = torch.where((level == i)[..., None], child * weight[..., None], 0.0)
+        return torch.cat(blocks, -1)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        occupancies = self.occupancies(self._one().expand(len(x)) if t is None else t)
+        result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        uniform = torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
+        for i, typical in enumerate(self._level_laws(uniform)):
+            if i == 0:
+                nats = torch.full_like(result, -float(uniform[0].log()))
+            elif self.hierarchy.between(0, i).spread is None:
+                nats = -typical[self.hierarchy.between(0, i).parents[x]].log()
+            else:
+                law = self.hierarchy.between(0, i).row(x)
+                nats = (torch.xlogy(law, law) - torch.xlogy(law, typical)).sum(-1)
+            result += occupancies[:, i : i + 1] * nats
+        return result.clamp_min(0)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """w_i(t) and KL(pi(.|z, x) || pi(.|z, p)) over the children of z (theory section 2)."""
+        level = self.level_of(z)
+        weight = self.weights(t).gather(1, level).to(logits.dtype)
+        return weight, children(self.hierarchy, logits, x, z, level)
+
+    def hard_divergence(self, logits: Logits, x: Tokens, z: Tokens) -> PerToken:
+        """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""
+        level = self.level_of(z)
+        word = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
+        return torch.where(level >= 2, word, children(self.hierarchy, logits, x, z, level))
+
+    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens:
+        law = self.level_posterior(self.level_of(z), t, s)
+        return draw(law.flatten(0, 1), rand(z.shape, generator, z.device).flatten()).view_as(z)
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, force: bool = False,
+    ) -> Tokens:  # fmt: skip
+        """Draws the members that jumping positions land on, in proportion to K_{i->j}(z|y) u_i(y|p).
+
+        Only rows of ``logits`` at jumping positions are looked at.
+        """
+        level = self.level_of(z)
+        target = self.jump(z, t, s, generator) if target is None else target
+        u = rand(z.shape, generator, z.device)
+        result = z.clone()
+        for i in range(self._depth):
+            for j in range(i + 1, self._depth + 1):
+                rows = (target == i) & (level == j)
+                if rows.any():
+                    law = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
+                    law = law if i == 0 else self.hierarchy.between(0, i).log_push(law.log_softmax(-1))
+                    route, state = self.hierarchy.between(i, j), self.hierarchy.local(z[rows], j)
+                    weight = route.column(state)
+                    if force and j < self._depth:
+                        weight = torch.where(route.parents == state[:, None], weight, 0.0)
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(law + weight.log().to(law.dtype), u[rows])
+        return result
+
+    def draw_path(
+        self, shape: Sequence[int], generator: Generator, device: torch.device
+    ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
+        """The levels of the reverse process are those of the forward process, so their path is drawn forwards.
+
+        Holding times are exponential on the clock.
+        """
+        holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds
+        clock = holding.cumsum(-1)
+        reached = clock <= self._clock(self._one().to(device))
+        entries = torch.where(reached, self.schedule.inverse((-clock).exp()).clamp(0, 1), 2.0)
+        return entries, self.climb(self._uniform_words(shape, generator, device), reached.sum(-1), generator)
+
+    def climb(self, x: Tokens, level: Tokens, generator: Generator) -> Tokens:
+        """The states that words ``x`` reach at the given levels, edge by edge, each edge by its own draw."""
+        member, result = x, x
+        for i, edge in enumerate(self.hierarchy.maps, start=1):
+            u = torch.zeros((), dtype=torch.float64) if edge.spread is None else rand(x.shape, generator, x.device)
+            member = edge.sample(member, u)
+            result = torch.where(level == i, member + self.hierarchy.offsets[i], result)
+        return result
+
+    @property
+    def _depth(self) -> int:
+        return self.hierarchy.depth
+
+    def _clock(self, t: Tensor) -> Tensor:
+        return self.schedule.hazard(t.to(torch.float64))
+
+    def _duration(self, s: Tensor, t: Tensor) -> Tensor:
+        early = self._clock(s)
+        return torch.where(early.isinf(), 0.0, self._clock(t) - early).clamp_min(0)
+
+    def _slice(self, level: int) -> slice:
+        return slice(self.hierarchy.offsets[level], self.hierarchy.offsets[level] + self.hierarchy.levels[level])
+
+    def _given(self, z: Tokens, x: Tokens, level: int) -> Tensor:
+        return self.hierarchy.between(0, level).entry(x, self.hierarchy.local(z, level))
+
+    def _level_laws(self, p: Tensor) -> list[Tensor]:
+        """u_i(.|p) for every level."""
+        laws = [p]
+        for edge in self.hierarchy.maps:
+            laws.append(edge.push(laws[-1]))
+        return laws
+
+    def _spread(self, occupancies: Tensor, laws: list[Tensor]) -> Tensor:
+        return torch.cat([occupancies[:, None, i : i + 1] * law for i, law in enumerate(laws)], -1)

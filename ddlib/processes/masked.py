@@ -1,0 +1,19 @@
+"""Masked diffusion."""
+
+from ddlib.hierarchies import Flat
+from ddlib.processes.hierarchical import Hierarchical
+from ddlib.schedules import Schedule
+
+
+class Masked(Hierarchical):
+    r"""Every word jumps to the mask and stays: MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
+
+    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t) m`. The hierarchy without clusters.
+
+    Args:
+        vocab_size: number of words V; the mask is state V.
+        schedule: the clock alpha.
+    """
+
+    def __init__(self, vocab_size: int, schedule: Schedule) -> None:
+        super().__init__(Flat(vocab_size), schedule)

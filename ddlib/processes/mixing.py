@@ -1,0 +1,175 @@
+"""Processes that keep the word or redraw it from a law of time alone."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.categorical import draw_logits
+from ddlib.checks import require
+from ddlib.noise import Generator, rand
+from ddlib.processes.base import ForwardProcess, interior, scalar
+from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+
+
+class Mixture(NamedTuple):
+    """What a token is after mixing: probabilities (B,) in float64; ``keep + V word + mask = 1``."""
+
+    keep: Tensor
+    """It was never redrawn."""
+    word: Tensor
+    """It was redrawn and is a given word; the same for each."""
+    mask: Tensor
+    """It was redrawn and is the mask; 0 in processes without one."""
+
+
+class Mixing(ForwardProcess):
+    r""":math:`q_t(\cdot|x) = \alpha_t x + \beta_t \pi_t` with :math:`\pi_t` on uniform words and the mask.
+
+    The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
+    same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).
+
+    Args:
+        vocab_size: number of words V.
+        masked: whether there is a mask state, S = V + 1.
+        uniform: whether words are ever drawn uniformly.
+    """
+
+    def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
+        super().__init__(vocab_size, vocab_size + masked)
+        self.uniform = uniform
+        self.register_buffer("_place", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    @abstractmethod
+    def mixture(self, t: Tensor) -> Mixture:
+        """alpha_t and beta_t pi_t at times ``t`` of any shape, float64."""
+
+    @abstractmethod
+    def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
+        """The same for the transition from ``s`` to ``t``."""
+
+    @abstractmethod
+    def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """r_t of a word and of the mask, per unit of time."""
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        keep, word, mask = (v.to(p.dtype)[:, None, None] for v in self.mixture(t.to(torch.float64)))
+        law = keep * p + word
+        return torch.cat([law, mask.expand_as(law[..., :1])], -1) if self.num_states > self.vocab_size else law
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        keep, word, mask = (v[:, None] for v in self.mixture(t.to(torch.float64)))
+        return self._into(z, word, mask) + keep * (z == x)
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        keep, word, mask = (v[:, None] for v in self.mixture(t.to(torch.float64)))
+        same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
+        return self._into(z, word, mask)[..., None] + keep[..., None] * same
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x): whether the word is kept, then what it is redrawn as; no (B, L, S) tensor is built."""
+        self.check_inputs(x=x, t=t)
+        mixture = self.mixture(t.to(torch.float64))
+        keep = rand(x.shape, generator, x.device) < mixture.keep[:, None]
+        return torch.where(keep, x, self._redraw(mixture, x, generator))
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        time = interior(scalar(t, "t", self._place))
+        into = self._into(torch.arange(self.num_states, device=time.device), *self.mixing_rates(time))
+        rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
+        return rates - torch.diag(rates.sum(1))
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        early, late = (scalar(v, name, self._place) for v, name in ((s, "s"), (t, "t")))
+        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        keep, *redrawn = self.mixture_between(early, late)
+        into = self._into(torch.arange(self.num_states, device=late.device), *redrawn)
+        return keep * torch.eye(self.num_states).to(into) + into
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        """The position stays with probability alpha_{t|s} q_s(z|p) / q_t(z|p); else it is drawn from q_s(.|p)."""
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        before = self.predictive(p, s)
+        keep, *redrawn = (v.to(p.dtype)[:, None] for v in self.mixture_between(s.double(), t.double()))
+        stay = keep[..., None] * before.gather(-1, z[..., None])
+        move = self._into(z, *redrawn)[..., None]
+        return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(z=z, t=t, p=p)
+        law = self.predictive(p, interior(t))
+        arrival = self._into(z, *(v.to(p.dtype)[:, None] for v in self.mixing_rates(interior(t))))
+        rates = arrival[..., None] * law / law.gather(-1, z[..., None])
+        return rates.scatter(-1, z[..., None], 0.0)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        t = self._one().expand(len(x)) if t is None else t
+        keep, word, _ = self.mixture(t.to(torch.float64))
+        typical = keep / self.vocab_size + word
+        same, other = keep + word, (self.vocab_size - 1) * word
+        nats = torch.xlogy(same, same) - torch.xlogy(same, typical) + torch.xlogy(other, word) - torch.xlogy(other, typical)
+        return nats.clamp_min(0)[:, None].expand(x.shape)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
+        time = interior(t)
+        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
+        keep, word, mask = (v[:, None] for v in self.mixture(time))
+        likelihood = self._into(z, word, mask) + keep * (z == x)
+        weight = torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
+
+        log_p = logits.log_softmax(-1)
+        log_px = log_p.gather(-1, x[..., None]).squeeze(-1)
+        if not self.uniform:
+            return weight.to(log_p.dtype), -keep.to(log_p.dtype) * log_px
+        log_ratio = (keep.log() - word.log()).to(log_p.dtype)  # of keeping the word to drawing it afresh
+        gain = _log1p_exp(log_ratio)
+        evidence = _log1p_exp(log_ratio[..., None] + log_p)
+        keep, word = keep.to(log_p.dtype), word.to(log_p.dtype)
+        kl = (keep + word) * gain - keep * _log1p_exp(log_ratio + log_px) - word * evidence.sum(-1)
+        state = z.clamp_max(self.vocab_size - 1)
+        log_odds = torch.where(z == x, gain, 0.0) - evidence.gather(-1, state[..., None]).squeeze(-1)
+        itakura_saito = torch.where(z < self.vocab_size, torch.expm1(log_odds) - log_odds, 0.0)
+        return weight.to(log_p.dtype), kl.clamp_min(0) + itakura_saito.clamp_min(0)
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, force: bool = False,
+    ) -> Tokens:  # fmt: skip
+        """Draws z_s without a (B, L, S) tensor: stay, or redraw from q_s(.|p)."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        before = self.mixture(s.to(torch.float64))
+        keep, *redrawn = (v[:, None] for v in self.mixture_between(s.double(), t.double()))
+        state = z.clamp_max(self.vocab_size - 1)[..., None]
+        p_z = (logits.gather(-1, state).squeeze(-1) - logits.logsumexp(-1)).to(torch.float64).exp()
+        here = before.keep[:, None] * torch.where(z < self.vocab_size, p_z, 0.0)
+        stay = keep * (here + self._into(z, before.word[:, None], before.mask[:, None]))
+        stay = stay / (stay + self._into(z, *redrawn))
+        moves = rand(z.shape, generator, z.device) >= stay
+        from_model = rand(z.shape, generator, z.device) < before.keep[:, None]
+        u = rand(z.shape, generator, z.device)
+        result = torch.where(moves, self._redraw(before, z, generator), z)
+        rows = moves & from_model
+        result[rows] = draw_logits(logits[rows], u[rows])
+        return result
+
+    def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
+        """``word`` where z is a word, ``mask`` where it is the mask: what does not depend on where z came from."""
+        return torch.where(z < self.vocab_size, word, mask)
+
+    def _redraw(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
+        """States drawn from pi_t: the mask, or a uniform word."""
+        words = self._uniform_words(like.shape, generator, like.device)
+        share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
+        masks = rand(like.shape, generator, like.device) < share[:, None]
+        return torch.where(masks, self.vocab_size, words)
+
+
+def _log1p_exp(x: Tensor) -> Tensor:
+    return torch.logaddexp(x, torch.zeros_like(x))

@@ -1,0 +1,72 @@
+"""Any constant generator on a clock."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.checks import require
+from ddlib.processes.base import ForwardProcess, interior, scalar
+from ddlib.processes.generator import Generator
+from ddlib.schedules import Schedule
+from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
+
+
+class RateMatrix(ForwardProcess):
+    r"""Structured noise: :math:`q_t = \exp(-\log\alpha(t)\, G)` for any generator ``G`` (D3PM, SEDD).
+
+    Dense, for state spaces of up to a few hundred states.
+
+    Args:
+        matrix: (S, S) rates on the clock, row = from; off-diagonal entries >= 0, rows sum to 0. The first
+            ``vocab_size`` states are the words.
+        schedule: the clock alpha.
+        vocab_size: number of words V; default all S states.
+
+    Raises:
+        TypeError: schedule of another kind.
+        ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all.
+    """
+
+    def __init__(self, matrix: Tensor, schedule: Schedule, vocab_size: int | None = None) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        matrix = torch.as_tensor(matrix, dtype=torch.float64)
+        require(
+            matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1],
+            f"matrix has shape {tuple(matrix.shape)}, must be square (S, S)",
+        )
+        require(bool(matrix.isfinite().all()), "matrix holds NaN or infinity, must be finite")
+        off_diagonal = matrix - torch.diag(matrix.diagonal())
+        require(bool((off_diagonal >= 0).all()), f"matrix holds the rate {float(off_diagonal.min())}, must be >= 0")
+        scale = float(off_diagonal.max())
+        require(scale > 0, "matrix is zero everywhere, must have at least one rate")
+        excess = matrix.sum(1)
+        worst = int(excess.abs().argmax())
+        require(
+            abs(float(excess[worst])) <= 1e-9 * scale * len(matrix),
+            f"matrix row {worst} sums to {float(excess[worst])}, must sum to 0",
+        )
+        schedule.check()
+        super().__init__(len(matrix) if vocab_size is None else vocab_size, len(matrix))
+        self.schedule = schedule
+        self.generator = Generator(off_diagonal - torch.diag(off_diagonal.sum(1)))
+        self.register_buffer("matrix", off_diagonal - torch.diag(off_diagonal.sum(1)))
+
+    matrix: Tensor
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        laws = self.generator(self.schedule.hazard(t.to(torch.float64)))[:, : self.vocab_size]
+        return p @ laws.to(p.dtype)
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        return self.schedule.rate(interior(scalar(t, "t", self.matrix))) * self.matrix
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        early, late = (scalar(v, name, self.matrix) for v, name in ((s, "s"), (t, "t")))
+        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        start = self.schedule.hazard(early)
+        return self.generator(torch.where(start.isinf(), 0.0, self.schedule.hazard(late) - start))

@@ -1,0 +1,41 @@
+"""Uniform noise."""
+
+import torch
+from torch import Tensor
+
+from ddlib.processes.mixing import Mixing, Mixture
+from ddlib.schedules import Schedule
+
+
+class Uniform(Mixing):
+    r"""Every word jumps to a uniformly drawn word: UDLM (Schiff et al., 2024), SEDD-uniform (Lou et al., 2024).
+
+    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V.
+
+    Args:
+        vocab_size: number of words V, at least 2.
+        schedule: the clock alpha.
+    """
+
+    def __init__(self, vocab_size: int, schedule: Schedule) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        if vocab_size == 1:
+            raise ValueError("vocab_size is 1, must be at least 2: one word has nowhere to jump")
+        schedule.check()
+        super().__init__(vocab_size, masked=False, uniform=True)
+        self.schedule = schedule
+
+    def mixture(self, t: Tensor) -> Mixture:
+        return self._after(self.schedule.hazard(t))
+
+    def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
+        early = self.schedule.hazard(s)
+        return self._after(torch.where(early.isinf(), 0.0, self.schedule.hazard(t) - early))
+
+    def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        rate = self.schedule.rate(t)
+        return rate / self.vocab_size, torch.zeros_like(rate)
+
+    def _after(self, hazard: Tensor) -> Mixture:
+        return Mixture(torch.exp(-hazard), -torch.expm1(-hazard) / self.vocab_size, torch.zeros_like(hazard))

@@ -1,0 +1,79 @@
+"""The contract of a sampler: from noise to words."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlib.categorical import draw_logits
+from ddlib.denoiser import posterior_logits
+from ddlib.noise import Generator, rand
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Logits, Times, Tokens
+
+
+class State(NamedTuple):
+    """Where a sampler stands between two steps."""
+
+    z: Tokens
+    """(B, L) states."""
+    t: Times
+    """(B,) float64, the time of each sequence."""
+    memo: Any = None
+    """Whatever the sampler carries from step to step."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of ``sample`` hands to its sampler; never changed by it."""
+
+    process: ForwardProcess
+    predict: Callable[[Tokens, Times], Logits]
+    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked, temperature and top-p applied."""
+    times: Tensor
+    """(steps + 1,) float64, decreasing from 1 to 0."""
+    free: Tensor
+    """(B, L) bool, True where a word is to be drawn; elsewhere the prompt stands."""
+    generator: Generator
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, which bounds the number of network calls."""
+        return len(self.times) - 1
+
+
+class Sampler(ABC):
+    """Draws words by running a process backwards. A leaf is one file and says how to step.
+
+    The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
+    """
+
+    def init(self, run: Run) -> State:
+        """The state at t = 1: a draw from the prior."""
+        z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
+        return State(z, run.times[0].expand(len(z)))
+
+    @abstractmethod
+    def step(self, run: Run, state: State, k: int) -> State:
+        """The state after step ``k``."""
+
+    def finalize(self, run: Run, state: State) -> Tokens:
+        """Words only. Where the clean end is not exact, a last network call draws them from p(x | z)."""
+        process, (z, t, _) = run.process, state
+        words = z.clamp_max(process.vocab_size - 1)
+        if bool(((z < process.vocab_size) & (process.likelihood(words, words, t) == 1)).all()):
+            return z
+        scores = posterior_logits(process, run.predict(z, t), z, t)
+        u = rand(z.shape, run.generator, z.device)
+        return draw_logits(scores.flatten(0, 1), u.flatten()).view_as(z)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
+
+def at(run: Run, k: int) -> Tensor:
+    """The k-th time of the grid for every sequence, (B,)."""
+    return run.times[k].expand(run.free.shape[0]).to(torch.float64)

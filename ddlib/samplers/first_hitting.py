@@ -1,0 +1,44 @@
+"""Exact sampling from event to event."""
+
+import torch
+
+from ddlib.samplers.base import Run, Sampler, State
+
+
+class FirstHitting(Sampler):
+    """Draws all jump times up front and calls the network once per jump: the continuous-time law, no grid at all.
+
+    A sequence of L tokens with n levels has n L jumps. With as many steps the law is exact; with fewer, that many
+    consecutive jumps share a network call. Needs a process whose jumps do not depend on the network (masked and
+    hierarchical ones). Zheng et al., "Masked diffusion models are secretly time-agnostic masked models" (2024), for
+    masks; here for any number of levels.
+
+    Args:
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+    """
+
+    def __init__(self, force_transition: bool = False) -> None:
+        self.force_transition = force_transition
+
+    def init(self, run: Run) -> State:
+        """The state at t = 1, with the time (B, L, n) at which each position enters each level as the memo."""
+        entries, z = run.process.draw_path(run.free.shape, run.generator, run.free.device)
+        entries = torch.where(run.free[..., None], entries, 2.0)
+        events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
+        return State(z, run.times[0].expand(len(z)), (entries, events, int((events >= 0).sum(-1).max())))
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        entries, events, count = state.memo
+        first, last = -(-k * count // run.steps), -(-(k + 1) * count // run.steps)
+        if first == last:
+            return state
+        # the network sees the text just before the group's first jump; a time of -1 says there are no jumps left
+        t, end = events[:, first].clamp(0, 1), events[:, last - 1]
+        target = (entries < end[:, None, None]).sum(-1)
+        logits = run.predict(state.z, t)
+        z = run.process.land(logits, state.z, t, end, target, run.generator, self.force_transition)
+        return State(z, end.clamp(0, 1), state.memo)
+
+    def finalize(self, run: Run, state: State) -> torch.Tensor:
+        """As for every sampler, at t = 0."""
+        return super().finalize(run, state._replace(t=torch.zeros_like(state.t)))

@@ -1,0 +1,131 @@
+"""The loop that every sampler runs in."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_count, check_number, check_shape, check_tokens, require
+from ddlib.denoiser import cavity_logits
+from ddlib.noise import Generator
+from ddlib.processes import ForwardProcess
+from ddlib.samplers.ancestral import Ancestral
+from ddlib.samplers.base import Run, Sampler
+from ddlib.typing import Denoiser, Logits, Times, Tokens
+
+
+@torch.no_grad()
+def sample(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    shape: Sequence[int],
+    sampler: Sampler | None = None,
+    steps: int = 128,
+    prompt: Tensor | None = None,
+    *,
+    infill: bool = False,
+    times: Tensor | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    parameterization: str = "cavity",
+    generator: Generator = None,
+    device: torch.device | str | None = None,
+    on_step: Callable[[int, Tensor, Tensor], None] | None = None,
+) -> Tokens:
+    """Generates words, (B, L) int64 in [0, V).
+
+    Args:
+        process: the forward process to run backwards.
+        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first.
+        shape: (B, L).
+        sampler: default ``Ancestral()``.
+        steps: number of steps, at least 1; no more network calls than that, plus one where t = 0 is not exact.
+        prompt: (P,) or (B, P) words that stand at the front, P <= L; with ``infill`` states, of which the mask means
+            "draw this one".
+        infill: whether ``prompt`` may hold masks.
+        times: (steps + 1,) a grid of one's own, decreasing from 1 to 0; replaces ``steps``.
+        temperature: of the word law; 0 is greedy.
+        top_p: keep the fewest words that hold this much probability.
+        parameterization: what the logits mean, "cavity" or "posterior".
+        generator: source of randomness.
+        device: where to sample; default the prompt's, else the process's.
+        on_step: called as ``on_step(k, t, z)`` after each step, with t (B,) and z (B, L), and with k = -1 at the start.
+
+    Raises:
+        TypeError, ValueError: a bad shape, steps, grid, prompt, temperature or top_p; logits as in ``nelbo``; a
+            sampler that the process cannot serve.
+    """
+    sampler = Ancestral() if sampler is None else sampler
+    if not isinstance(sampler, Sampler):
+        raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
+    require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
+    for name, size in zip("BL", shape, strict=True):
+        check_count(f"shape's {name}", size)
+    check_number("temperature", temperature, 0, 1e6, ">= 0")
+    check_number("top_p", top_p, 1e-9, 1, "in (0, 1]")
+    place = torch.device(device) if device is not None else _home(process) if prompt is None else prompt.device
+    fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
+
+    def predict(z: Tokens, t: Times) -> Logits:
+        logits = denoiser(z, t.to(torch.get_default_dtype()))
+        return _sharpen(cavity_logits(process, logits, z, t, parameterization), temperature, top_p)
+
+    run = Run(process, predict, _grid(steps, times).to(place), free, generator)
+    state = sampler.init(run)
+    for k in range(-1, run.steps):
+        state = state if k < 0 else sampler.step(run, state, k)
+        state = state._replace(z=torch.where(free, state.z, fixed))
+        if on_step is not None:
+            on_step(k, state.t, state.z)
+    return torch.where(free, sampler.finalize(run, state), fixed)
+
+
+def _home(process: ForwardProcess) -> torch.device:
+    buffer = next(process.buffers(), None)
+    return torch.device("cpu") if buffer is None else buffer.device
+
+
+def _grid(steps: int, times: Tensor | None) -> Tensor:
+    if times is None:
+        return torch.linspace(1, 0, check_count("steps", steps) + 1, dtype=torch.float64)
+    require(times.ndim == 1 and len(times) > 1, f"times has shape {tuple(times.shape)}, must be (steps + 1,)")
+    grid = times.to(torch.float64)
+    require(bool((grid.diff() < 0).all()), f"times {times.tolist()} must be strictly decreasing")
+    require(float(grid[0]) == 1 and float(grid[-1]) == 0, f"times runs {times[0]}..{times[-1]}, must run from 1 to 0")
+    return grid
+
+
+def _prompt(
+    process: ForwardProcess, prompt: Tensor | None, shape: tuple[int, ...], infill: bool, device: torch.device
+) -> tuple[Tokens, Tensor]:
+    """The words that stand, (B, L), and where the others are to be drawn, (B, L) bool."""
+    fixed = torch.zeros(shape, dtype=torch.int64, device=device)
+    free = torch.ones(shape, dtype=torch.bool, device=device)
+    if prompt is None or prompt.shape[-1] == 0:
+        return fixed, free
+    given = prompt[None] if prompt.ndim == 1 else prompt
+    check_tokens("prompt", given, process.num_states, "states")
+    require(given.shape[1] <= shape[1], f"prompt has {given.shape[1]} tokens, the sequence only {shape[1]}")
+    check_shape("prompt", given.expand(shape[0], -1) if len(given) == 1 else given, (shape[0], None), "(P,) or (B, P)")
+    words = given < process.vocab_size
+    if not infill:
+        require(bool(words.all()), "prompt holds masks or clusters, must be words unless infill=True")
+    require(
+        bool((words | (given == process.num_states - 1)).all()),
+        f"prompt holds clusters, must be words and, to be filled in, the mask {process.num_states - 1}",
+    )
+    fixed[:, : given.shape[1]] = torch.where(words, given, 0)
+    free[:, : given.shape[1]] = ~words
+    return fixed, free
+
+
+def _sharpen(logits: Logits, temperature: float, top_p: float) -> Logits:
+    if temperature == 0:
+        return torch.where(logits == logits.amax(-1, keepdim=True), 0.0, -torch.inf).to(logits.dtype)
+    if temperature != 1:
+        logits = logits / temperature
+    if top_p < 1:
+        ordered, order = logits.softmax(-1).sort(-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return logits

@@ -1,0 +1,109 @@
+"""The contract of a schedule: when a token jumps."""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar
+
+import sympy
+import torch
+from torch import Tensor
+
+from ddlib.checks import require
+
+
+def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1] in float64 (Golub and Welsch, 1969)."""
+    k = torch.arange(1, points, dtype=torch.float64)
+    off_diagonal = k / (4 * k**2 - 1).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
+    return (nodes + 1) / 2, vectors[0] ** 2
+
+
+class Schedule(ABC):
+    r"""When tokens jump: the clock :math:`\alpha(t)`, decreasing from 1 at t = 0 to 0 at t = 1.
+
+    A leaf writes its formula once, with a namespace argument, so that sympy differentiates the very line that torch
+    runs; everything else follows. Where a closed form is more accurate or faster, a leaf may override ``rate``,
+    ``hazard`` or ``inverse``; tests hold them to ``alpha``.
+
+    All methods act elementwise on a tensor of any shape and keep its dtype; processes call them in float64.
+
+    Example:
+        >>> class Square(Schedule):
+        ...     def alpha(self, t, xp=torch):
+        ...         return (1 - t) ** 2
+        >>> Square().rate(torch.tensor([0.5]))
+        tensor([4.])
+    """
+
+    exact_ends: ClassVar[bool] = True
+    """False for a clock that does not quite reach 1 at t = 0 or 0 at t = 1; the bound then counts both ends."""
+
+    @abstractmethod
+    def alpha(self, t: Any, xp: Any = torch) -> Any:
+        """Probability that a token of unit speed has not jumped by time ``t``; ``xp`` is torch or sympy."""
+
+    def alpha_prime(self, t: Tensor) -> Tensor:
+        """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
+        return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
+
+    def rate(self, t: Tensor) -> Tensor:
+        """-alpha'(t) / alpha(t), in jumps per unit of time; infinite at t = 1 when alpha(1) = 0."""
+        return -self.alpha_prime(t) / self.alpha(t)
+
+    def hazard(self, t: Tensor) -> Tensor:
+        """-log alpha(t), the rate integrated from 0, without cancellation at small ``t``.
+
+        Where alpha is close to 1 its logarithm has lost its digits and the rate is integrated instead, in the variable
+        (u/t)^(1/4), which also removes an algebraic singularity of the rate at 0.
+        """
+        direct = -self.alpha(t).log()
+        nodes, weights = (v.to(t) for v in self._quadrature)
+        rates = self.rate((t.clamp_min(torch.finfo(t.dtype).tiny)[..., None] * nodes**4))
+        integral = t * (rates * (weights * 4 * nodes**3)).sum(-1)
+        integral = integral - self.alpha(torch.zeros_like(t)).log()
+        return torch.where(direct < 1e-2, integral, direct)
+
+    def inverse(self, alpha: Tensor) -> Tensor:
+        """The time at which the clock shows ``alpha``, by bisection to the last bit of float64."""
+        target = alpha.to(torch.float64)
+        low, high = torch.zeros_like(target), torch.ones_like(target)
+        for _ in range(60):
+            middle = (low + high) / 2
+            late = self.alpha(middle) > target
+            low, high = torch.where(late, middle, low), torch.where(late, high, middle)
+        return ((low + high) / 2).to(alpha.dtype)
+
+    def expression(self) -> sympy.Expr:
+        """``alpha`` as a sympy expression in the symbol ``t`` (real, positive)."""
+        return sympy.sympify(self.alpha(TIME, xp=sympy))
+
+    def check(self) -> None:
+        """Raises ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and 0 at t = 1."""
+        t = torch.linspace(0, 1, 1025, dtype=torch.float64)
+        alpha, name = self.alpha(t), type(self).__name__
+        for bad, rule in (
+            (~alpha.isfinite(), "must be finite"),
+            ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must lie in [0, 1]"),
+        ):
+            if bool(bad.any()):
+                raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")
+        rising = alpha.diff() >= 0
+        if bool(rising.any()):
+            where = t[:-1][rising][0].item()
+            raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")
+        if self.exact_ends:
+            require(abs(alpha[0].item() - 1) < 1e-9, f"{name}: alpha(0) is {alpha[0].item()}, must be 1")
+            require(abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0")
+
+    @cached_property
+    def _quadrature(self) -> tuple[Tensor, Tensor]:
+        return _gauss_legendre(32)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({fields})"
+
+
+TIME = sympy.Symbol("t", positive=True)
+"""The symbol that stands for time in every expression of a schedule."""

@@ -1,0 +1,27 @@
+"""The cosine clock."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddlib.schedules.base import Schedule
+
+
+class Cosine(Schedule):
+    r""":math:`\alpha(t) = \cos(\pi t / 2)`: flat at the data, steep at the noise."""
+
+    def alpha(self, t: Any, xp: Any = torch) -> Any:
+        return xp.cos(xp.pi * t / 2)
+
+    def rate(self, t: Tensor) -> Tensor:
+        early, late = torch.tan(math.pi / 2 * t.clamp_max(0.5)), torch.tan(math.pi / 2 * (1 - t.clamp_min(0.5)))
+        return math.pi / 2 * torch.where(t < 0.5, early, 1 / late)
+
+    def hazard(self, t: Tensor) -> Tensor:
+        early = -0.5 * torch.log1p(-(torch.sin(math.pi / 2 * t.clamp_max(0.5)) ** 2))
+        return torch.where(t < 0.5, early, -torch.sin(math.pi / 2 * (1 - t)).log())
+
+    def inverse(self, alpha: Tensor) -> Tensor:
+        return 2 / math.pi * torch.atan2(((1 - alpha) * (1 + alpha)).sqrt(), alpha)

@@ -1,0 +1,35 @@
+"""Powers of the linear clock."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_number
+from ddlib.schedules.base import Schedule
+
+
+class Polynomial(Schedule):
+    r""":math:`\alpha(t) = (1 - t)^{power}`: the linear clock run ``power`` times as fast.
+
+    Args:
+        power: > 0.
+
+    Raises:
+        ValueError: power not in (0, 1000].
+    """
+
+    def __init__(self, power: float) -> None:
+        self.power = check_number("power", power, 1e-3, 1e3, "in [0.001, 1000]")
+
+    def alpha(self, t: Any, xp: Any = torch) -> Any:
+        return (1 - t) ** self.power
+
+    def rate(self, t: Tensor) -> Tensor:
+        return self.power / (1 - t)
+
+    def hazard(self, t: Tensor) -> Tensor:
+        return -self.power * torch.log1p(-t)
+
+    def inverse(self, alpha: Tensor) -> Tensor:
+        return -torch.expm1(alpha.log() / self.power)

@@ -1,0 +1,116 @@
+"""A schedule written as a formula."""
+
+import ast
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+
+from ddlib.checks import require
+from ddlib.schedules.base import TIME, Schedule
+
+_FUNCTIONS = {
+    name: getattr(sympy, name)
+    for name in "exp log sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf".split()
+}
+_CONSTANTS = {"t": TIME, "pi": sympy.pi, "e": sympy.E}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+
+
+def parse(text: str) -> sympy.Expr:
+    """The sympy expression that ``text`` writes in ``t``, built from its syntax tree; nothing is evaluated as code.
+
+    Known: numbers, ``t``, ``pi``, ``e``, ``+ - * / **``, parentheses, and exp, log, sqrt, the trigonometric and
+    hyperbolic functions and their inverses, erf.
+
+    Raises:
+        ValueError: not a formula, too long, or a name or construct that is not in the list above.
+    """
+    require(len(text) <= 1000, f"formula has {len(text)} characters, must have at most 1000")
+    try:
+        return _build(ast.parse(text.strip(), mode="eval").body, text)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"formula {text!r} cannot be read: {error}") from None
+
+
+def _build(node: ast.expr, text: str) -> sympy.Expr:
+    match node:
+        case ast.Constant(value=value) if type(value) in (int, float):
+            require(abs(value) <= 1e12, f"formula {text!r} holds {value}, numbers must be at most 1e12")
+            return sympy.Integer(value) if isinstance(value, int) else sympy.Float(value)
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_build(operand, text)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _build(operand, text)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            a, b = _build(left, text), _build(right, text)
+            if isinstance(op, ast.Pow):  # 9**9**9 would be multiplied out before anybody could object
+                require(not b.is_number or abs(b) <= 1000, f"formula {text!r} has the power {b}, at most 1000 is allowed")
+            return _OPERATORS[type(op)](a, b)
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_build(argument, text))
+    known = ", ".join([*_CONSTANTS, *_FUNCTIONS])
+    raise ValueError(f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, {known}")
+
+
+def _compile(expression: sympy.Expr) -> Any:
+    return sympy.lambdify(TIME, expression, modules="torch", cse=True)
+
+
+class Symbolic(Schedule):
+    r"""Any formula in ``t``: :math:`\alpha(t)` given as a string or a sympy expression, differentiated by sympy.
+
+    Args:
+        formula: e.g. ``"(1 - t)**2 * exp(-t)"``, or a sympy expression whose one free symbol is called t.
+
+    Raises:
+        TypeError: neither a string nor a sympy expression.
+        ValueError: not a formula in t alone, not 1 at 0, not 0 at 1, or not decreasing.
+
+    Example:
+        >>> Symbolic("(1 - t)**2 * exp(-t)").rate(torch.tensor([0.5]))
+        tensor([5.])
+    """
+
+    def __init__(self, formula: str | sympy.Expr) -> None:
+        if not isinstance(formula, (str, sympy.Expr)):
+            raise TypeError(f"formula is {formula!r}, must be a string or a sympy expression")
+        expression = parse(formula) if isinstance(formula, str) else formula
+        names = {symbol.name for symbol in expression.free_symbols}
+        require(names <= {"t"}, f"formula {formula} has the symbols {sorted(names)}, must be in t alone")
+        require("t" in names, f"formula {formula} is constant, must decrease from 1 to 0")
+        self.formula = str(expression)
+        self._expression = expression.subs({symbol: TIME for symbol in expression.free_symbols})
+        derivative = sympy.diff(self._expression, TIME)
+        self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
+        self._rate = _compile(sympy.simplify(-derivative / self._expression))
+        for point, value in ((0, 1), (1, 0)):
+            limit = sympy.limit(self._expression, TIME, point, "+" if point == 0 else "-")
+            exact = sympy.simplify(limit - value) == 0 or abs(complex(sympy.N(limit)) - value) < 1e-12
+            require(exact, f"formula {formula} tends to {limit} at t = {point}, must be {value}")
+        self.check()
+
+    def expression(self) -> sympy.Expr:
+        return self._expression
+
+    def alpha(self, t: Any, xp: Any = torch) -> Any:
+        return self._alpha(t) if xp is torch else self._expression.subs(TIME, t)
+
+    def alpha_prime(self, t: Tensor) -> Tensor:
+        return self._alpha_prime(t) * torch.ones_like(t)  # a constant derivative compiles to a number
+
+    def rate(self, t: Tensor) -> Tensor:
+        return self._rate(t) * torch.ones_like(t)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._expression,)  # compiled functions do not pickle

@@ -1,0 +1,90 @@
+"""Times at which to noise a batch: independent, stratified or antithetic."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib.checks import check_count, require
+from ddlib.noise import Generator, KeyedGenerator, rand
+
+
+def _reversed_bits(index: Tensor) -> Tensor:
+    """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times 2^32."""
+    masks = (0x55555555, 0x33333333, 0x0F0F0F0F, 0x00FF00FF, 0x0000FFFF)
+    word = index & 0xFFFFFFFF
+    for mask, shift in zip(masks, (1, 2, 4, 8, 16), strict=True):
+        word = ((word >> shift) & mask) | ((word & mask) << shift)
+    return word
+
+
+def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:
+    """One uniform time per slot, slots spread evenly over [0, 1)."""
+    if isinstance(generator, KeyedGenerator):
+        return ((_reversed_bits(slots) ^ generator.step_word) + within) / 2**32
+    return (slots + within) / count
+
+
+def _iid(n: int, generator: Generator, device: torch.device) -> Tensor:
+    return rand((n,), generator, device)
+
+
+def _stratified(n: int, generator: Generator, device: torch.device) -> Tensor:
+    slots = generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
+    return _strata(slots, generator, rand((n,), generator, device), n)
+
+
+def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
+    index = generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
+    within = rand((n,), generator, device)
+    if isinstance(generator, KeyedGenerator):  # partners may sit on different ranks, so they cannot share a draw
+        within = torch.full_like(within, 0.5)
+    else:
+        within = within[index // 2 * 2]
+    t = _strata(index // 2, generator, within, (n + 1) // 2)
+    return torch.where(index % 2 == 0, t, 1 - t)
+
+
+_METHODS = {"iid": _iid, "stratified": _stratified, "antithetic": _antithetic}
+
+
+def sample_times(
+    n: int,
+    method: str = "stratified",
+    generator: Generator = None,
+    *,
+    interval: tuple[float, float] = (0.0, 1.0),
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "n"]:
+    """Times for ``n`` sequences, each uniform on ``interval``.
+
+    ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices. ``"antithetic"`` does so
+    for pairs (t, 1 - t) of neighbours.
+
+    With a ``KeyedGenerator`` the slices are those of a digitally shifted van der Corput sequence over the global
+    example index: each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices.
+    So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
+    depend on who computes it.
+
+    Args:
+        n: number of sequences; with a KeyedGenerator the length of its index.
+        method: "iid", "stratified" or "antithetic".
+        generator: source of randomness.
+        interval: (low, high) with 0 <= low < high <= 1, e.g. (eps, 1 - eps).
+        dtype: default torch's default dtype.
+        device: default the generator's device.
+
+    Raises:
+        ValueError: unknown method, n < 1, n not the generator's length, or a bad interval.
+    """
+    check_count("n", n)
+    require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
+    low, high = interval
+    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
+    if isinstance(generator, KeyedGenerator):
+        home = generator.index.device
+        require(n == len(generator.index), f"n is {n}, must be the {len(generator.index)} examples of the generator")
+    else:
+        home = torch.device("cpu") if generator is None else generator.device
+    unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
+    return (low + (high - low) * unit).to(dtype or torch.get_default_dtype())

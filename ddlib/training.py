@@ -1,0 +1,106 @@
+"""The loss that recipes optimise: the bound, with the papers' changes to it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_mask, check_number, require
+from ddlib.denoiser import cavity_logits
+from ddlib.nelbo import check_noised, generic_nelbo
+from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.reduce import mean_per_token
+from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
+
+_Parts = tuple[PerToken, PerToken]
+
+
+def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> _Parts:
+    closed = process.weighted_divergence(logits, x, z, t)
+    if closed is not None:
+        return closed
+    # without a closed form the weight is the rate at which z is left backwards in time, given the word
+    words = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
+    weight = process.reverse_rate(words, z, t.to(torch.float64)).sum(-1).to(logits.dtype)
+    value = generic_nelbo(process, logits, x, z, t)
+    return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+
+
+def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> _Parts:
+    if not isinstance(process, Hierarchical):
+        raise TypeError(f"mode 'hard' needs a Hierarchical process, got {type(process).__name__}")
+    return _standard(process, logits, x, z, t)[0], process.hard_divergence(logits, x, z)
+
+
+_MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], _Parts]] = {
+    "standard": _standard,
+    "hard": _hard,
+}
+
+
+def training_loss(
+    process: ForwardProcess,
+    logits: Logits,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    weight_clip: tuple[float, float] | None = None,
+    mode: str = "standard",
+    *,
+    mask: PaddingMask | None = None,
+    count_padding: bool = True,
+    level_weights: Sequence[float] | None = None,
+    parameterization: str = "cavity",
+    reduction: str = "mean",
+) -> Tensor:
+    """The training loss in nats per token: ``nelbo`` with clipped weights, hard mode and padding as the papers train.
+
+    With the defaults it is the mean of ``nelbo``. Evaluation never clips: use ``nelbo`` or ``bound``.
+
+    Args:
+        process: the forward process.
+        logits: (B, L, V) over words.
+        x: (B, L) clean words.
+        z: (B, L) noisy states.
+        t: (B,) times.
+        weight_clip: (low, high) for the loss weight, before it multiplies the divergence; words keep weight 0. The
+            paper clips at 2 or 10.
+        mode: "standard", or "hard" for the paper's hard mode (hierarchies only).
+        mask: (B, L) bool, True at real tokens, False at padding.
+        count_padding: whether padding counts in the loss (the paper's choice) or is left out.
+        level_weights: one factor per level 1..n of the hierarchy, (token loss, cluster loss, ...).
+        parameterization: what the logits mean, "cavity" or "posterior".
+        reduction: "mean" over tokens, or "none" for (B, L).
+
+    Raises:
+        TypeError, ValueError: as ``nelbo``; a bad clip, mode, mask, level weight or reduction.
+    """
+    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
+    if mask is not None:
+        check_mask("mask", mask, x.shape)
+    check_noised(process, x, z, t)
+    weight, divergence = _MODES[mode](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
+    if weight_clip is not None:
+        low, high = weight_clip
+        require(0 <= low <= high and high > 0, f"weight_clip is {weight_clip}, must be 0 <= low <= high, high > 0")
+        weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
+    if level_weights is not None:
+        weight = weight * _level_factor(process, z, level_weights).to(weight)
+    loss = weight * divergence
+    kept = None if count_padding else mask
+    if reduction == "none":
+        return loss if kept is None else torch.where(kept, loss, 0.0)
+    return mean_per_token(loss, kept)
+
+
+def _level_factor(process: ForwardProcess, z: Tokens, level_weights: Sequence[float]) -> Tensor:
+    if not isinstance(process, Hierarchical):
+        raise TypeError(f"level_weights needs a Hierarchical process, got {type(process).__name__}")
+    depth = process.hierarchy.depth
+    require(
+        len(level_weights) == depth,
+        f"level_weights has {len(level_weights)} entries, must have {depth}: one per level above the words",
+    )
+    factors = [check_number(f"level_weights[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(level_weights)]
+    return torch.tensor([0.0, *factors], device=z.device)[process.level_of(z)]
