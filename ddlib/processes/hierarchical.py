@@ -217,8 +217,8 @@ class Hierarchical(ForwardProcess):
         """The states that words ``x`` reach at the given levels, edge by edge, each edge by its own draw."""
         member, result = x, x
         for i, edge in enumerate(self.hierarchy.maps, start=1):
-            u = torch.zeros((), dtype=torch.float64) if edge.spread is None else rand(x.shape, generator, x.device)
-            member = edge.sample(member, u)
+            plain = edge.spread is None
+            member = edge.parents[member] if plain else edge.sample(member, rand(x.shape, generator, x.device))
             result = torch.where(level == i, member + self.hierarchy.offsets[i], result)
         return result
 

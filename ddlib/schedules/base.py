@@ -88,7 +88,7 @@ class Schedule(ABC):
         ):
             if bool(bad.any()):
                 raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")
-        rising = alpha.diff() >= 0
+        rising = (alpha.diff() >= 0) & (alpha[:-1] > 0)  # exp(-t / (1 - t)) is 0 before t = 1 is
         if bool(rising.any()):
             where = t[:-1][rising][0].item()
             raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")

@@ -2,6 +2,7 @@
 
 import ast
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -55,7 +56,8 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             a, b = _build(left, text), _build(right, text)
             if isinstance(op, ast.Pow):  # 9**9**9 would be multiplied out before anybody could object
-                require(not b.is_number or abs(b) <= 1000, f"formula {text!r} has the power {b}, at most 1000 is allowed")
+                small = not b.is_number or bool(abs(b) <= 1000)
+                require(small, f"formula {text!r} has the power {b}, at most 1000 is allowed")
             return _OPERATORS[type(op)](a, b)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_build(argument, text))
@@ -63,8 +65,32 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
     raise ValueError(f"formula {text!r} holds {ast.unparse(node)!r}, must be built from numbers, + - * / **, {known}")
 
 
-def _compile(expression: sympy.Expr) -> Any:
-    return sympy.lambdify(TIME, expression, modules="torch", cse=True)
+def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
+    """A torch function of one tensor; also of constants, which sympy compiles to numbers."""
+    # torch.exp(1) is an error: numbers that sympy keeps exact are folded first
+    folded = expression.replace(lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20))
+    function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
+    return lambda t: function(t) * torch.ones_like(t)
+
+
+def _tail(expression: sympy.Expr, terms: int = 10) -> tuple[float, sympy.Expr] | None:
+    """alpha as a power series in d = 1 - t (also named t), and the d below which it beats the formula itself.
+
+    A formula such as 1 - sin(pi t / 2) loses its digits where alpha is close to 0, its series does not. None where
+    there is no such series, as for exp(-t / (1 - t)), or where it agrees with the formula nowhere.
+    """
+    reversed_ = expression.subs(TIME, 1 - TIME)
+    try:
+        series = sympy.series(reversed_, TIME, 0, terms).removeO()
+    except (NotImplementedError, ValueError, TypeError, sympy.PoleError):
+        return None
+    if series == 0 or series == reversed_:
+        return None
+    formula, truncated = _compile(reversed_), _compile(series)
+    for d in 2.0 ** -torch.arange(4, 20, dtype=torch.float64):
+        if abs(float(truncated(d) / formula(d)) - 1) < 1e-10:
+            return float(d), series
+    return None
 
 
 class Symbolic(Schedule):
@@ -91,26 +117,31 @@ class Symbolic(Schedule):
         require("t" in names, f"formula {formula} is constant, must decrease from 1 to 0")
         self.formula = str(expression)
         self._expression = expression.subs({symbol: TIME for symbol in expression.free_symbols})
-        derivative = sympy.diff(self._expression, TIME)
-        self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
-        self._rate = _compile(sympy.simplify(-derivative / self._expression))
         for point, value in ((0, 1), (1, 0)):
             limit = sympy.limit(self._expression, TIME, point, "+" if point == 0 else "-")
             exact = sympy.simplify(limit - value) == 0 or abs(complex(sympy.N(limit)) - value) < 1e-12
             require(exact, f"formula {formula} tends to {limit} at t = {point}, must be {value}")
+        derivative = sympy.diff(self._expression, TIME)
+        self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
+        self._rate = _compile(sympy.simplify(-derivative / self._expression))
+        end, series = _tail(self._expression) or (0.0, 1 - TIME)
+        self._end, self._late_alpha = end, _compile(series)
+        self._late_rate = _compile(sympy.simplify(sympy.diff(series, TIME) / series))
         self.check()
 
     def expression(self) -> sympy.Expr:
         return self._expression
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
-        return self._alpha(t) if xp is torch else self._expression.subs(TIME, t)
+        if xp is not torch:
+            return self._expression.subs(TIME, t)
+        return torch.where(1 - t < self._end, self._late_alpha(1 - t), self._alpha(t))
 
     def alpha_prime(self, t: Tensor) -> Tensor:
-        return self._alpha_prime(t) * torch.ones_like(t)  # a constant derivative compiles to a number
+        return self._alpha_prime(t)
 
     def rate(self, t: Tensor) -> Tensor:
-        return self._rate(t) * torch.ones_like(t)
+        return torch.where(1 - t < self._end, self._late_rate(1 - t), self._rate(t))
 
     def __reduce__(self) -> Any:
         return type(self), (self._expression,)  # compiled functions do not pickle

@@ -1,0 +1,69 @@
+# make quickstart   build .venv and run the quickstart recipe
+# make test         the fast tests;  make test-all  the slow ones too (and the GPU ones where there is a GPU)
+# make lint         style, types and the direction of imports
+# make docs         the documentation, warnings are errors
+# make clean        remove what the above made, .venv included
+#
+# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS.
+
+PYTHON      ?= python3
+PYTEST_ARGS ?= -n 2
+PIP_ARGS    ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints/cpu.txt $(PIP_ARGS)
+DEPS := pyproject.toml constraints/cpu.txt
+
+# Each pytest worker is one process on one core; without this every worker starts one thread per core.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help quickstart test test-all lint docs clean
+
+help:
+	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras: pip runs again only when the requirements change.
+$(VENV)/.stamp-recipes: $(DEPS) | $(BIN)/python
+	@echo "installing ddlib[recipes] into $(VENV) (a few minutes the first time)"
+	@$(PIP) -e '.[recipes]'
+	@touch $@
+
+$(VENV)/.stamp-dev: $(DEPS) | $(BIN)/python
+	@echo "installing ddlib[recipes,dev] into $(VENV)"
+	@$(PIP) -e '.[recipes,dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(DEPS) | $(BIN)/python
+	@echo "installing ddlib[docs] into $(VENV)"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+quickstart: $(VENV)/.stamp-recipes
+	$(BIN)/python -m recipes.quickstart
+
+test: $(VENV)/.stamp-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-all: $(VENV)/.stamp-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS) \
+	  -m "$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")')"
+
+lint: $(VENV)/.stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "documentation: docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

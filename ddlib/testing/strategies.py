@@ -1,0 +1,102 @@
+"""Hypothesis strategies that draw schedules, hierarchies, processes, times and word laws."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ddlib import schedules
+from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
+
+_FORMULAS = ("(1 - t)**2 * exp(-t)", "1 - t**2", "1 - sqrt(t)", "(1 - t) / (1 + 3*t)", "1 - sin(pi*t/2)")
+_SYMBOLIC = {formula: schedules.Symbolic(formula) for formula in _FORMULAS}
+
+speeds = st.one_of(
+    st.floats(0.5, 4.0),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),  # so that equal speeds are common
+    st.sampled_from([1.0 + 1e-9, 1.0 - 1e-9, 2.0 + 1e-9]),  # and nearly equal ones
+)
+"""Jump speeds from 0.5 to 4, often equal or 1e-9 apart."""
+
+xis = st.one_of(st.just(1.0), st.floats(0.05, 1.0))
+"""Probabilities of the right parent, often exactly 1."""
+
+times = st.one_of(st.floats(1e-8, 1 - 2**-24), st.sampled_from([1e-8, 1e-4, 0.5, 1 - 1e-4, 1 - 2**-24]))
+"""Times inside (0, 1), often near an end."""
+
+
+def exact_schedules() -> st.SearchStrategy[schedules.Schedule]:
+    """Schedules that run from exactly 1 to exactly 0."""
+    return st.one_of(
+        st.just(schedules.Linear()),
+        st.builds(schedules.Polynomial, st.floats(0.5, 4.0)),
+        st.just(schedules.Cosine()),
+        st.sampled_from(list(_SYMBOLIC.values())),
+    )
+
+
+def all_schedules() -> st.SearchStrategy[schedules.Schedule]:
+    """``exact_schedules`` and geometric noise."""
+    return st.one_of(
+        exact_schedules(), st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0))
+    )
+
+
+@st.composite
+def parents(draw: Callable[..., Any], children: int, clusters: int) -> list[int]:
+    """A surjective map from ``children`` to ``clusters``."""
+    rest = draw(st.lists(st.integers(0, clusters - 1), min_size=children - clusters, max_size=children - clusters))
+    return draw(st.permutations([*range(clusters), *rest]))
+
+
+@st.composite
+def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9) -> Hierarchy:
+    """Hierarchies of 1 to ``max_depth`` edges, any xi on any edge, any speeds."""
+    depth = draw(st.integers(1, max_depth))
+    if depth == 1:
+        return Flat(draw(st.integers(1, max_words)))
+    sizes = [draw(st.integers(depth, max_words))]
+    for above in range(depth - 1, 0, -1):  # so many levels must still fit, each smaller than the one below
+        sizes.append(draw(st.integers(above, sizes[-1] - 1)))
+    maps = [draw(parents(a, b)) for a, b in zip(sizes, sizes[1:], strict=False)]
+    xi = [draw(xis) if size > 1 else 1.0 for size in sizes[1:]]
+    return Tree(maps, xi=xi, speed=[draw(speeds) for _ in range(depth)])
+
+
+@st.composite
+def rate_matrices(draw: Callable[..., Any], max_states: int = 6) -> Tensor:
+    """Irreducible generators."""
+    n = draw(st.integers(2, max_states))
+    rates = torch.tensor(draw(st.lists(st.floats(0.05, 2.0), min_size=n * n, max_size=n * n)), dtype=torch.float64)
+    rates = rates.view(n, n).fill_diagonal_(0)
+    return rates - torch.diag(rates.sum(1))
+
+
+@st.composite
+def _rate_matrix_process(draw: Callable[..., Any], schedule: st.SearchStrategy[schedules.Schedule]) -> ForwardProcess:
+    matrix = draw(rate_matrices())
+    return RateMatrix(matrix, draw(schedule), draw(st.integers(1, len(matrix))))
+
+
+def processes(
+    schedule: st.SearchStrategy[schedules.Schedule] | None = None, max_depth: int = 5, max_words: int = 9
+) -> st.SearchStrategy[ForwardProcess]:
+    """Every kind of process over small vocabularies."""
+    schedule = exact_schedules() if schedule is None else schedule
+    return st.one_of(
+        st.builds(Hierarchical, hierarchies(max_depth, max_words), schedule),
+        st.builds(Masked, st.integers(1, max_words), schedule),
+        st.builds(Uniform, st.integers(2, max_words), schedule),
+        st.builds(GIDD, st.integers(1, max_words), st.one_of(st.just(0.0), st.floats(0.01, 0.9)), st.floats(0.2, 2.0)),
+        _rate_matrix_process(schedule),
+    )
+
+
+@st.composite
+def word_logits(draw: Callable[..., Any], *shape: int, scale: float = 3.0) -> Tensor:
+    """Float64 logits of the given shape, from a drawn seed."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    return torch.randn(*shape, dtype=torch.float64, generator=generator) * draw(st.floats(0.0, scale))

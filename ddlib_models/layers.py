@@ -1,0 +1,134 @@
+"""The parts of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
+
+Every layer takes and returns activations (B, L, D). What must not lose digits (norm statistics, rotary angles, time
+features) is computed in float32 whatever the dtype of the weights or of an enclosing autocast.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with a scale and no bias; statistics in float32.
+
+    Shapes: (..., D) -> (..., D), in the dtype of the input.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        return F.layer_norm(x.float(), self.weight.shape, self.weight.float()).to(x.dtype)
+
+
+def rotary_angles(length: int, head_dim: int, device: torch.device, base: float = 1e4) -> Float[Tensor, "L half"]:
+    """Angle in radians of every position (row) in every plane (column): position * base^(-2 k / head_dim).
+
+    Rebuilt for the length at hand, so there is no longest sequence.
+    """
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    position = torch.arange(length, device=device, dtype=torch.float32)
+    return position[:, None] * base**-exponent
+
+
+def rotate(x: Float[Tensor, "B H L K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B H L K"]:
+    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane."""
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C).
+
+    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use.
+    """
+
+    def __init__(self, cond_dim: int, num_features: int = 256) -> None:
+        super().__init__()
+        self.half = num_features // 2
+        self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+
+    def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+        exponent = torch.arange(self.half, device=t.device, dtype=torch.float32) / self.half
+        phase = t.float()[:, None] * torch.exp(-math.log(1e4) * exponent)
+        features = torch.cat([phase.cos(), phase.sin()], dim=-1)
+        return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
+
+
+class Modulation(nn.Module):
+    """Adaptive-norm parameters: `num` vectors of width D per sequence, all zero at the start (adaLN-zero).
+
+    With `cond_dim=None` there is no condition: the vectors are plain parameters, the same for every sequence.
+
+    Shapes: condition (B, C) -> num tensors (B, 1, D); condition None -> num tensors (1, 1, D).
+    """
+
+    def __init__(self, dim: int, num: int, cond_dim: int | None) -> None:
+        super().__init__()
+        self.num = num
+        self.bias = nn.Parameter(torch.zeros(num * dim))
+        self.weight = None if cond_dim is None else nn.Parameter(torch.zeros(num * dim, cond_dim))
+
+    def forward(self, condition: Float[Tensor, "B C"] | None) -> tuple[Tensor, ...]:
+        if self.weight is None or condition is None:
+            vectors = rearrange(self.bias, "d -> 1 d")
+        else:
+            vectors = F.linear(condition, self.weight, self.bias)
+        return rearrange(vectors, "b d -> b 1 d").chunk(self.num, dim=-1)
+
+
+def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
+    """x * (1 + scale) + shift."""
+    return torch.addcmul(shift.to(x.dtype), x, 1 + scale.to(x.dtype))
+
+
+class SelfAttention(nn.Module):
+    """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
+
+    Raises:
+        ValueError: if `dim` is not a multiple of `heads` or the head's width is odd.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim={dim}, heads={heads}: dim must be a positive multiple of heads")
+        if dim // heads % 2:
+            raise ValueError(f"dim/heads={dim // heads}: rotary positions turn pairs of dimensions, so it must be even")
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L D"]:
+        q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b h l k", three=3, h=self.heads)
+        y = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v)
+        return self.out(rearrange(y, "b h l k -> b l (h k)"))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
+
+    The gates start at zero, so a fresh block is the identity.
+    """
+
+    def __init__(self, dim: int, heads: int, cond_dim: int | None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads)
+        self.norm2 = LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
+        self.modulation = Modulation(dim, 6, cond_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], condition: Float[Tensor, "B C"] | None, angles: Float[Tensor, "L half"]
+    ) -> Float[Tensor, "B L D"]:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition)
+        x = x + gate1 * self.dropout(self.attention(modulate(self.norm1(x), shift1, scale1), angles))
+        return x + gate2 * self.dropout(self.mlp(modulate(self.norm2(x), shift2, scale2)))

@@ -1,0 +1,1 @@
+"""Recipes: whole experiments that read from top to bottom."""

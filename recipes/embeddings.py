@@ -1,0 +1,94 @@
+"""Word embeddings from the training text itself, and the clusters that make the middle level of a hierarchy.
+
+PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
+from sklearn.cluster import KMeans
+from torch import Tensor
+
+
+def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
+    """How often two tokens stand at most `reach` apart, nearer pairs counting more: sparse (V, V), symmetric.
+
+    A pair at distance d counts (reach + 1 - d) / reach, as in word2vec's expectation over random window sizes.
+    """
+    stream = tokens.numpy()
+    size = (vocab_size, vocab_size)
+    ahead = csr_array(size)
+    for distance in range(1, reach + 1):
+        weight = np.full(len(stream) - distance, (reach + 1 - distance) / reach, dtype=np.float32)
+        ahead = ahead + csr_array((weight, (stream[:-distance], stream[distance:])), shape=size)
+    return csr_array(ahead + ahead.T)
+
+
+def word_embeddings(
+    tokens: Int[Tensor, " N"], vocab_size: int, dim: int, reach: int = 4, smoothing: float = 0.75, seed: int = 0
+) -> Float[Tensor, "V dim"]:
+    """Unit vectors whose inner products follow the positive pointwise mutual information of neighbouring tokens.
+
+        PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    PPMI ~ U S V^T,  rows U sqrt(S)
+
+    A token that never occurs gets the zero vector.
+
+    Args:
+        tokens: the training text.
+        dim: number of singular values kept.
+        reach: how far to either side a neighbour may stand.
+        smoothing: exponent that keeps rare neighbours from dominating.
+        seed: of the singular value iteration's start.
+
+    Raises:
+        ValueError: if the text is not longer than `reach`, or `dim` not below the vocabulary.
+    """
+    if len(tokens) <= reach:
+        raise ValueError(f"tokens: {len(tokens)} of them cannot have neighbours up to {reach} apart; give more text")
+    if not 0 < dim < vocab_size:
+        raise ValueError(f"dim={dim}: must lie between 1 and vocab_size-1={vocab_size - 1}")
+    counts = cooccurrences(tokens, vocab_size, reach).tocoo()
+    word = np.asarray(counts.sum(axis=1)).ravel()
+    context = word**smoothing / (word**smoothing).sum()
+    row, column = counts.coords
+    information = np.log(counts.data / (word[row] * context[column]))
+    ppmi = csr_array((np.maximum(information, 0.0), (row, column)), shape=counts.shape)
+    start = np.random.default_rng(seed).standard_normal(vocab_size)
+    left, scale, _ = svds(ppmi, k=dim, v0=start)
+    vectors = left[:, ::-1] * np.sqrt(scale[::-1])
+    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return torch.from_numpy((vectors / np.where(norm > 0, norm, 1)).astype(np.float32))
+
+
+def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0) -> Int[Tensor, " V"]:
+    """k-means cluster of every word, (V,) int64 in 0..num_clusters-1, each of them taken.
+
+    Raises:
+        ValueError: if there are fewer different words than clusters.
+    """
+    distinct = len(torch.unique(embeddings, dim=0))
+    if not 1 < num_clusters <= distinct:
+        raise ValueError(f"num_clusters={num_clusters}: must lie between 2 and the {distinct} different embeddings")
+    labels = KMeans(num_clusters, n_init=2, max_iter=100, random_state=seed).fit_predict(embeddings.numpy())
+    # Number the clusters without a gap even if k-means returned one empty.
+    _, parents = np.unique(labels, return_inverse=True)
+    return torch.from_numpy(parents.astype(np.int64))
+
+
+def typical_words(
+    embeddings: Float[Tensor, "V dim"], parents: Int[Tensor, " V"], counts: Int[Tensor, " V"], num: int
+) -> list[list[int]]:
+    """The `num` most typical words of each cluster, most typical first: near the centre and frequent.
+
+    Typical = cosine to the cluster's mean times log(1 + count).
+    """
+    score = torch.empty(len(parents))
+    for index in range(int(parents.max()) + 1):
+        members = parents == index
+        centre = embeddings[members].mean(0)
+        score[members] = embeddings[members] @ centre / centre.norm().clamp_min(1e-12)
+    score = score * counts.float().log1p()
+    order = score.argsort(descending=True)
+    return [order[parents[order] == index][:num].tolist() for index in range(int(parents.max()) + 1)]

