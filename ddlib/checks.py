@@ -55,7 +55,7 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> 
     if visible(tokens):
         low, high = (int(v) for v in torch.aminmax(tokens))
         worst = low if low < 0 else high
-        require(0 <= low and high < limit, f"{name} holds {worst}, must be {what} in [0, {limit})")
+        require(low >= 0 and high < limit, f"{name} holds {worst}, must be {what} in [0, {limit})")
 
 
 def check_times(name: str, t: Tensor, batch: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ddlib.checks import require, visible
 from ddlib.denoiser import cavity_logits
 from ddlib.processes import ForwardProcess
+from ddlib.processes.base import each_time, into
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
@@ -22,7 +23,7 @@ def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens,
     believed = process.predictive(p, t)
     here = z[..., None]
     a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
-    rates = torch.stack([process.rate_matrix(time).to(p.dtype)[:, to].T for time, to in zip(t, z, strict=True)])
+    rates = into(each_time(process.rate_matrix, t).to(p.dtype), z)
     rates = rates.scatter(-1, here, 0.0)
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)

@@ -1,7 +1,7 @@
 """The contract of a forward process, and everything that follows from it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -53,12 +53,11 @@ class ForwardProcess(ExactModule, ABC):
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         """q_t(z|x) for every word x, (B, L, V), float64."""
-        rows = [self._word_marginals(time)[:, states].T for time, states in zip(t, z, strict=True)]
-        return torch.stack(rows)
+        return into(each_time(self._word_marginals, t), z)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
         """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
-        return torch.stack([law @ self._word_marginals(time).to(law) for law, time in zip(p, t, strict=True)])
+        return p @ each_time(self._word_marginals, t).to(p.dtype)
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_t(.|x).
@@ -89,7 +88,7 @@ class ForwardProcess(ExactModule, ABC):
         """KL(q_t(.|x) || q_t(.|uniform word)) in nats per token; ``t`` defaults to 1 and may be where time is cut."""
         t = self._one().expand(len(x)) if t is None else t
         law = self.marginal(x, t.to(torch.float64))
-        prior = torch.stack([self._typical(time) for time in t])[:, None]
+        prior = each_time(self._typical, t)[:, None]
         return (torch.xlogy(law, law) - torch.xlogy(law, prior)).sum(-1).clamp_min(0)
 
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
@@ -101,12 +100,7 @@ class ForwardProcess(ExactModule, ABC):
             TypeError, ValueError: as ``sample``, or s not below t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
-        before = self.predictive(p, s)
-        rows = [
-            self.transition(early, late).to(p)[:, states].T
-            for early, late, states in zip(s, t, z, strict=True)
-        ]
-        joint = torch.stack(rows) * before
+        joint = into(each_time(self.transition, s, t).to(p.dtype), z) * self.predictive(p, s)
         return joint / joint.sum(-1, keepdim=True)
 
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
@@ -116,8 +110,7 @@ class ForwardProcess(ExactModule, ABC):
         """
         self.check_inputs(z=z, t=t, p=p)
         law = self.predictive(p, t)
-        columns = torch.stack([self.rate_matrix(time).to(p)[:, states].T for time, states in zip(t, z, strict=True)])
-        rates = columns * law / law.gather(-1, z[..., None])
+        rates = into(each_time(self.rate_matrix, t).to(p.dtype), z) * law / law.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken] | None:
@@ -179,8 +172,8 @@ class ForwardProcess(ExactModule, ABC):
             require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=next(self.buffers(), None))
 
-    def extra_repr(self) -> str:
-        return f"vocab_size={self.vocab_size}, num_states={self.num_states}"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(vocab_size={self.vocab_size}, num_states={self.num_states})"
 
     def _one(self) -> Tensor:
         buffer = next(self.buffers(), None)
@@ -198,6 +191,17 @@ class ForwardProcess(ExactModule, ABC):
         """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
         words = torch.arange(self.vocab_size, device=t.device)[None]
         return self.marginal(words, t.to(torch.float64)[None])[0]
+
+
+def each_time(function: Callable[..., Tensor], *times: Tensor) -> Tensor:
+    """``function`` of scalar times for every sequence, stacked; computed once per distinct time."""
+    distinct, which = torch.stack([time.to(torch.float64) for time in times]).unique(dim=1, return_inverse=True)
+    return torch.stack([function(*column) for column in distinct.unbind(1)])[which]
+
+
+def into(matrices: Tensor, z: Tokens) -> Tensor:
+    """Columns z of each sequence's matrix: (B, N, S) and (B, L) give (B, L, N)."""
+    return matrices.transpose(1, 2)[torch.arange(len(z), device=z.device)[:, None], z]
 
 
 def scalar(t: float | Tensor, name: str, like: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_count, check_number
+from ddlib.checks import check_number
 from ddlib.processes.mixing import Mixing, Mixture
 
 

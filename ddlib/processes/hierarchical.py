@@ -95,7 +95,9 @@ class Hierarchical(ForwardProcess):
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
         for i, edge in enumerate(self.hierarchy.maps):
             result[self._slice(i), self._slice(i + 1)] = rate * self.chain.speeds[i] * edge.matrix()
-            result[self._slice(i), self._slice(i)] -= rate * self.chain.speeds[i] * torch.eye(edge.num_children).to(rate)
+            result[self._slice(i), self._slice(i)] -= (
+                rate * self.chain.speeds[i] * torch.eye(edge.num_children).to(rate)
+            )
         return result
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
@@ -125,7 +127,11 @@ class Hierarchical(ForwardProcess):
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
         for i, law in enumerate(laws):
-            block = torch.where((level == i)[..., None], torch.nn.functional.one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p), 0.0)
+            block = torch.where(
+                (level == i)[..., None],
+                torch.nn.functional.one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p),
+                0.0,
+            )
             for j in range(i + 1, self._depth + 1):
                 child = self.hierarchy.between(i, j).column(self.hierarchy.local(z, j)).to(p.dtype) * law
                 child = child / child.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
@@ -221,6 +227,9 @@ class Hierarchical(ForwardProcess):
             member = edge.parents[member] if plain else edge.sample(member, rand(x.shape, generator, x.device))
             result = torch.where(level == i, member + self.hierarchy.offsets[i], result)
         return result
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r})"
 
     @property
     def _depth(self) -> int:

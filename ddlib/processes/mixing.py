@@ -113,7 +113,12 @@ class Mixing(ForwardProcess):
         keep, word, _ = self.mixture(t.to(torch.float64))
         typical = keep / self.vocab_size + word
         same, other = keep + word, (self.vocab_size - 1) * word
-        nats = torch.xlogy(same, same) - torch.xlogy(same, typical) + torch.xlogy(other, word) - torch.xlogy(other, typical)
+        nats = (
+            torch.xlogy(same, same)
+            - torch.xlogy(same, typical)
+            + torch.xlogy(other, word)
+            - torch.xlogy(other, typical)
+        )
         return nats.clamp_min(0)[:, None].expand(x.shape)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
-from ddlib.processes.base import ForwardProcess, interior, scalar
+from ddlib.processes.base import ForwardProcess, each_time, interior, scalar
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -59,7 +59,7 @@ class RateMatrix(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        laws = self.generator(self.schedule.hazard(t.to(torch.float64)))[:, : self.vocab_size]
+        laws = each_time(lambda time: self.generator(self.schedule.hazard(time))[: self.vocab_size], t)
         return p @ laws.to(p.dtype)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:

@@ -59,7 +59,7 @@ class Schedule(ABC):
         """
         direct = -self.alpha(t).log()
         nodes, weights = (v.to(t) for v in self._quadrature)
-        rates = self.rate((t.clamp_min(torch.finfo(t.dtype).tiny)[..., None] * nodes**4))
+        rates = self.rate(t.clamp_min(torch.finfo(t.dtype).tiny)[..., None] * nodes**4)
         integral = t * (rates * (weights * 4 * nodes**3)).sum(-1)
         integral = integral - self.alpha(torch.zeros_like(t)).log()
         return torch.where(direct < 1e-2, integral, direct)

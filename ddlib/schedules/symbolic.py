@@ -2,9 +2,10 @@
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import mpmath
 import sympy
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ddlib.schedules.base import TIME, Schedule
 
 _FUNCTIONS = {
     name: getattr(sympy, name)
-    for name in "exp log sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf".split()
+    for name in ["exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf"]
 }
 _CONSTANTS = {"t": TIME, "pi": sympy.pi, "e": sympy.E}
 _OPERATORS = {
@@ -73,24 +74,32 @@ def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
     return lambda t: function(t) * torch.ones_like(t)
 
 
-def _tail(expression: sympy.Expr, terms: int = 10) -> tuple[float, sympy.Expr] | None:
-    """alpha as a power series in d = 1 - t (also named t), and the d below which it beats the formula itself.
+def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] | None:
+    """Coefficients of alpha as a power series in d = 1 - t, and the d below which it beats the formula itself.
 
     A formula such as 1 - sin(pi t / 2) loses its digits where alpha is close to 0, its series does not. None where
     there is no such series, as for exp(-t / (1 - t)), or where it agrees with the formula nowhere.
     """
-    reversed_ = expression.subs(TIME, 1 - TIME)
-    try:
-        series = sympy.series(reversed_, TIME, 0, terms).removeO()
-    except (NotImplementedError, ValueError, TypeError, sympy.PoleError):
-        return None
-    if series == 0 or series == reversed_:
-        return None
-    formula, truncated = _compile(reversed_), _compile(series)
+    formula, exact = _compile(expression), sympy.lambdify(TIME, expression, modules="mpmath")
+    with mpmath.workdps(60):
+        try:
+            taylor = mpmath.taylor(lambda d: exact(1 - d), 0, terms)
+        except (ValueError, ZeroDivisionError, TypeError):
+            return None
+        if not all(mpmath.isfinite(c) and abs(mpmath.im(c)) < 1e-25 for c in taylor):
+            return None
+        coefficients = [float(mpmath.re(c)) if abs(c) > 1e-25 else 0.0 for c in taylor]
     for d in 2.0 ** -torch.arange(4, 20, dtype=torch.float64):
-        if abs(float(truncated(d) / formula(d)) - 1) < 1e-10:
-            return float(d), series
+        if abs(float(_horner(coefficients, d) / formula(1 - d)) - 1) < 1e-10:
+            return float(d), coefficients
     return None
+
+
+def _horner(coefficients: Sequence[float], d: Tensor) -> Tensor:
+    result = torch.zeros_like(d)
+    for coefficient in reversed(coefficients):
+        result = result * d + coefficient
+    return result
 
 
 class Symbolic(Schedule):
@@ -123,10 +132,8 @@ class Symbolic(Schedule):
             require(exact, f"formula {formula} tends to {limit} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
         self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
-        self._rate = _compile(sympy.simplify(-derivative / self._expression))
-        end, series = _tail(self._expression) or (0.0, 1 - TIME)
-        self._end, self._late_alpha = end, _compile(series)
-        self._late_rate = _compile(sympy.simplify(sympy.diff(series, TIME) / series))
+        self._rate = _compile(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
+        self._end, self._late = _tail(self._expression) or (0.0, [0.0, 1.0])
         self.check()
 
     def expression(self) -> sympy.Expr:
@@ -135,13 +142,15 @@ class Symbolic(Schedule):
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         if xp is not torch:
             return self._expression.subs(TIME, t)
-        return torch.where(1 - t < self._end, self._late_alpha(1 - t), self._alpha(t))
+        return torch.where(1 - t < self._end, _horner(self._late, 1 - t), self._alpha(t))
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         return self._alpha_prime(t)
 
     def rate(self, t: Tensor) -> Tensor:
-        return torch.where(1 - t < self._end, self._late_rate(1 - t), self._rate(t))
+        slope = [k * c for k, c in enumerate(self._late)][1:]
+        late = _horner(slope, 1 - t) / _horner(self._late, 1 - t)
+        return torch.where(1 - t < self._end, late, self._rate(t))
 
     def __reduce__(self) -> Any:
         return type(self), (self._expression,)  # compiled functions do not pickle

@@ -78,7 +78,8 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
     """The best denoiser in cavity form for a text with joint ``law``: log p(x_i | the other noisy positions)."""
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
-        evidence = process.word_likelihood(z, t.to(torch.float64))
+        # a prompt's words are impossible at t = 1 exactly; a little earlier they are evidence like any other
+        evidence = process.word_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         result = []
         for i in range(law.ndim):
             joint = law.expand(len(z), *law.shape)

@@ -40,9 +40,7 @@ def exact_schedules() -> st.SearchStrategy[schedules.Schedule]:
 
 def all_schedules() -> st.SearchStrategy[schedules.Schedule]:
     """``exact_schedules`` and geometric noise."""
-    return st.one_of(
-        exact_schedules(), st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0))
-    )
+    return st.one_of(exact_schedules(), st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0)))
 
 
 @st.composite

@@ -1,7 +1,6 @@
 """Every bad input is refused by name, value and rule, with the right exception, before anything is touched."""
 
 import math
-import re
 
 import pytest
 import sympy
@@ -9,7 +8,7 @@ import torch
 
 import ddlib as dd
 from ddlib import checks
-from ddlib.hierarchies import Flat, Map, Tree
+from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.schedules import Geometric, Linear, Polynomial, Schedule, Symbolic
@@ -21,6 +20,8 @@ MASKED, CLUSTERS, UNIFORM = dd.presets.mdlm(5), dd.presets.hdlm([0, 0, 1, 1, 1])
 X, Z, T = torch.tensor([[0, 3, 4]]), torch.tensor([[0, 5, 5]]), torch.tensor([0.5])
 LOGITS, LAW, MASK = torch.zeros(1, 3, 5), torch.full((1, 3, 5), 0.2), torch.ones(1, 3, dtype=torch.bool)
 META = torch.device("meta")
+EDGE = Map(torch.tensor([0, 1, 1]), 2)
+WIGGLE = "1 - t + 16 * t**2 * (1 - t)**2 * (2*t - 1)"  # rises around t = 1/2
 
 
 def ids(*values, dtype=torch.int64):
@@ -69,11 +70,9 @@ HIERARCHY = [
     (lambda: Tree([[0, 0, 1, 1], [0, 0, 0]]), ValueError, r"parents\[1\] has 3 entries, must have 2"),
     (lambda: Tree([[0, 0, 1, 1]], vocab_size=3), ValueError, r"parents\[0\] has 4 entries, must have 3.*mask"),
     (lambda: Tree([[0, 0, 1]], xi=0.0), ValueError, r"xi of parents\[0\] is 0.0.*\(0, 1\]"),
-    (lambda: Tree([[0, 0, 1]], xi=-0.5), ValueError, r"xi of parents\[0\] is -0.5.*\(0, 1\]"),
     (lambda: Tree([[0, 0, 1]], xi=1.5), ValueError, r"xi of parents\[0\] is 1.5.*\(0, 1\]"),
     (lambda: Tree([[0, 0, 1]], xi=NAN), ValueError, r"xi of parents\[0\] is nan.*\(0, 1\]"),
     (lambda: Tree([[0, 0, 1]], xi=True), TypeError, r"xi of parents\[0\] is True.*number in \(0, 1\]"),
-    (lambda: Tree([[0, 0, 1]], xi=["1"]), TypeError, r"xi of parents\[0\] is '1'.*number in \(0, 1\]"),
     (lambda: Tree([[0, 0, 0]], xi=0.9), ValueError, r"xi of parents\[0\] is 0.9.*single cluster.*must be 1"),
     (lambda: Tree([[0, 0, 1]], xi=[0.9, 0.9, 0.9]), ValueError, r"xi has 3 entries, must have 1"),
     (lambda: Tree([[0, 0, 1]], speed=[1.0]), ValueError, r"speed has 1 entries, must have 2.*mask last"),
@@ -81,13 +80,9 @@ HIERARCHY = [
     (lambda: Tree([[0, 0, 1]], speed=[1.0, INF]), ValueError, r"speed\[1\] is inf.*\[0.001, 1000\]"),
     (lambda: Flat(0), ValueError, r"vocab_size is 0.*at least 1"),
     (lambda: Flat(2.0), TypeError, r"vocab_size is 2.0.*int"),
-    (lambda: dd.hierarchies.Hierarchy([]), ValueError, r"maps is empty.*mask"),
-    (lambda: dd.hierarchies.Hierarchy([Map(torch.tensor([0, 1]), 2)]), ValueError, r"maps\[-1\].*2 states.*mask"),
-    (
-        lambda: dd.hierarchies.Hierarchy([Map(torch.tensor([0, 1, 1]), 2), Map(torch.tensor([0, 0, 0]), 1)]),
-        ValueError,
-        r"maps\[0\] leads to 2 clusters, maps\[1\] starts from 3",
-    ),
+    (lambda: Hierarchy([]), ValueError, r"maps is empty.*mask"),
+    (lambda: Hierarchy([EDGE]), ValueError, r"maps\[-1\].*2 states.*mask"),
+    (lambda: Hierarchy([EDGE, EDGE]), ValueError, r"maps\[0\] leads to 2 clusters, maps\[1\] starts from 3"),
     (lambda: Map(torch.tensor([0, 7]), 2), ValueError, r"parents holds 7.*\[0, 2\)"),
     (lambda: Map(torch.tensor([0, -1]), 2), ValueError, r"parents holds -1"),
 ]
@@ -95,15 +90,14 @@ SCHEDULE = [
     (lambda: clock(lambda t: 1 - t / 2), ValueError, r"Mine: alpha\(1\) is 0.5, must be 0"),
     (lambda: clock(lambda t: 0.9 * (1 - t)), ValueError, r"Mine: alpha\(0\) is 0.9, must be 1"),
     (lambda: clock(lambda t: t * NAN), ValueError, r"Mine: alpha\(0\) is nan.*finite"),
-    (lambda: clock(lambda t: (1 - 2 * t).clamp_min(0)), ValueError, r"Mine.*not decrease after t = 0.5"),
+    (lambda: clock(lambda t: (1 - 2 * t).clamp_min(0)), ValueError, r"Mine.*decrease"),
     (lambda: clock(lambda t: 1 - t + 0.2 * torch.sin(6 * math.pi * t)), ValueError, r"Mine: alpha\(.*\[0, 1\]"),
-    (lambda: clock(lambda t: 1 - t - 0.1 * torch.sin(6 * math.pi * t)), ValueError, r"Mine.*strictly decreasing"),
-    (lambda: Masked(5, Linear), TypeError, r"schedule is <class.*Schedule"),
+    (lambda: clock(lambda t: eval(WIGGLE)), ValueError, r"Mine: alpha does not decrease after t = 0.3.*strictly"),
     (lambda: Uniform(5, None), TypeError, r"schedule is None.*Schedule"),
     (lambda: Hierarchical([[0, 0, 1]], Linear()), TypeError, r"hierarchy is \[\[0, 0, 1\]\].*Hierarchy"),
     (lambda: Symbolic("t**2"), ValueError, r"t\*\*2 tends to 0 at t = 0, must be 1"),
     (lambda: Symbolic("exp(-t)"), ValueError, r"exp\(-t\) tends to exp\(-1\) at t = 1, must be 0"),
-    (lambda: Symbolic("1 - t - sin(6*pi*t)/10"), ValueError, r"Symbolic.*alpha.*strictly decreasing"),
+    (lambda: Symbolic(WIGGLE), ValueError, r"Symbolic: alpha does not decrease after t = 0.3.*strictly"),
     (lambda: Symbolic("1 - u"), ValueError, r"'1 - u' holds 'u', must be built from"),
     (lambda: Symbolic("__import__('os')"), ValueError, r"__import__.*must be built from"),
     (lambda: Symbolic("1 -"), ValueError, r"'1 -' cannot be read"),
@@ -116,12 +110,10 @@ SCHEDULE = [
     (lambda: Polynomial(0), ValueError, r"power is 0.*\[0.001, 1000\]"),
     (lambda: Polynomial("2"), TypeError, r"power is '2'.*number"),
     (lambda: Geometric(2.0, 1.0), ValueError, r"sigma_min is 2.0.*below sigma_max = 1.0"),
-    (lambda: Geometric(NAN, 1.0), ValueError, r"sigma_min is nan"),
     (lambda: MASKED.sample(X, torch.tensor([1.5])), ValueError, r"t holds 1.5.*\[0, 1\]"),
     (lambda: MASKED.sample(X, torch.tensor([-0.1])), ValueError, r"t holds -0.1.*\[0, 1\]"),
     (lambda: MASKED.sample(X, torch.tensor([NAN])), ValueError, r"t holds nan.*\[0, 1\]"),
     (lambda: MASKED.sample(X, torch.tensor(0.5)), ValueError, r"t has shape \(\).*\(1,\), one time per sequence"),
-    (lambda: MASKED.sample(X, torch.rand(2)), ValueError, r"t has shape \(2,\).*\(1,\)"),
     (lambda: MASKED.sample(X, torch.tensor([1])), TypeError, r"t has type torch.int64.*floating-point"),
     (lambda: MASKED.sample(X, 0.5), TypeError, r"t has type float.*floating-point tensor"),
     (lambda: MASKED.rate_matrix(2.0), ValueError, r"t holds 2.0.*\[0, 1\]"),
@@ -146,14 +138,12 @@ TOKENS = [
     (lambda: loss(z=ids(1, 5, 5)), ValueError, r"z\[0, 0\] = 1 .*process.sample"),
     (lambda: nelbo(z=Z[:, :2]), ValueError, r"z has shape \(1, 2\).*x, \(1, 3\)"),
     (lambda: nelbo(x=X.int()), TypeError, r"x has dtype torch.int32.*torch.int64"),
-    (lambda: nelbo(x=X.to(torch.int8)), TypeError, r"x has dtype torch.int8.*torch.int64"),
     (lambda: nelbo(z=Z.double()), TypeError, r"z has dtype torch.float64.*torch.int64"),
     (lambda: MASKED.sample([[0, 1]], T), TypeError, r"x has dtype list.*torch.int64"),
     (lambda: MASKED.sample(X[0], T), ValueError, r"x has shape \(3,\), must be \(B, L\)"),
     (lambda: MASKED.sample(X[:0], T[:0]), ValueError, r"x is empty, shape \(0, 3\)"),
     (lambda: MASKED.sample(X[:, :0], T), ValueError, r"x is empty, shape \(1, 0\)"),
     (lambda: loss(mask=MASK.float()), TypeError, r"mask has dtype torch.float32.*torch.bool"),
-    (lambda: loss(mask=MASK.long()), TypeError, r"mask has dtype torch.int64.*torch.bool"),
     (lambda: loss(mask=~MASK), ValueError, r"mask is False everywhere.*at least one"),
     (lambda: loss(mask=MASK[:, :2]), ValueError, r"mask has shape \(1, 2\), must be \(1, 3\)"),
     (lambda: dd.mean_per_token(torch.ones(1, 3), ~MASK), ValueError, r"mask is False everywhere"),
@@ -165,12 +155,9 @@ LOGIT = [
     (lambda: nelbo(LOGITS + INF), ValueError, r"logits.*\(0, 0\).*\+inf.*log-sum-exp inf"),
     (lambda: nelbo(LOGITS - INF), ValueError, r"logits.*-inf only.*at least one finite"),
     (lambda: loss(LOGITS * NAN), ValueError, r"logits.*NaN"),
-    (lambda: loss(LOGITS + INF), ValueError, r"logits.*\+inf"),
     (lambda: generate(denoiser=lambda z, t: scores(z, t) * NAN), ValueError, r"logits.*NaN"),
-    (lambda: generate(denoiser=lambda z, t: scores(z, t).half() + INF), ValueError, r"logits.*\+inf"),
     (lambda: generate(temperature=0.0, denoiser=lambda z, t: scores(z, t) * NAN), ValueError, r"logits.*NaN"),
     (lambda: nelbo(torch.zeros(1, 3, 6)), ValueError, r"logits has 6 columns.*vocab_size 5.*no mask"),
-    (lambda: loss(torch.zeros(1, 3, 4)), ValueError, r"logits has 4 columns.*vocab_size 5"),
     (lambda: generate(denoiser=lambda z, t: torch.zeros(*z.shape, 6)), ValueError, r"logits has 6 columns"),
     (lambda: nelbo(LOGITS[0]), ValueError, r"logits has shape \(3, 5\).*\(B, L, V\) = \(1, 3, 5\)"),
     (lambda: nelbo(LOGITS.long()), TypeError, r"logits has type torch.int64.*floating-point"),
@@ -225,7 +212,6 @@ SAMPLER = [
     (lambda: generate(temperature=NAN), ValueError, r"temperature is nan.*>= 0"),
     (lambda: generate(top_p=0.0), ValueError, r"top_p is 0.0.*\(0, 1\]"),
     (lambda: generate(top_p=1.1), ValueError, r"top_p is 1.1.*\(0, 1\]"),
-    (lambda: generate(top_p=None), TypeError, r"top_p is None.*number"),
     (lambda: generate(times=torch.tensor([0.0, 1.0])), ValueError, r"times \[0.0, 1.0\].*strictly decreasing"),
     (lambda: generate(times=torch.tensor([1.0, 0.5, 0.5, 0.0])), ValueError, r"times.*strictly decreasing"),
     (lambda: generate(times=torch.tensor([1.0, NAN, 0.0])), ValueError, r"times.*nan.*strictly decreasing"),
@@ -263,10 +249,8 @@ def test_refused_by_name_value_and_rule_and_nothing_touched(call, error, message
     "call",
     [
         lambda g: MASKED.sample(X, torch.tensor([2.0]), g),
-        lambda g: CLUSTERS.sample(ids(9), T, g),
         lambda g: UNIFORM.sample(X.int(), T, g),
         lambda g: generate(prompt=ids(7), generator=g),
-        lambda g: generate(steps=0, generator=g),
         lambda g: generate(dd.presets.gidd(5, 0.2), sampler=FirstHitting(), generator=g),
         lambda g: dd.bound(MASKED, scores, ids(-100), g),
         lambda g: dd.sample_times(3, interval=(1.0, 0.0), generator=g),
@@ -288,7 +272,7 @@ def test_good_neighbours_of_the_bad_inputs_pass():
     assert bool(loss(mask=MASK, weight_clip=(0.0, 2.0), mode="hard", level_weights=[1.0]) > 0)
     minus_inf = LOGITS.index_fill(2, torch.tensor([1]), -INF)
     assert bool(nelbo(minus_inf).isfinite().all())
-    assert re.match(r"Symbolic", repr(Symbolic("1 - erf(t)/erf(1)")))
+    assert Symbolic("1 - erf(t)/erf(1)").alpha(T).item() == pytest.approx(1 - math.erf(0.5) / math.erf(1))
 
 
 def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
@@ -297,7 +281,7 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
     assert checks.visible(near) and not checks.visible(far)
     checks.check_times("t", torch.full((2,), NAN, device=META), 2)
     checks.check_tokens("x", torch.full((1, 2), -100, device=META), 5)
-    with pytest.raises(TypeError, match="x has dtype torch.int32"):  # types and shapes cost nothing: always checked
+    with pytest.raises(TypeError, match=r"x has dtype torch.int32"):  # types and shapes cost nothing: always checked
         checks.check_tokens("x", torch.zeros(1, 2, dtype=torch.int32, device=META), 5)
     dd.debug(True)
     assert checks.visible(near) and checks.visible(far)

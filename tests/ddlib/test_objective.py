@@ -194,7 +194,9 @@ def test_any_hierarchy_theorem(t, data):
     logits = data.draw(strategies.word_logits(6))
     p = logits.softmax(-1)
     c1, c2 = torch.tensor(PARENTS), torch.tensor(ABOVE)[torch.tensor(PARENTS)]
-    masses = torch.stack([p] + [torch.stack([p[c == c[w]].sum() for w in range(6)]) for c in (c1, c2)] + [torch.ones(6)])
+    masses = torch.stack(
+        [p] + [torch.stack([p[c == c[w]].sum() for w in range(6)]) for c in (c1, c2)] + [torch.ones(6)]
+    )
     a, speeds = process.occupancies(times), torch.tensor(hierarchy.speeds, dtype=torch.float64)
     rate = schedule.rate(times)
     level = process.level_of(z)[:, 0]

@@ -1,0 +1,84 @@
+"""The whole bound: what is left at ends that are not exact is counted."""
+
+import math
+
+import pytest
+import torch
+
+import ddlib as dd
+from ddlib.testing.oracle import exact_cavity, integrate_bound
+
+LAW = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        dd.processes.Masked(3, dd.schedules.Geometric(0.3, 1.5)),
+        dd.processes.Uniform(3, dd.schedules.Geometric(0.3, 1.5)),
+        dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1]], xi=0.8), dd.schedules.Geometric(0.3, 1.5)),
+        dd.processes.RateMatrix(torch.tensor([[-1.0, 1, 0], [0, -1, 1], [2, 0, -2]]), dd.schedules.Geometric(0.3, 1.5)),
+    ],
+    ids=lambda p: type(p).__name__,
+)
+def test_three_terms_make_a_bound_where_the_integral_alone_does_not(process):
+    """Exactly, by sums over words and states: integral + prior + reconstruction >= entropy > integral."""
+    cavity = exact_cavity(process, LAW)
+    x = torch.arange(3)[:, None]
+    start, end = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    diffusion = integrate_bound(process, LAW, cavity)
+    z = torch.arange(process.num_states)
+    left = torch.zeros((), dtype=torch.float64)
+    for word in range(3):
+        here = torch.full((process.num_states, 1), word)
+        t = torch.zeros(process.num_states, dtype=torch.float64)
+        chance = process.likelihood(z[:, None], here, t)[:, 0]
+        seen = chance > 0
+        value = dd.reconstruction(process, cavity(z[seen, None], t[seen]), here[seen], z[seen, None], t[seen])
+        left = left + LAW[word] * (chance[seen] * value[:, 0]).sum()
+    prior = (LAW * process.prior_kl(x, end)[:, 0]).sum()
+    entropy = -(LAW * LAW.log()).sum()
+    assert diffusion < entropy - 0.05
+    assert diffusion + left + prior >= entropy - 1e-9
+    # with the prior replaced by the true marginal at t = 1 the bound is tight
+    marginal = process.predictive(LAW[None, None], end[:1])[0, 0]
+    rows = process.marginal(x, end)[:, 0]
+    tight = (LAW[:, None] * (torch.xlogy(rows, rows) - torch.xlogy(rows, marginal))).sum()
+    assert float(diffusion + left + tight) == pytest.approx(float(entropy), abs=2e-6)
+    assert (process.likelihood(x, x, start) < 1).all()
+
+
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (0.05, 0.9)])
+@pytest.mark.parametrize(
+    "process", [dd.presets.mdlm(3), dd.presets.hdlm([0, 0, 1], xi=0.8), dd.presets.gidd(3, 0.2)], ids=str
+)
+def test_cutting_time_short_is_paid_for(process, interval):
+    """Monte Carlo of the public estimate: never below the entropy, whatever part of time is used."""
+    n = 60_000
+    generator = torch.Generator().manual_seed(0)
+    x = torch.multinomial(LAW, n, replacement=True, generator=generator)[:, None]
+    cavity = LAW.log().float()
+    result = dd.bound(process, lambda z, t: cavity.expand(*z.shape, -1), x, generator, interval=interval)
+    entropy = float(-(LAW * LAW.log()).sum())
+    error = float(result.total.std()) / math.sqrt(n)
+    assert float(result.total.mean()) > entropy - 4 * error
+    if interval == (0.0, 1.0):
+        assert float(result.total.mean()) < entropy + 4 * error
+        assert float(result.prior.abs().max()) < 1e-12 and float(result.reconstruction.max()) == 0
+    else:
+        assert float(result.prior.mean()) > 0 and float(result.reconstruction.mean()) > 0
+        assert float(result.diffusion.mean()) < entropy
+
+
+def test_the_denoiser_is_asked_twice_only_where_the_clean_end_is_not_exact():
+    calls = []
+
+    def denoiser(z, t):
+        calls.append(float(t.max()))
+        return torch.zeros(*z.shape, 3)
+
+    x = torch.zeros(4, 2, dtype=torch.int64)
+    dd.bound(dd.presets.mdlm(3), denoiser, x)
+    assert len(calls) == 1
+    dd.bound(dd.processes.Masked(3, dd.schedules.Geometric()), denoiser, x)
+    assert len(calls) == 3 and calls[-1] == 0

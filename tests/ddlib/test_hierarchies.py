@@ -1,0 +1,116 @@
+"""Hierarchies: maps act as the dense matrices they stand for."""
+
+import copy
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddlib.hierarchies import Flat, Hierarchy, Map, Tree, parent_map
+from ddlib.testing import strategies
+
+
+@st.composite
+def maps(draw, children=None):
+    children = children or draw(st.integers(2, 8))
+    clusters = draw(st.integers(1, children - 1))
+    xi = draw(st.one_of(strategies.xis, st.floats(1e-3, 0.05))) if clusters > 1 else 1.0
+    return parent_map(draw(strategies.parents(children, clusters)), xi)
+
+
+@given(maps())
+def test_rows_are_laws_and_the_right_parent_has_xi(m):
+    dense = m.matrix()
+    assert dense.shape == (m.num_children, m.num_parents)
+    assert torch.allclose(dense.sum(1), torch.ones(m.num_children, dtype=torch.float64), atol=1e-15)
+    assert (dense >= 0).all()
+
+
+@given(strategies.parents(7, 3), st.floats(0.01, 1.0))
+def test_perturbed_rows_are_those_of_the_theory(parents, xi):
+    dense = parent_map(parents, xi).matrix()
+    for child, own in enumerate(parents):
+        for cluster in range(3):
+            wanted = xi if cluster == own else (1 - xi) / 2
+            assert abs(float(dense[child, cluster]) - wanted) < 1e-15
+
+
+@given(maps(), st.data())
+def test_every_action_is_that_of_the_dense_matrix(m, data):
+    dense = m.matrix()
+    law = data.draw(strategies.word_logits(3, m.num_children)).softmax(-1)
+    assert torch.allclose(m.push(law), law @ dense, atol=1e-15)
+    assert torch.allclose(m.log_push(law.log()), (law @ dense).log(), atol=1e-12)
+    child = torch.arange(m.num_children)
+    assert torch.equal(m.row(child), dense)
+    parent = torch.arange(m.num_parents)
+    assert torch.equal(m.column(parent), dense.T)
+    assert torch.equal(m.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape)), dense)
+
+
+@given(st.integers(4, 8), st.data())
+def test_products_keep_the_form(children, data):
+    lower = data.draw(maps(children))
+    if lower.num_parents < 2:
+        return
+    upper = data.draw(maps(lower.num_parents))
+    product = lower.then(upper)
+    assert torch.allclose(product.matrix(), lower.matrix() @ upper.matrix(), atol=1e-14)
+    assert product.spread is None or bool((product.spread > 0).all())
+
+
+@given(maps(), st.integers(0, 2**31))
+def test_sampled_parents_follow_the_row(m, seed):
+    """Exactly, not statistically: an even grid of uniforms hits each parent as often as its probability says."""
+    if m.spread is None:
+        return
+    u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    for child in range(m.num_children):
+        drawn = m.sample(torch.full((4000,), child), u)
+        counts = torch.bincount(drawn, minlength=m.num_parents) / 4000
+        assert torch.allclose(counts, m.row(torch.tensor(child)).float(), atol=3 / 4000)
+
+
+def test_log_push_survives_what_push_cannot_hold():
+    m = parent_map([0, 0, 1])
+    log_law = torch.tensor([[-200.0, -300.0, 0.0]])
+    assert torch.allclose(m.log_push(log_law), torch.tensor([[-200.0, 0.0]]))
+    log_law = torch.tensor([[-torch.inf, -torch.inf, 0.0]], requires_grad=True)
+    out = m.log_push(log_law)
+    assert out[0, 0] == -torch.inf
+    out[0, 1].backward()
+    assert torch.equal(log_law.grad, torch.tensor([[0.0, 0.0, 1.0]]))
+
+
+@given(strategies.hierarchies())
+def test_states_are_words_then_levels_then_the_mask(hierarchy: Hierarchy):
+    assert hierarchy.num_states == sum(hierarchy.levels)
+    assert hierarchy.levels[-1] == 1 and hierarchy.depth == len(hierarchy.speeds)
+    level = hierarchy.level_of(torch.arange(hierarchy.num_states))
+    assert torch.bincount(level).tolist() == list(hierarchy.levels)
+    assert (level.diff() >= 0).all()
+    for i in range(hierarchy.depth):
+        dense = torch.eye(hierarchy.levels[i], dtype=torch.float64)
+        for j in range(i, hierarchy.depth):
+            dense = dense @ hierarchy.maps[j].matrix()
+            assert torch.allclose(hierarchy.between(i, j + 1).matrix(), dense, atol=1e-13)
+
+
+def test_a_tree_can_be_moved_and_keeps_its_precision():
+    tree = Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.7, 0.9])
+    moved = copy.deepcopy(tree).to(torch.bfloat16).half()
+    assert moved.maps[0].spread.dtype == torch.float64
+    assert torch.equal(moved.maps[0].matrix(), tree.maps[0].matrix())
+    assert tree.to("meta").maps[0].parents.device.type == "meta"
+    assert tree.maps[0].spread.device.type == "meta"
+
+
+def test_users_may_write_their_own():
+    class Halves(Hierarchy):
+        def __init__(self, size):
+            half = torch.arange(size) // (size // 2)
+            super().__init__([parent_map(half, 0.9), Map(torch.zeros(2, dtype=torch.int64), 1)], [1.0, 2.0])
+
+    assert Halves(6).levels == (6, 2, 1)
+    assert Flat(4).levels == (4, 1)
+    assert Tree([torch.tensor([0, 0, 1], dtype=torch.int32)]).levels == (3, 2, 1)

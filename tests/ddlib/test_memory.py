@@ -1,0 +1,95 @@
+"""Noising a batch of GPT-2 size costs tens of megabytes, not the 13 GB of a distribution over states."""
+
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import ddlib as dd
+
+BATCH, LENGTH, V, CLUSTERS, SUPER = 64, 512, 50_257, 128, 8
+MEGABYTE = 2**20
+
+
+class LiveBytes(TorchDispatchMode):
+    """Adds up the storages that are alive and were not there before; remembers the peak and the largest tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive, self.peak, self.largest = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        before = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if torch.is_tensor(leaf)}
+        for leaf in tree_leaves(out):
+            if torch.is_tensor(leaf):
+                storage = leaf.untyped_storage()
+                self.largest = max(self.largest, leaf.numel())
+                key = storage._cdata
+                if storage.data_ptr() not in before and key not in self.alive:
+                    self.alive[key] = storage.nbytes()
+                    weakref.finalize(storage, self.alive.pop, key, None)
+        self.peak = max(self.peak, sum(self.alive.values()))
+        return out
+
+
+def parents(children, count):
+    """A random map onto ``count`` clusters."""
+    generator = torch.Generator().manual_seed(count)
+    rest = torch.randint(0, count, (children - count,), generator=generator)
+    return torch.cat([torch.arange(count), rest])[torch.randperm(children, generator=generator)]
+
+
+WORDS, ABOVE = parents(V, CLUSTERS), parents(CLUSTERS, SUPER)
+PROCESSES = {
+    "masked": lambda: dd.presets.mdlm(V),
+    "gidd": lambda: dd.presets.gidd(V, 0.2),
+    "uniform": lambda: dd.processes.Uniform(V, dd.schedules.Linear()),
+    "hdlm": lambda: dd.presets.hdlm(WORDS),
+    "hdlm-xi": lambda: dd.presets.hdlm(WORDS, xi=0.9),
+    "levels-xi": lambda: dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.9, 0.8]),
+}
+
+
+def test_the_recorder_sees_what_is_alive_and_what_is_not():
+    """Two buffers at once, then one: a recorder that misses frees or allocations would say otherwise."""
+    outside = torch.ones(MEGABYTE)
+    with LiveBytes() as recorder:
+        first = outside + 1
+        second = first * 2
+        del first
+        third = second.view(2, -1)  # no new storage
+        second.add_(1)
+        del second, third
+        fourth = outside * 3
+    assert fourth.sum() == 3 * MEGABYTE
+    assert recorder.peak == 2 * 4 * MEGABYTE and sum(recorder.alive.values()) == 4 * MEGABYTE
+    assert recorder.largest == MEGABYTE
+
+
+@pytest.mark.parametrize("source", ["torch", "keyed"])
+@pytest.mark.parametrize("name", PROCESSES)
+def test_sampling_noise_builds_nothing_over_states(name, source):
+    process = PROCESSES[name]()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, V, (BATCH, LENGTH), generator=generator)
+    t = torch.rand(BATCH, generator=generator)
+    noise = dd.KeyedGenerator(0, 0, torch.arange(BATCH)) if source == "keyed" else generator
+    with LiveBytes() as recorder:
+        z = process.sample(x, t, noise)
+    assert z.shape == x.shape and bool((z != x).any()) and bool((z < process.num_states).all())
+    assert x.nelement() * 8 <= recorder.peak < 50 * MEGABYTE
+    assert recorder.largest <= 8 * BATCH * LENGTH  # B L levels or bits of noise, never B L S
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
+    process = PROCESSES[name]()
+    with LiveBytes() as recorder:
+        z = process.sample_prior((BATCH, LENGTH), torch.Generator().manual_seed(0))
+        t = torch.full((BATCH,), 0.5, dtype=torch.float64)
+        process.jump(z, t, t / 2)
+    assert z.nelement() * 8 <= recorder.peak < 50 * MEGABYTE
+    assert recorder.largest <= 16 * BATCH * LENGTH

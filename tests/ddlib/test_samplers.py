@@ -1,0 +1,299 @@
+"""What every sampler promises besides its law: words, prompts kept, few network calls, clusters respected."""
+
+import pytest
+import torch
+
+import ddlib as dd
+from ddlib.hierarchies import Tree
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.samplers import Ancestral, FirstHitting, Sampler
+from ddlib.schedules import Cosine, Geometric, Linear
+
+PARENTS, ABOVE, V = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], 6
+LEVELS = {
+    "masked": Masked(V, Cosine()),
+    "hdlm": dd.presets.hdlm(PARENTS, gamma=2.0),
+    "hdlm-xi": dd.presets.hdlm(PARENTS, xi=0.5),
+    "levels": dd.presets.hdlm_levels([PARENTS, ABOVE]),
+    "levels-xi": dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.5, 0.6]),
+    "levels-geometric": Hierarchical(Tree([PARENTS, ABOVE], xi=0.7), Geometric(0.2, 4.0)),
+}
+OTHERS = {
+    "gidd": GIDD(V, p_uniform=0.3),
+    "uniform": Uniform(V, Linear()),
+    "uniform-geometric": Uniform(V, Geometric(0.2, 4.0)),
+    "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
+}
+SAMPLERS = {
+    "ancestral": Ancestral(),
+    "ancestral-force": Ancestral(True),
+    "first": FirstHitting(),
+    "first-force": FirstHitting(True),
+}
+PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [(p, "ancestral") for p in OTHERS]
+PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
+every_pair = pytest.mark.parametrize(
+    ("process", "sampler"),
+    [pytest.param({**LEVELS, **OTHERS}[p], SAMPLERS[s], id=f"{p}-{s}") for p, s in PAIRS],
+)
+unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the first tests; here they cost minutes
+every_level_process = pytest.mark.parametrize("process", LEVELS.values(), ids=LEVELS.keys())
+
+
+class Network:
+    """A cheap random function of a token, its neighbour and the time, row by row; counts its calls."""
+
+    def __init__(self, process, dtype=torch.float32, scale=1.0):
+        generator = torch.Generator().manual_seed(7)
+        self.table = (scale * torch.randn(2, process.num_states, V, generator=generator)).to(dtype)
+        self.calls = 0
+
+    def __call__(self, z, t):
+        assert z.dtype == torch.int64 and t.dtype == torch.get_default_dtype() and t.shape == (len(z),)
+        self.calls += 1
+        self.logits = self.table[0][z] + self.table[1][z.roll(1, -1)] + t[:, None, None].to(self.table.dtype)
+        return self.logits
+
+
+def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **options):
+    network = Network(process) if network is None else network
+    source = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    return dd.sample(process, network, shape, sampler, **{"steps": 12, **options}, generator=source)
+
+
+def trajectory(process, sampler=None, **options):
+    """The states after every step, (steps + 1, B, L), and the words."""
+    states = []
+    words = generate(process, sampler, on_step=lambda k, t, z: states.append(z.clone()), **options)
+    return torch.stack(states), words
+
+
+def exact(process):
+    return process.schedule.exact_ends if hasattr(process, "schedule") else True
+
+
+def left_clusters(process, states):
+    """For every move down from a cluster, whether it left the cluster."""
+    before, after = states[:-1].flatten(), states[1:].flatten()
+    low, high = process.hierarchy.level_of(after), process.hierarchy.level_of(before)
+    left = torch.ones(len(before), dtype=torch.bool)
+    for i in range(process.hierarchy.depth):
+        for j in range(i + 1, process.hierarchy.depth):
+            ancestor = process.hierarchy.between(i, j).parents[process.hierarchy.local(after, i)]
+            left &= ~((low == i) & (high == j) & (ancestor == process.hierarchy.local(before, j)))
+    return left[(low < high) & (high < process.hierarchy.depth)]
+
+
+@every_pair
+@pytest.mark.parametrize("steps", [1, 3, 20])
+def test_every_position_ends_as_a_word(process, sampler, steps):
+    network = Network(process)
+    states, words = trajectory(process, sampler, steps=steps, network=network)
+    assert words.shape == (3, 5) and words.dtype == torch.int64
+    assert bool(((words >= 0) & (words < V)).all()) and len(words.unique()) > 1
+    assert len(states) == steps + 1 and bool(((states >= 0) & (states < process.num_states)).all())
+    assert network.calls <= steps + (not exact(process))
+    assert torch.equal(states[-1], words) or not exact(process)
+
+
+@unchecked
+@every_pair
+def test_prompts_stand_at_every_step_and_the_rest_is_drawn(process, sampler):
+    front = torch.tensor([4, 0])
+    states, words = trajectory(process, sampler, prompt=front, shape=(3, 6))
+    assert bool((states[..., :2] == front).all()) and bool((words[:, :2] == front).all())
+    rows = torch.tensor([[1], [5], [3]])
+    states, words = trajectory(process, sampler, prompt=rows, shape=(3, 6))
+    assert bool((states[..., :1] == rows).all()) and bool((words[:, :1] == rows).all())
+    assert bool((words < V).all()) and len(words[:, 1:].unique()) > 1
+
+
+@pytest.mark.parametrize("process", [*LEVELS.values(), OTHERS["gidd"]], ids=[*LEVELS, "gidd"])
+def test_infilling_draws_the_masks_and_nothing_else(process):
+    mask = process.num_states - 1
+    prompt = torch.tensor([[mask, 2, mask, mask, 0, 1], [3, mask, mask, 4, mask, 5]])
+    given = prompt < V
+    for sampler in (Ancestral(), FirstHitting()) if isinstance(process, Hierarchical) else (Ancestral(),):
+        states, words = trajectory(process, sampler, prompt=prompt, infill=True, shape=(2, 6))
+        assert bool((states[:, given] == prompt[given]).all()) and torch.equal(words[given], prompt[given])
+        assert bool((words < V).all())
+        full, network = torch.tensor([[0, 1, 2, 3, 4, 5]]), Network(process)
+        assert torch.equal(generate(process, sampler, (1, 6), prompt=full, infill=True, network=network), full)
+        assert network.calls == 0 or not exact(process) or not isinstance(process, Hierarchical)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_grid_of_ones_own_replaces_the_steps(dtype):
+    grid, seen = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype), []
+    generate(LEVELS["hdlm"], steps=99, times=grid, on_step=lambda k, t, z: seen.append((k, t)))
+    assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
+    assert all(torch.equal(t, grid[i].double().expand(3)) for i, (_, t) in enumerate(seen))
+
+
+@unchecked
+@every_pair
+def test_a_seed_repeats_and_another_seed_does_not(process, sampler):
+    first = generate(process, sampler, (8, 8), seed=1)
+    assert torch.equal(first, generate(process, sampler, (8, 8), seed=1))
+    assert not torch.equal(first, generate(process, sampler, (8, 8), seed=2))
+
+
+@unchecked
+@every_pair
+@pytest.mark.parametrize("steps", [7, 40])
+def test_with_keyed_noise_a_sample_does_not_depend_on_its_batch(process, sampler, steps):
+    if isinstance(sampler, FirstHitting) and not exact(process) and steps < 9:
+        return  # fewer calls than jumps are shared by the longest path of the batch
+    index = torch.arange(10, 14)
+    whole = generate(process, sampler, (4, 3), seed=dd.KeyedGenerator(0, 3, index), steps=steps)
+    for rows in ([3, 0], [2]):
+        part = generate(process, sampler, (len(rows), 3), seed=dd.KeyedGenerator(0, 3, index[rows]), steps=steps)
+        assert torch.equal(part, whole[rows])
+
+
+@unchecked
+@every_level_process
+def test_first_hitting_calls_the_network_once_per_jump(process):
+    jumps = process.hierarchy.depth * 4
+    for steps in (jumps, jumps + 1, 5 * jumps, jumps - 1, 2):
+        network = Network(process)
+        states, _ = trajectory(process, FirstHitting(), shape=(2, 4), network=network, steps=steps)
+        assert network.calls == min(steps, jumps) if exact(process) else network.calls <= min(steps, jumps) + 1
+        single = (states[1:] != states[:-1]).sum(-1) <= 1
+        assert steps < jumps or not exact(process) or bool(single.all())
+
+
+@unchecked
+@every_level_process
+@pytest.mark.parametrize("force", [False, True])
+def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
+    network = Network(process)
+    states, _ = trajectory(process, Ancestral(force), shape=(1, 2), steps=100, network=network)
+    levels = process.hierarchy.level_of(states)
+    busy = int((levels[1:] != levels[:-1]).any(-1).sum())
+    assert 0 < busy <= 2 * process.hierarchy.depth and network.calls == busy + (not exact(process))
+
+
+@unchecked
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS.keys())
+@pytest.mark.parametrize("name", ["hdlm", "hdlm-xi", "levels", "levels-xi", "levels-geometric"])
+@pytest.mark.parametrize("steps", [2, 20])
+def test_tokens_stay_inside_their_clusters_when_forced_or_when_xi_is_one(name, sampler, steps):
+    process = LEVELS[name]
+    states, _ = trajectory(process, sampler, shape=(20, 6), steps=steps)
+    left = left_clusters(process, states)
+    assert len(left) > 20
+    plain = all(edge.spread is None for edge in process.hierarchy.maps)
+    assert bool(left.any()) != (plain or sampler.force_transition)  # with xi < 1 and no force some do leave
+
+
+@unchecked
+@pytest.mark.parametrize("name", ["masked", "hdlm", "hdlm-xi", "levels", "levels-xi"])
+@pytest.mark.parametrize("options", [{"temperature": t} for t in (0.0, 1e-3, 1e-40)] + [{"top_p": 0.1}], ids=str)
+@pytest.mark.parametrize("sampler", [Ancestral(True), FirstHitting(True)], ids=["ancestral", "first"])
+def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options):
+    """Where the likeliest word of all is outside the cluster that the token is in, there is no leaving it."""
+    process, hierarchy = LEVELS[name], LEVELS[name].hierarchy
+    network, landed = Network(process, scale=20.0), []
+    last = torch.full((8, 6), process.num_states - 1)
+
+    def look(k, t, z):
+        nonlocal last
+        if k >= 0 and bool(((z < V) & (last >= V)).any()):
+            level, allowed = hierarchy.level_of(last)[..., None], torch.ones(*z.shape, V, dtype=torch.bool)
+            for j in range(1, hierarchy.depth):
+                ours = hierarchy.between(0, j).parents == hierarchy.local(last, j)[..., None]
+                allowed = torch.where(level == j, ours, allowed)
+            best, top = network.logits.masked_fill(~allowed, -torch.inf).argmax(-1), network.logits.argmax(-1)
+            if "top_p" in options:  # a nucleus outside the cluster says nothing about what is inside
+                within = allowed.gather(-1, z.clamp_max(V - 1)[..., None])[..., 0]
+                best = torch.where(within & (best != top), z, best)
+            landed.append((z == best)[(z < V) & (last >= V)])
+        last = z.clone()
+
+    words = generate(process, sampler, (8, 6), network=network, on_step=look, **options)
+    assert bool((words < V).all()) and len(torch.cat(landed)) == 48
+    assert bool(torch.cat(landed).all())
+
+
+def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
+    law = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
+    words = generate(LEVELS["masked"], shape=(40, 20), network=lambda z, t: law.log().expand(*z.shape, V), top_p=0.6)
+    counts = torch.bincount(words.flatten(), minlength=V)
+    assert (counts > 0).tolist() == [True, False, True, False, False, False]
+    assert counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
+
+
+@pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
+def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
+    process = {**LEVELS, **OTHERS}[name]
+    cavity = Network(process)
+
+    def posterior(z, t):
+        inside = t.double().clamp(1e-6, 1)  # what comes after t = 0 is not the network's to say
+        return dd.posterior_logits(process, cavity(z, t).double(), z, inside).clamp_min(-1e9)
+
+    a, b = (
+        generate(process, shape=(4, 6)),
+        generate(process, None, (4, 6), network=posterior, parameterization="posterior"),
+    )
+    assert torch.equal(a, b)
+
+
+@unchecked
+@every_pair
+def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
+    for half in (Network(process, torch.float16), Network(process, torch.bfloat16)):
+        words = generate(process, sampler, network=half)
+        assert torch.equal(words, generate(process, sampler, network=lambda z, t, f=half: f(z, t).float()))
+
+
+@unchecked
+@pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
+def test_first_hitting_says_which_process_it_cannot_serve(process):
+    with pytest.raises(TypeError, match=rf"{type(process).__name__} cannot draw its jump times.*network"):
+        generate(process, FirstHitting())
+
+
+class Replace(Sampler):
+    """A user's own: at every step every word is replaced by the network's favourite."""
+
+    def step(self, run, state, k):
+        best = run.predict(state.z, state.t).argmax(-1)
+        return state._replace(z=best, t=run.times[k + 1].expand(len(best)))
+
+
+class Idle(Sampler):
+    """A user's mistake: time runs out and the masks are still there."""
+
+    def step(self, run, state, k):
+        return state._replace(t=run.times[k + 1].expand(len(state.z)))
+
+
+@pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
+def test_a_sampler_of_ones_own_is_a_few_lines(name):
+    process, prompt = {**LEVELS, **OTHERS}[name], torch.tensor([5, 5])
+    states, words = trajectory(process, Replace(), prompt=prompt)
+    assert bool((words < V).all()) and bool((words[:, :2] == 5).all()) and bool((states[..., :2] == 5).all())
+    assert repr(Replace()) == "Replace()"
+
+
+def test_masks_that_a_sampler_leaves_are_refused_or_drawn_never_made_up():
+    favourite = torch.tensor([0.0, 0.0, 50.0, 0.0, 0.0, 0.0])
+    try:
+        words = generate(LEVELS["hdlm"], Idle(), network=lambda z, t: favourite.expand(*z.shape, V))
+    except ValueError:
+        return
+    assert bool((words == 2).all())
+
+
+@unchecked
+@every_pair
+def test_nothing_that_is_handed_in_is_modified(process, sampler):
+    logits, prompt, grid = torch.randn(2, 4, V), torch.tensor([[1], [2]]), torch.linspace(1, 0, 6)
+    copies = [v.clone() for v in (logits, prompt, grid)]
+    buffers = {k: v.clone() for k, v in process.named_buffers()}
+    options = {"prompt": prompt, "times": grid, "temperature": 0.7, "top_p": 0.9}
+    generate(process, sampler, (2, 4), network=lambda z, t: logits, **options)
+    assert all(torch.equal(a, b) for a, b in zip(copies, (logits, prompt, grid), strict=True))
+    assert all(torch.equal(v, buffers[k]) for k, v in process.named_buffers())

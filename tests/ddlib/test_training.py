@@ -1,0 +1,131 @@
+"""The training loss: the bound, and the papers' changes to it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.testing import strategies
+
+PARENTS = [0, 0, 1, 1, 2, 3]
+LEVELS = dd.presets.hdlm_levels([PARENTS, [0, 1, 1, 0]], xi=[0.8, 1.0])
+
+
+def batch(process, seed=0, rows=64, t=None):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(process.vocab_size, (rows, 3), generator=generator)
+    t = dd.sample_times(rows, generator=generator) if t is None else torch.full((rows,), t)
+    z = process.sample(x, t, generator)
+    logits = torch.randn(rows, 3, process.vocab_size, dtype=torch.float64, generator=generator)
+    return logits, x, z, t
+
+
+@settings(max_examples=30)
+@given(strategies.processes(), st.integers(0, 99))
+def test_with_nothing_asked_it_is_the_mean_of_the_bound(process, seed):
+    logits, x, z, t = batch(process, seed, rows=8)
+    nelbo = dd.nelbo(process, logits, x, z, t)
+    assert torch.allclose(dd.training_loss(process, logits, x, z, t), nelbo.mean(), rtol=1e-9)
+    assert torch.allclose(dd.training_loss(process, logits, x, z, t, reduction="none"), nelbo, rtol=1e-9)
+
+
+def test_clipping_replaces_the_weight_and_nothing_else():
+    process = dd.presets.hdlm(PARENTS)
+    logits, x, z, t = batch(process)
+    loss = dd.training_loss(process, logits, x, z, t, weight_clip=(0.0, 2.0), reduction="none")
+    # at gamma = 1 both weights exceed 2 at every t: clip at 2 is a constant weight
+    weight = process.weights(t).gather(1, process.level_of(z))
+    divergence = dd.nelbo(process, logits, x, z, t) / torch.where(weight > 0, weight, 1.0)
+    assert torch.allclose(loss, torch.where(weight > 0, 2.0, 0.0) * divergence)
+    raised = dd.training_loss(process, logits, x, z, t, weight_clip=(5.0, 5.0), reduction="none")
+    assert torch.allclose(raised, 2.5 * loss)
+
+
+def test_words_stay_out_of_a_lower_clip():
+    process = dd.presets.mdlm(6)
+    logits, x, z, t = batch(process)
+    loss = dd.training_loss(process, logits, x, z, t, weight_clip=(3.0, 9.0), reduction="none")
+    assert (loss[z < 6] == 0).all() and (loss[z == 6] > 0).all()
+
+
+@pytest.mark.parametrize("process", [dd.presets.hdlm(PARENTS), dd.presets.hdlm(PARENTS, xi=0.9), LEVELS], ids=str)
+def test_hard_mode_is_an_upper_bound_above_the_first_level_and_equal_at_it(process):
+    logits, x, z, t = batch(process, rows=256)
+    standard = dd.training_loss(process, logits, x, z, t, reduction="none")
+    hard = dd.training_loss(process, logits, x, z, t, mode="hard", reduction="none")
+    level = process.level_of(z)
+    assert torch.allclose(hard[level <= 1], standard[level <= 1])
+    assert (hard[level >= 2] >= standard[level >= 2] - 1e-12).all() and (hard > standard + 1e-3).any()
+    weight = process.weights(t).gather(1, level)
+    word = -logits.log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    assert torch.allclose(hard[level >= 2], (weight * word)[level >= 2])
+
+
+def test_padding_counts_in_the_loss_or_not_as_asked():
+    process = dd.presets.mdlm(6)
+    logits, x, z, t = batch(process, rows=16)
+    mask = torch.rand(16, 3, generator=torch.Generator().manual_seed(3)) < 0.6
+    per_token = dd.nelbo(process, logits, x, z, t)
+    counted = dd.training_loss(process, logits, x, z, t, mask=mask)
+    left_out = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=False)
+    assert torch.allclose(counted, per_token.mean())
+    assert torch.allclose(left_out, per_token[mask].mean())
+
+
+def test_level_weights_scale_token_and_cluster_losses():
+    process = dd.presets.hdlm(PARENTS)
+    logits, x, z, t = batch(process)
+    plain = dd.training_loss(process, logits, x, z, t, reduction="none")
+    scaled = dd.training_loss(process, logits, x, z, t, level_weights=(2.0, 0.5), reduction="none")
+    factor = torch.tensor([0.0, 2.0, 0.5])[process.level_of(z)]
+    assert torch.allclose(scaled, factor * plain)
+
+
+def test_a_users_process_without_a_closed_form_can_be_clipped_too():
+    """Its weight is the rate at which z is left backwards given the word: for a hierarchy, the level weight."""
+    hierarchy = dd.presets.hdlm(PARENTS, xi=0.9)
+    general = dd.processes.RateMatrix(hierarchy.rate_matrix(0.0), dd.schedules.Linear(), 6)
+    logits, x, z, t = batch(hierarchy, rows=8)
+    for clip in (None, (0.0, 2.5)):
+        ours = dd.training_loss(general, logits, x, z, t, weight_clip=clip)
+        assert torch.allclose(ours, dd.training_loss(hierarchy, logits, x, z, t, weight_clip=clip), rtol=1e-5)
+
+
+def test_gradients_reach_the_logits_and_leave_the_inputs_alone():
+    logits, x, z, t = batch(LEVELS)
+    logits.requires_grad_()
+    kept = [v.clone() for v in (logits, x, z, t)]
+    dd.training_loss(LEVELS, logits, x, z, t, weight_clip=(0.0, 10.0), mode="hard").backward()
+    assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
+    assert all(torch.equal(a, b) for a, b in zip(kept, (logits, x, z, t), strict=True))
+
+
+def test_gradients_are_those_of_finite_differences():
+    for process in (
+        LEVELS,
+        dd.presets.gidd(6, 0.3),
+        dd.presets.hdlm(PARENTS),
+        dd.processes.Uniform(6, dd.schedules.Linear()),
+    ):
+        logits, x, z, t = batch(process, rows=4, t=0.6)
+        logits.requires_grad_()
+        assert torch.autograd.gradcheck(lambda v, p=process, a=(x, z, t): dd.nelbo(p, v, *a), logits, atol=1e-6)
+
+
+def test_training_on_a_law_learns_it():
+    """The whole loop on one token: the loss's minimum is the entropy, at the true law, clipped or not."""
+    law = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])
+    generator = torch.Generator().manual_seed(0)
+    process = dd.presets.hdlm(PARENTS, xi=0.9)
+    logits = torch.zeros(6, requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.05)
+    for _ in range(300):
+        x = torch.multinomial(law, 2048, replacement=True, generator=generator)[:, None]
+        t = dd.sample_times(2048, generator=generator)
+        z = process.sample(x, t, generator)
+        loss = dd.training_loss(process, logits.expand(2048, 1, 6), x, z, t, weight_clip=(0.0, 10.0))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert torch.allclose(logits.softmax(0), law, atol=0.03)

@@ -1,0 +1,173 @@
+"""The diffusion transformer: shapes, symmetry, gradients, time, precision, refusals."""
+
+import pytest
+import torch
+
+from ddlib_models import DiT
+from ddlib_models.layers import LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
+
+STATES, WORDS = 14, 11
+
+
+def build(**changes) -> DiT:
+    torch.manual_seed(0)
+    sizes = dict(num_states=STATES, vocab_size=WORDS, dim=16, depth=2, heads=2, cond_dim=8) | changes
+    return DiT(**sizes)
+
+
+def trained(**changes) -> DiT:
+    """A model in which nothing is zero any more, as after training."""
+    model = build(**changes)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(STATES, (batch, length), generator=generator), torch.rand(batch, generator=generator)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("time_conditioned", [True, False])
+def test_logits_over_words_only(length, time_conditioned):
+    assert trained(time_conditioned=time_conditioned)(*inputs(length=length)).shape == (3, length, WORDS)
+
+
+def test_features_and_head_make_the_logits():
+    model = trained()
+    z, t = inputs()
+    torch.testing.assert_close(model.head(model.features(z, t)), model(z, t))
+
+
+def test_a_fresh_model_is_uniform():
+    assert (build()(*inputs()) == 0).all()
+
+
+def test_attention_turns_with_the_sequence():
+    """Rotary scores depend on differences of positions: the same window gives the same scores anywhere."""
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 1, 6, 8).expand(2, 3, 6, 8), torch.randn(1, 1, 6, 8).expand(2, 3, 6, 8)
+    near, far = rotary_angles(6, 8, q.device), rotary_angles(106, 8, q.device)[100:]
+    scores = [rotate(q, angles) @ rotate(k, angles).mT for angles in (near, far)]
+    torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
+
+
+def test_rotation_is_the_half_split_one():
+    x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 1, 3, 4)
+    turned = rotate(x, rotary_angles(3, 4, x.device))[0, 0]
+    position = torch.arange(3.0)
+    torch.testing.assert_close(turned, torch.stack([position.cos(), 0 * position, position.sin(), 0 * position], -1))
+
+
+def test_without_rotation_attention_is_equivariant():
+    layer = SelfAttention(16, 2)
+    x, order = torch.randn(2, 6, 16), torch.randperm(6)
+    still = torch.zeros(6, 4)
+    torch.testing.assert_close(layer(x, still)[:, order], layer(x[:, order], still))
+
+
+def test_sequences_do_not_see_each_other():
+    model = trained()
+    z, t = inputs()
+    torch.testing.assert_close(model(z, t)[1:2], model(z[1:2], t[1:2]), atol=1e-5, rtol=1e-5)
+
+
+def test_every_position_sees_every_other():
+    model = trained()
+    z, t = inputs(batch=1)
+    for changed in range(5):
+        other = z.clone()
+        other[0, changed] = (z[0, changed] + 1) % STATES
+        assert ((model(z, t) - model(other, t)).abs().amax(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("time_conditioned", [True, False])
+def test_gradient_reaches_every_parameter(time_conditioned):
+    model = trained(time_conditioned=time_conditioned)
+    model(torch.arange(STATES)[None], torch.tensor([0.3])).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and (parameter.grad != 0).any(), name
+
+
+def test_one_step_wakes_a_fresh_model():
+    """Zero gates and a zero head block each other only until the head has moved."""
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    z, t = inputs()
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(z, t).flatten(0, 1), (z % WORDS).flatten()).backward()
+        optimizer.step()
+    assert all((parameter.grad != 0).any() for parameter in model.parameters())
+
+
+def test_time_matters_once_trained_but_not_at_birth():
+    z, _ = inputs(batch=1)
+    early, late = torch.tensor([0.1]), torch.tensor([0.9])
+    assert torch.equal(build()(z, early), build()(z, late))
+    assert (trained()(z, early) - trained()(z, late)).abs().max() > 1e-3
+    unconditioned = trained(time_conditioned=False)
+    assert torch.equal(unconditioned(z, early), unconditioned(z, late))
+
+
+def test_bfloat16_autocast_is_finite_and_close():
+    model = trained()
+    z, t = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(z, t)
+    assert logits.dtype == torch.bfloat16 and logits.isfinite().all()
+    torch.testing.assert_close(logits.float(), model(z, t), atol=0.5, rtol=0.1)
+    logits.float().square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_bfloat16_weights_keep_float32_statistics():
+    norm = LayerNorm(64).bfloat16()
+    x = (torch.randn(4, 64) + 200).bfloat16()
+    exact = torch.nn.functional.layer_norm(x.double(), (64,))
+    torch.testing.assert_close(norm(x).double(), exact, atol=0.02, rtol=0.01)
+    assert trained().bfloat16()(*inputs()).isfinite().all()
+    assert TimeEmbedding(8).bfloat16()(torch.rand(3)).dtype == torch.bfloat16
+
+
+def test_number_of_parameters():
+    model = build()
+    assert model.num_params(embeddings=True) == sum(parameter.numel() for parameter in model.parameters())
+    assert model.num_params(embeddings=True) - model.num_params(embeddings=False) == STATES * 16 + WORDS * 17
+
+
+def test_dropout_acts_in_training_only():
+    model = trained(dropout=0.5)
+    z, t = inputs()
+    assert not torch.equal(model(z, t), model(z, t))
+    model.eval()
+    assert torch.equal(model(z, t), model(z, t))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(dim=15), "dim=15, heads=2"),
+        (dict(heads=0), "heads=0"),
+        (dict(dim=6), "dim/heads=3"),
+        (dict(vocab_size=15), "vocab_size=15.*num_states=14"),
+        (dict(vocab_size=0), "vocab_size=0"),
+        (dict(depth=0), "depth=0"),
+        (dict(dropout=1.0), r"dropout=1\.0"),
+    ],
+)
+def test_refuses_bad_sizes(changes, message):
+    with pytest.raises(ValueError, match=message):
+        build(**changes)
+
+
+def test_refuses_bad_inputs(as_users_call):
+    model = build()
+    z, t = inputs()
+    with pytest.raises(ValueError, match=r"states 0\.\.14.*num_states-1=13"):
+        model(torch.tensor([[0, STATES]]), torch.rand(1))
+    with pytest.raises(ValueError, match=r"-1\.\.0"):
+        model(torch.tensor([[0, -1]]), torch.rand(1))
+    with pytest.raises(ValueError, match=r"expected \(B, L\) and \(B,\)"):
+        model(z, t[:2])
