@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.checks import require, visible
 from ddlib.denoiser import cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import each_time, into
+from ddlib.processes.base import each_time, interior, into
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
@@ -18,17 +18,17 @@ def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens,
     With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a \log(a/b) - a + b`
     (theory section 1). Dense in the states; ``logits`` are of the cavity law.
     """
-    p = logits.softmax(-1)
-    noisy = process.marginal(x, t.to(torch.float64)).to(p.dtype)
-    believed = process.predictive(p, t)
+    t = interior(t)
+    p = logits.to(torch.float64).softmax(-1)
+    noisy, believed = process.marginal(x, t), process.predictive(p, t)
     here = z[..., None]
     a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
-    rates = into(each_time(process.rate_matrix, t).to(p.dtype), z)
-    rates = rates.scatter(-1, here, 0.0)
+    rates = into(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    return (torch.where(flows, rates, 0.0) * (a * log_ratio + torch.where(flows, b - a, 0.0))).sum(-1).clamp_min(0)
+    terms = a * log_ratio + torch.where(flows, b - a, 0.0)
+    return (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0).to(logits.dtype)
 
 
 def closed_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
@@ -91,6 +91,6 @@ def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> Non
         if bool(impossible.any()):
             b, i = (int(v) for v in impossible.nonzero()[0])
             raise ValueError(
-                f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} at t = {float(t[b])}: "
-                "z must be drawn by process.sample(x, t)"
+                f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
+                f"at t = {float(t[b])}: z must be drawn by process.sample(x, t)"
             )

@@ -96,11 +96,12 @@ def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Fl
     Raises:
         ValueError: the generator lives on another device type.
     """
-    home = generator.index.device if isinstance(generator, KeyedGenerator) else generator and generator.device
-    require(
-        home is None or home.type == torch.device(device).type,
-        f"generator is on {home}, must be on the device of the tokens, {device}",
-    )
+    if generator is not None:
+        home = generator.index.device if isinstance(generator, KeyedGenerator) else generator.device
+        require(
+            home.type == torch.device(device).type,
+            f"generator is on {home}, must be on the device of the tokens, {device}",
+        )
     if isinstance(generator, KeyedGenerator):
         return generator.rand(shape)
     return torch.rand(tuple(shape), generator=generator, device=device, dtype=torch.float64)

@@ -34,11 +34,12 @@ def _stratified(n: int, generator: Generator, device: torch.device) -> Tensor:
 
 
 def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
-    index = generator.index if isinstance(generator, KeyedGenerator) else torch.arange(n, device=device)
     within = rand((n,), generator, device)
-    if isinstance(generator, KeyedGenerator):  # partners may sit on different ranks, so they cannot share a draw
-        within = torch.full_like(within, 0.5)
+    if isinstance(generator, KeyedGenerator):
+        # partners may sit on different ranks and cannot share a draw; the shift alone makes the time uniform
+        index, within = generator.index, torch.full_like(within, 0.5)
     else:
+        index = torch.arange(n, device=device)
         within = within[index // 2 * 2]
     t = _strata(index // 2, generator, within, (n + 1) // 2)
     return torch.where(index % 2 == 0, t, 1 - t)

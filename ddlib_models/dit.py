@@ -1,6 +1,5 @@
 """DiT: a bidirectional transformer from noisy states and a time to logits over words."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -12,24 +11,27 @@ class DiT(nn.Module):
 
         logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
 
-    It reads any of `num_states` states (words first, then whatever the noise uses: clusters, a mask) and predicts the
-    `vocab_size` words. The head and all gates start at zero: a fresh model predicts the uniform law over words.
+    It reads any of ``num_states`` states (words first, then whatever the noise uses: clusters, a mask) and predicts the
+    ``vocab_size`` words. The head and all gates start at zero: a fresh model predicts the uniform law over words.
+
+    Example:
+        >>> import torch
+        >>> model = DiT(num_states=12, vocab_size=10, dim=16, depth=2, heads=2)
+        >>> model(torch.zeros(3, 5, dtype=torch.int64), torch.rand(3)).shape
+        torch.Size([3, 5, 10])
 
     Args:
-        num_states: number of states it can read, at least `vocab_size`.
+        num_states: number of states it can read, at least ``vocab_size``.
         vocab_size: number of words it predicts.
-        dim: width; a multiple of `heads`, with dim / heads even.
+        dim: width; a multiple of ``heads``, with dim / heads even.
         depth: number of blocks.
         heads: number of attention heads.
         cond_dim: width of the time condition.
-        time_conditioned: if False, `t` is ignored and the adaLN vectors are plain parameters.
+        time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
         dropout: probability on the two branches of each block.
 
     Raises:
         ValueError: naming the argument, its value and the rule it breaks.
-
-    >>> DiT(num_states=12, vocab_size=10, dim=16, depth=2, heads=2)(torch.zeros(3, 5).long(), torch.rand(3)).shape
-    torch.Size([3, 5, 10])
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class DiT(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        for name, value in [("vocab_size", vocab_size), ("dim", dim), ("depth", depth), ("heads", heads), ("cond_dim", cond_dim)]:
+        sizes = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "heads": heads, "cond_dim": cond_dim}
+        for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
         if vocab_size > num_states:
-            raise ValueError(f"vocab_size={vocab_size}: every word is a state, so it must be <= num_states={num_states}")
+            raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
         self.num_states, self.vocab_size, self.time_conditioned = num_states, vocab_size, time_conditioned
@@ -68,7 +71,7 @@ class DiT(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
-        """What the head reads, so that `forward` is `head(features(z, t))`; for losses that fuse the head."""
+        """What the head reads, so that ``forward`` is ``head(features(z, t))``; for losses that fuse the head."""
         self._check(z, t)
         condition = None if self.time is None else self.time(t)
         angles = rotary_angles(z.shape[1], self.head_dim, z.device)
@@ -90,7 +93,7 @@ class DiT(nn.Module):
         return self.head(self.features(z, t))
 
     def num_params(self, embeddings: bool) -> int:
-        """Number of parameters; with `embeddings=False` without the tables that grow with the vocabulary.
+        """Number of parameters; with ``embeddings=False`` without the tables that grow with the vocabulary.
 
         Those are the input embedding and the head's weight and bias.
         """
@@ -102,5 +105,7 @@ class DiT(nn.Module):
         if z.ndim != 2 or t.shape != z.shape[:1]:
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,)")
         # On an accelerator this would wait for the device at every call.
-        if z.device.type == "cpu" and z.numel() and not 0 <= int(z.min()) <= int(z.max()) < self.num_states:
-            raise ValueError(f"z holds states {int(z.min())}..{int(z.max())}: must lie in 0..num_states-1={self.num_states - 1}")
+        if z.device.type == "cpu" and z.numel():
+            low, high = int(z.min()), int(z.max())
+            if low < 0 or high >= self.num_states:
+                raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")

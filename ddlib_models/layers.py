@@ -63,9 +63,9 @@ class TimeEmbedding(nn.Module):
 
 
 class Modulation(nn.Module):
-    """Adaptive-norm parameters: `num` vectors of width D per sequence, all zero at the start (adaLN-zero).
+    """Adaptive-norm parameters: ``num`` vectors of width D per sequence, all zero at the start (adaLN-zero).
 
-    With `cond_dim=None` there is no condition: the vectors are plain parameters, the same for every sequence.
+    With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for every sequence.
 
     Shapes: condition (B, C) -> num tensors (B, 1, D); condition None -> num tensors (1, 1, D).
     """
@@ -93,7 +93,7 @@ class SelfAttention(nn.Module):
     """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
 
     Raises:
-        ValueError: if `dim` is not a multiple of `heads` or the head's width is odd.
+        ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
     """
 
     def __init__(self, dim: int, heads: int) -> None:

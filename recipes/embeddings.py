@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
-    """How often two tokens stand at most `reach` apart, nearer pairs counting more: sparse (V, V), symmetric.
+    """How often two tokens stand at most ``reach`` apart, nearer pairs counting more: sparse (V, V), symmetric.
 
     A pair at distance d counts (reach + 1 - d) / reach, as in word2vec's expectation over random window sizes.
     """
@@ -31,19 +31,20 @@ def word_embeddings(
 ) -> Float[Tensor, "V dim"]:
     """Unit vectors whose inner products follow the positive pointwise mutual information of neighbouring tokens.
 
-        PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    PPMI ~ U S V^T,  rows U sqrt(S)
+        PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    rows of U sqrt(S)
 
     A token that never occurs gets the zero vector.
 
     Args:
         tokens: the training text.
+        vocab_size: number of words V.
         dim: number of singular values kept.
         reach: how far to either side a neighbour may stand.
         smoothing: exponent that keeps rare neighbours from dominating.
         seed: of the singular value iteration's start.
 
     Raises:
-        ValueError: if the text is not longer than `reach`, or `dim` not below the vocabulary.
+        ValueError: if the text is not longer than ``reach``, or ``dim`` not below the vocabulary.
     """
     if len(tokens) <= reach:
         raise ValueError(f"tokens: {len(tokens)} of them cannot have neighbours up to {reach} apart; give more text")
@@ -80,7 +81,7 @@ def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0
 def typical_words(
     embeddings: Float[Tensor, "V dim"], parents: Int[Tensor, " V"], counts: Int[Tensor, " V"], num: int
 ) -> list[list[int]]:
-    """The `num` most typical words of each cluster, most typical first: near the centre and frequent.
+    """The ``num`` most typical words of each cluster, most typical first: near the centre and frequent.
 
     Typical = cosine to the cluster's mean times log(1 + count).
     """

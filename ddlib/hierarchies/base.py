@@ -2,6 +2,8 @@
 
 from abc import ABC
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import cast
 
 import torch
 from jaxtyping import Int64
@@ -29,7 +31,7 @@ class Hierarchy(ExactModule, ABC):
     def __init__(self, maps: Sequence[Map], speeds: Sequence[float] | None = None) -> None:
         super().__init__()
         require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from words to the mask")
-        for i, (lower, upper) in enumerate(zip(maps, maps[1:], strict=False)):
+        for i, (lower, upper) in enumerate(pairwise(maps)):
             require(
                 lower.num_parents == upper.num_children,
                 f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from {upper.num_children}: "
@@ -43,11 +45,9 @@ class Hierarchy(ExactModule, ABC):
         )
         self.speeds = tuple(check_number(f"speed[{i}]", v, 1e-3, 1e3, "in [0.001, 1000]") for i, v in enumerate(speeds))
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
-        self.maps = nn.ModuleList(maps)
-        # composed[i][j - i - 1] = K_{i -> j}
-        self.composed = nn.ModuleList(
-            nn.ModuleList(chain(maps[i:j]) for j in range(i + 1, len(maps) + 1)) for i in range(len(maps))
-        )
+        self.maps = cast(Sequence[Map], nn.ModuleList(maps))
+        n = len(maps)
+        self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
         self.register_buffer("starts", torch.tensor([0, *self.levels]).cumsum(0))
 
     starts: Tensor
@@ -74,7 +74,7 @@ class Hierarchy(ExactModule, ABC):
 
     def between(self, lower: int, upper: int) -> Map:
         """The map K from level ``lower`` to level ``upper`` > ``lower``."""
-        return self.composed[lower][upper - lower - 1]
+        return cast(Map, self.composed[f"{lower}-{upper}"])
 
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """The level of each state."""

@@ -82,8 +82,10 @@ class Map(ExactModule):
         return ((self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)).log()
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """A parent for each child, drawn by the uniforms ``u`` in [0, 1); of a map that is not plain."""
+        """A parent for each child, drawn by the uniforms ``u`` in [0, 1)."""
         right = self.parents[child]
+        if self.spread is None:
+            return right
         cumulative = self.spread.cumsum(0)
         kept, own = self.keep + self.spread[right], self.spread[right]
         other = (u - kept) / (1 - kept) * (cumulative[-1] - own)

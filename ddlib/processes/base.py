@@ -12,8 +12,8 @@ from ddlib.exact import ExactModule
 from ddlib.noise import Generator, rand
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
-INTERIOR = (1e-30, 1 - 2**-53)
-"""Rates are evaluated no closer than this to the ends of time, where they may be infinite; nothing finite changes."""
+INTERIOR = (1e-16, 1 - 2**-53)
+"""Rates and bounds are evaluated no closer than this to the ends of time, where they may be infinite."""
 
 
 class ForwardProcess(ExactModule, ABC):
@@ -213,5 +213,5 @@ def scalar(t: float | Tensor, name: str, like: Tensor) -> Tensor:
 
 
 def interior(t: Tensor) -> Tensor:
-    """``t`` in float64, kept away from the ends of time by less than anything finite can notice."""
+    """``t`` in float64, kept away from the ends of time, where rates and odds are infinite, by a rounding error."""
     return t.to(torch.float64).clamp(*INTERIOR)

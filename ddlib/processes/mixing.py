@@ -42,6 +42,8 @@ class Mixing(ForwardProcess):
         self.uniform = uniform
         self.register_buffer("_place", torch.zeros((), dtype=torch.int64), persistent=False)
 
+    _place: Tensor
+
     @abstractmethod
     def mixture(self, t: Tensor) -> Mixture:
         """alpha_t and beta_t pi_t at times ``t`` of any shape, float64."""
@@ -140,7 +142,9 @@ class Mixing(ForwardProcess):
         kl = (keep + word) * gain - keep * _log1p_exp(log_ratio + log_px) - word * evidence.sum(-1)
         state = z.clamp_max(self.vocab_size - 1)
         log_odds = torch.where(z == x, gain, 0.0) - evidence.gather(-1, state[..., None]).squeeze(-1)
-        itakura_saito = torch.where(z < self.vocab_size, torch.expm1(log_odds) - log_odds, 0.0)
+        # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
+        odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
+        itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
         return weight.to(log_p.dtype), kl.clamp_min(0) + itakura_saito.clamp_min(0)
 
     def land(

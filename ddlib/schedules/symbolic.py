@@ -15,7 +15,24 @@ from ddlib.schedules.base import TIME, Schedule
 
 _FUNCTIONS = {
     name: getattr(sympy, name)
-    for name in ["exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf"]
+    for name in [
+        "exp",
+        "log",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+    ]
 }
 _CONSTANTS = {"t": TIME, "pi": sympy.pi, "e": sympy.E}
 _OPERATORS = {
@@ -45,7 +62,7 @@ def parse(text: str) -> sympy.Expr:
 
 def _build(node: ast.expr, text: str) -> sympy.Expr:
     match node:
-        case ast.Constant(value=value) if type(value) in (int, float):
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             require(abs(value) <= 1e12, f"formula {text!r} holds {value}, numbers must be at most 1e12")
             return sympy.Integer(value) if isinstance(value, int) else sympy.Float(value)
         case ast.Name(id=name) if name in _CONSTANTS:

@@ -1,6 +1,7 @@
 """Hypothesis strategies that draw schedules, hierarchies, processes, times and word laws."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
     sizes = [draw(st.integers(depth, max_words))]
     for above in range(depth - 1, 0, -1):  # so many levels must still fit, each smaller than the one below
         sizes.append(draw(st.integers(above, sizes[-1] - 1)))
-    maps = [draw(parents(a, b)) for a, b in zip(sizes, sizes[1:], strict=False)]
+    maps = [draw(parents(a, b)) for a, b in pairwise(sizes)]
     xi = [draw(xis) if size > 1 else 1.0 for size in sizes[1:]]
     return Tree(maps, xi=xi, speed=[draw(speeds) for _ in range(depth)])
 

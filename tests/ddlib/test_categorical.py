@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ddlib.categorical import draw, draw_logits
 
 LAST = 1 - 2**-53  # the largest uniform there is
-V = 50_257
+V, ROWS = 50_257, 24
 
 
 def cumulative(weights):
@@ -30,45 +30,70 @@ def contains(weights, u, index, tolerance):
 
 @st.composite
 def laws(draw_):
-    """Weights of 1 to 400 states over many orders of magnitude, some zero, at least one not."""
+    """Weights of 1 to 400 states over many orders of magnitude, some zero, at least one not; and uniforms."""
     count = draw_(st.integers(1, 400))
     generator = torch.Generator().manual_seed(draw_(st.integers(0, 2**31)))
-    spread = draw_(st.sampled_from([0.0, 1.0, 5.0]))
-    weights = torch.exp(spread * torch.randn(3, count, generator=generator, dtype=torch.float64))
-    zeros = torch.rand(3, count, generator=generator) < draw_(st.sampled_from([0.0, 0.5, 0.95]))
-    keep = torch.randint(0, count, (3, 1), generator=generator)
-    return weights.masked_fill(zeros.scatter(1, keep, False), 0.0)
+    weights = torch.randn(ROWS, count, generator=generator, dtype=torch.float64)
+    weights = torch.exp(draw_(st.sampled_from([0.0, 1.0, 5.0])) * weights)
+    zeros = torch.rand(ROWS, count, generator=generator) < draw_(st.sampled_from([0.0, 0.5, 0.95]))
+    keep = torch.randint(0, count, (ROWS, 1), generator=generator)
+    u = torch.rand(ROWS, generator=generator, dtype=torch.float64)
+    u[:5] = torch.tensor([0.0, 2.0**-53, 0.5, 1 - 2.0**-24, LAST])
+    return weights.masked_fill(zeros.scatter(1, keep, False), 0.0), u
 
 
-uniforms = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 2.0**-53, 0.5, LAST]))
-
-
-@settings(max_examples=200)
-@given(laws(), uniforms, st.sampled_from([torch.float64, torch.float32]))
-def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(weights, u, dtype):
-    weights, u = weights.to(dtype), torch.full((3,), u, dtype=torch.float64)
+@settings(max_examples=100)
+@given(laws(), st.sampled_from([torch.float64, torch.float32]))
+def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(law, dtype):
+    weights, u = law[0].to(dtype), law[1]
     index = draw(weights, u)
     assert bool((weights.gather(1, index[:, None]) > 0).all())
     assert bool(contains(weights, u, index, 1e-14 if dtype == torch.float64 else 1e-6).all())
 
 
 @settings(max_examples=100)
-@given(laws(), uniforms, st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
-def test_draw_logits_is_draw_of_the_softmax(weights, u, dtype):
-    logits, u = weights.log().to(dtype), torch.full((3,), u, dtype=torch.float64)
-    law = logits.to(torch.float64).softmax(-1)
+@given(laws(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
+def test_draw_logits_is_draw_of_the_softmax(law, dtype):
+    logits, u = law[0].log().to(dtype), law[1]
+    exact = logits.to(torch.float64).softmax(-1)
     index = draw_logits(logits, u)
-    assert bool((law.gather(1, index[:, None]) > 0).all())
-    assert bool(contains(law, u, index, 1e-14 if dtype == torch.float64 else 1e-5).all())
+    assert bool((exact.gather(1, index[:, None]) > 0).all())
+    assert bool(contains(exact, u, index, 1e-14 if dtype == torch.float64 else 1e-6).all())
 
 
 @settings(max_examples=50)
-@given(laws(), uniforms, st.floats(-80, 80))
-def test_neither_scale_of_weights_nor_shift_of_logits_matters(weights, u, shift):
-    u = torch.full((3,), u, dtype=torch.float64)
-    assert torch.equal(draw(weights, u), draw(weights * 2.0 ** round(shift), u))
-    shifted = draw_logits(weights.log() + shift, u)
-    assert bool(contains(weights, u, shifted, 1e-12).all())
+@given(laws(), st.integers(-800, 800))
+def test_neither_scale_of_weights_nor_shift_of_logits_matters(law, shift):
+    weights, u = law
+    assert torch.equal(draw(weights, u), draw(weights * 2.0**shift, u))
+    assert bool(contains(weights, u, draw_logits(weights.log() + shift, u), 1e-11).all())
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 60), st.integers(0, 2**31))
+def test_the_slice_of_uniforms_of_every_state_is_as_wide_as_its_float32_weight(count, seed):
+    """Relatively, down to 1e-9 beside 1: the first u that draws k or more is found by bisection, for every k."""
+    weights = 10 ** (-9 * torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+    weights = weights.to(torch.float32)
+    state = torch.arange(1, count)
+    low, high = torch.zeros(count - 1, dtype=torch.float64), torch.ones(count - 1, dtype=torch.float64)
+    for _ in range(56):
+        middle = (low + high) / 2
+        reached = draw(weights.expand(count - 1, -1), middle.clamp(max=LAST)) >= state
+        low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+    edges = torch.cat([torch.zeros(1), high, torch.ones(1)])
+    law = weights.double() / weights.double().sum()
+    torch.testing.assert_close(edges.diff(), law, rtol=1e-6, atol=1e-15)
+
+
+def test_the_last_uniform_draws_the_last_state_that_has_weight():
+    """Sums in another order differ in the last bit, so u times the total may pass the last cumulative sum."""
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.float64):
+        weights = torch.rand(200, 10_000, generator=generator).to(dtype)
+        weights[:, 7_000:] = 0
+        drawn = draw(weights, torch.full((200,), LAST, dtype=torch.float64))
+        assert bool((weights.gather(1, drawn[:, None]) > 0).all()) and bool((drawn > 6_900).all())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 10, 16, 17, 99, 100, 101])

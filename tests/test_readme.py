@@ -1,0 +1,52 @@
+"""Every example of the README and every docstring example runs as written."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import ddlib
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
+def test_readme_example_runs(block, capsys):
+    torch.manual_seed(0)
+    exec(compile(block, "README.md", "exec"), {})
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_readme_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    code = [line for line in BLOCKS[0].splitlines() if line.strip()]
+    assert len(code) <= 20
+    assert "make quickstart" in text and "make test" in text
+    assert all((ROOT / path).exists() for path in re.findall(r"\]\((docs/[^)]+)\)", text))
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
+
+
+def test_what_is_registered_is_what_is_declared():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for kind in ddlib.registry.GROUPS:
+        names = set(declared[f"ddlib.{kind}"])
+        assert names <= set(ddlib.registry.available(kind))
+        assert all(isinstance(ddlib.registry.get(kind, name), type) for name in names)
+        public = {n for n in getattr(ddlib, kind).__all__ if isinstance(getattr(getattr(ddlib, kind), n), type)}
+        loaded = {ddlib.registry.get(kind, name).__name__ for name in names}
+        helpers = {"Schedule", "Hierarchy", "Map", "ForwardProcess", "Mixing", "Mixture", "Run", "Sampler", "State"}
+        assert loaded == public - helpers
