@@ -14,6 +14,7 @@ from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
 from ddlib.times import sample_times
 from ddlib.training import training_loss
+from ddlib.vocabulary import check_vocabulary
 
 __version__ = "0.1.0.dev0"
 
@@ -24,6 +25,7 @@ __all__ = [
     "Tally",
     "bound",
     "cavity_logits",
+    "check_vocabulary",
     "debug",
     "hierarchies",
     "mean_per_token",

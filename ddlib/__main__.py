@@ -1,5 +1,6 @@
 """``python -m ddlib``: what is registered."""
 
+import argparse
 import inspect
 from collections.abc import Sequence
 
@@ -26,7 +27,9 @@ def table() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table; there are no arguments yet."""
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m ddlib", description="Shows what is registered.")
+    parser.parse_args(arguments)
     print(table())
 
 

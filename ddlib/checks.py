@@ -93,9 +93,10 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int) -> None:
     )
 
 
-def check_normaliser(normaliser: Tensor) -> None:
-    """Raises ValueError if a row's log-sum-exp is NaN or infinite, which one NaN or +inf logit is enough for."""
-    if visible(normaliser):
+def check_finite(logits: Tensor) -> None:
+    """Raises ValueError if a row holds NaN, +inf or nothing but -inf; one log-sum-exp per row tells."""
+    if visible(logits):
+        normaliser = logits.detach().logsumexp(-1)
         bad = ~normaliser.isfinite()
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])

@@ -8,7 +8,7 @@ hierarchies and differ for xi < 1 and uniform noise; ``posterior = normalise(cav
 
 import torch
 
-from ddlib.checks import check_logits, check_normaliser, require
+from ddlib.checks import check_devices, check_finite, check_logits, require
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Logits, Times, Tokens
 
@@ -48,8 +48,9 @@ def cavity_logits(
         f"parameterization is {parameterization!r}, must be one of {', '.join(map(repr, _PARAMETERIZATIONS))}",
     )
     check_logits(logits, z.shape, process.vocab_size)
+    check_devices(logits=logits, z=z)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    check_normaliser(logits.detach().logsumexp(-1))
+    check_finite(logits)
     return _PARAMETERIZATIONS[parameterization](process, logits, z, t)
 
 

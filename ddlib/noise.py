@@ -94,9 +94,12 @@ def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Fl
     """Float64 uniforms in [0, 1) of ``shape`` on ``device``.
 
     Raises:
+        TypeError: something else than a generator.
         ValueError: the generator lives on another device type.
     """
     if generator is not None:
+        if not isinstance(generator, (torch.Generator, KeyedGenerator)):
+            raise TypeError(f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None")
         home = generator.index.device if isinstance(generator, KeyedGenerator) else generator.device
         require(
             home.type == torch.device(device).type,

@@ -13,7 +13,10 @@ from ddlib.typing import PaddingMask, PerToken
 
 def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
     """Mean over all tokens, or over those where ``mask`` is True; differentiable."""
-    return values.mean() if mask is None else torch.where(mask, values, 0.0).sum() / mask.sum()
+    if mask is None:
+        return values.mean()
+    check_mask("mask", mask, values.shape)
+    return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The loss that recipes optimise: the bound, with the papers' changes to it."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_mask, check_number, require
+from ddlib.checks import check_devices, check_mask, check_number, require
 from ddlib.denoiser import cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
 from ddlib.processes import ForwardProcess, Hierarchical
@@ -77,14 +78,13 @@ def training_loss(
     """
     require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
-    if mask is not None:
-        check_mask("mask", mask, x.shape)
     check_noised(process, x, z, t)
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+    low, high = _clip(weight_clip)
     weight, divergence = _MODES[mode](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
-    if weight_clip is not None:
-        low, high = weight_clip
-        require(0 <= low <= high and high > 0, f"weight_clip is {weight_clip}, must be 0 <= low <= high, high > 0")
-        weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
+    weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
     if level_weights is not None:
         weight = weight * _level_factor(process, z, level_weights).to(weight)
     loss = weight * divergence
@@ -92,6 +92,16 @@ def training_loss(
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)
     return mean_per_token(loss, kept)
+
+
+def _clip(weight_clip: tuple[float, float] | None) -> tuple[float, float]:
+    if weight_clip is None:
+        return 0.0, math.inf
+    if not isinstance(weight_clip, (tuple, list)) or len(weight_clip) != 2:
+        raise TypeError(f"weight_clip is {weight_clip!r}, must be a pair (low, high) or None")
+    low, high = weight_clip
+    require(0 <= low <= high and high > 0, f"weight_clip is {weight_clip}, must be 0 <= low <= high, high > 0")
+    return low, high
 
 
 def _level_factor(process: ForwardProcess, z: Tokens, level_weights: Sequence[float]) -> Tensor:

@@ -7,9 +7,9 @@ from jaxtyping import config, install_import_hook
 if os.environ.get("JAXTYPING_DISABLE", "0") in ("", "0"):
     _hook = install_import_hook(["ddlib", "ddlib_models"], "shapecheck.checked")
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
 
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("ci")

@@ -51,6 +51,8 @@ class Hierarchy(ExactModule, ABC):
         self.register_buffer("starts", torch.tensor([0, *self.levels]).cumsum(0))
 
     starts: Tensor
+    fingerprint: str | None = None
+    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), if it is known."""
 
     @property
     def depth(self) -> int:

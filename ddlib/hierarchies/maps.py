@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import require
+from ddlib.checks import check_shape, require, visible
 from ddlib.exact import ExactModule
 
 
@@ -22,6 +22,9 @@ class Map(ExactModule):
         num_parents: number of parents.
         keep: weight of the one-hot part; may be negative when the right parent is less likely than the others.
         spread: (num_parents,) mass that every child gives to each parent, all positive, or None.
+
+    Raises:
+        ValueError: parents outside [0, num_parents).
     """
 
     parents: Tensor
@@ -35,6 +38,13 @@ class Map(ExactModule):
         spread: Float64[Tensor, "num_parents"] | None = None,
     ) -> None:
         super().__init__()
+        check_shape("parents", parents, (None,), "(children,)")
+        if visible(parents):
+            low, high = (int(v) for v in torch.aminmax(parents))
+            require(
+                low >= 0 and high < num_parents,
+                f"parents holds {low if low < 0 else high}, must be in [0, {num_parents})",
+            )
         self.num_parents, self.keep = num_parents, keep
         self.register_buffer("parents", parents)
         self.register_buffer("spread", spread)
@@ -118,7 +128,12 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
         ValueError: parents empty, negative, not surjective, or not fewer than the children; xi outside (0, 1], or
             below 1 with a single cluster.
     """
-    vector = parents if isinstance(parents, Tensor) else torch.as_tensor(parents)
+    try:
+        vector = torch.as_tensor(parents)
+    except ValueError as error:
+        raise ValueError(f"{name} must be one cluster index per child: {error}") from None
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"{name} must be integers, the cluster index of every child: {error}") from None
     if vector.dtype in (torch.bool, torch.uint8) or vector.is_floating_point() or vector.is_complex():
         raise TypeError(f"{name} has dtype {vector.dtype}, must be integers: the cluster index of every child")
     vector = vector.detach().clone().to(torch.int64)

@@ -20,6 +20,7 @@ class Tree(Hierarchy):
             rather than to another one. Default 1.
         speed: one number per edge, the edge to the mask last. Default all 1.
         vocab_size: checked against ``len(parents[0])`` when given.
+        fingerprint: of the vocabulary the parents were made for, so that ``check_vocabulary`` can refuse another.
 
     Raises:
         TypeError: parents that are not integers.
@@ -38,6 +39,7 @@ class Tree(Hierarchy):
         xi: float | Sequence[float] = 1.0,
         speed: Sequence[float] | None = None,
         vocab_size: int | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         parents = list(parents)
         require(len(parents) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
@@ -58,3 +60,4 @@ class Tree(Hierarchy):
             maps.append(edge)
         maps.append(Map(torch.zeros(maps[-1].num_parents, dtype=torch.int64), 1))
         super().__init__(maps, speed)
+        self.fingerprint = fingerprint

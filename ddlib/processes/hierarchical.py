@@ -18,7 +18,7 @@ from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens,
 
 
 class Hierarchical(ForwardProcess):
-    r"""Tokens climb a hierarchy at the pace of a clock: :math:`q_t = \exp(-\log\alpha(t)\, G)`.
+    r"""Tokens climb a hierarchy at the pace of a clock.
 
     With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
     :math:`q_t(z|x) = a_i(t) u_i(z|x)` for z in level i (theory section 2). Levels move on their own: which positions

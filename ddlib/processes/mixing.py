@@ -26,7 +26,7 @@ class Mixture(NamedTuple):
 
 
 class Mixing(ForwardProcess):
-    r""":math:`q_t(\cdot|x) = \alpha_t x + \beta_t \pi_t` with :math:`\pi_t` on uniform words and the mask.
+    r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
 
     The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
     same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).

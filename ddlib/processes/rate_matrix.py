@@ -12,7 +12,7 @@ from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
 class RateMatrix(ForwardProcess):
-    r"""Structured noise: :math:`q_t = \exp(-\log\alpha(t)\, G)` for any generator ``G`` (D3PM, SEDD).
+    r"""Structured noise with any constant generator: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
 
     Dense, for state spaces of up to a few hundred states.
 
@@ -32,8 +32,8 @@ class RateMatrix(ForwardProcess):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
         matrix = torch.as_tensor(matrix, dtype=torch.float64)
         require(
-            matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1],
-            f"matrix has shape {tuple(matrix.shape)}, must be square (S, S)",
+            matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.numel() > 0,
+            f"matrix has shape {tuple(matrix.shape)}, must be square (S, S) and not empty",
         )
         require(bool(matrix.isfinite().all()), "matrix holds NaN or infinity, must be finite")
         off_diagonal = matrix - torch.diag(matrix.diagonal())

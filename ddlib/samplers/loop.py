@@ -56,6 +56,9 @@ def sample(
             sampler that the process cannot serve.
     """
     sampler = Ancestral() if sampler is None else sampler
+    for name, value in (("prompt", prompt), ("times", times)):
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name} is {value!r}, must be a tensor or None")
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
@@ -101,7 +104,10 @@ def _prompt(
     """The words that stand, (B, L), and where the others are to be drawn, (B, L) bool."""
     fixed = torch.zeros(shape, dtype=torch.int64, device=device)
     free = torch.ones(shape, dtype=torch.bool, device=device)
-    if prompt is None or prompt.shape[-1] == 0:
+    if prompt is None:
+        return fixed, free
+    require(prompt.ndim in (1, 2), f"prompt has shape {tuple(prompt.shape)}, must be (P,) or (B, P)")
+    if prompt.shape[-1] == 0:
         return fixed, free
     given = prompt[None] if prompt.ndim == 1 else prompt
     check_tokens("prompt", given, process.num_states, "states")

@@ -20,7 +20,7 @@ def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
 
 
 class Schedule(ABC):
-    r"""When tokens jump: the clock :math:`\alpha(t)`, decreasing from 1 at t = 0 to 0 at t = 1.
+    r"""When tokens jump: a clock alpha(t) that decreases from 1 at t = 0 to 0 at t = 1.
 
     A leaf writes its formula once, with a namespace argument, so that sympy differentiates the very line that torch
     runs; everything else follows. Where a closed form is more accurate or faster, a leaf may override ``rate``,
@@ -88,7 +88,9 @@ class Schedule(ABC):
         ):
             if bool(bad.any()):
                 raise ValueError(f"{name}: alpha({t[bad][0].item():g}) is {alpha[bad][0].item()}, {rule}")
-        rising = (alpha.diff() >= 0) & (alpha[:-1] > 0)  # exp(-t / (1 - t)) is 0 before t = 1 is
+        rising = alpha.diff() >= 0
+        if bool((alpha > 0).any()) and float(alpha[alpha > 0].min()) < 1e-100:
+            rising &= alpha[:-1] > 0  # exp(-t / (1 - t)) falls below float64 before t reaches 1
         if bool(rising.any()):
             where = t[:-1][rising][0].item()
             raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")

@@ -10,7 +10,10 @@ from ddlib.schedules.base import Schedule
 
 
 class Cosine(Schedule):
-    r""":math:`\alpha(t) = \cos(\pi t / 2)`: flat at the data, steep at the noise."""
+    r"""The cosine clock: flat at the data, steep at the noise.
+
+    .. math:: \alpha(t) = \cos(\pi t / 2)
+    """
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         return xp.cos(xp.pi * t / 2)

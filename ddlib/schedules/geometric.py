@@ -11,7 +11,9 @@ from ddlib.schedules.base import Schedule
 
 
 class Geometric(Schedule):
-    r""":math:`\alpha(t) = \exp(-\sigma_{min}^{1-t} \sigma_{max}^{t})`: total noise grows geometrically.
+    r"""Log-linear total noise, whose ends are not exact.
+
+    .. math:: \alpha(t) = \exp(-\sigma_{min}^{1-t} \sigma_{max}^{t})
 
     The "geometric" noise of SEDD (Lou et al., 2024). It starts at exp(-sigma_min) and ends at exp(-sigma_max), so the
     bound has a reconstruction term at t = 0 and a prior term at t = 1.

@@ -9,7 +9,10 @@ from ddlib.schedules.base import Schedule
 
 
 class Linear(Schedule):
-    r""":math:`\alpha(t) = 1 - t`, the clock of MDLM and of the paper's examples."""
+    r"""The linear clock 1 - t of MDLM and of the HDLM paper's examples.
+
+    .. math:: \alpha(t) = 1 - t
+    """
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         return 1 - t

@@ -10,7 +10,9 @@ from ddlib.schedules.base import Schedule
 
 
 class Polynomial(Schedule):
-    r""":math:`\alpha(t) = (1 - t)^{power}`: the linear clock run ``power`` times as fast.
+    r"""The linear clock run ``power`` times as fast.
+
+    .. math:: \alpha(t) = (1 - t)^{power}
 
     Args:
         power: > 0.

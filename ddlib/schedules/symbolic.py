@@ -91,6 +91,15 @@ def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
     return lambda t: function(t) * torch.ones_like(t)
 
 
+def _limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
+    """The limit at an end of time, and whether it is the one wanted."""
+    try:
+        limit = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
+        return limit, sympy.simplify(limit - wanted) == 0 or abs(complex(sympy.N(limit)) - wanted) < 1e-12
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
+        return f"nothing that sympy can find ({type(error).__name__})", False
+
+
 def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] | None:
     """Coefficients of alpha as a power series in d = 1 - t, and the d below which it beats the formula itself.
 
@@ -120,7 +129,7 @@ def _horner(coefficients: Sequence[float], d: Tensor) -> Tensor:
 
 
 class Symbolic(Schedule):
-    r"""Any formula in ``t``: :math:`\alpha(t)` given as a string or a sympy expression, differentiated by sympy.
+    r"""Any formula in t, a string or a sympy expression, differentiated by sympy.
 
     Args:
         formula: e.g. ``"(1 - t)**2 * exp(-t)"``, or a sympy expression whose one free symbol is called t.
@@ -144,8 +153,7 @@ class Symbolic(Schedule):
         self.formula = str(expression)
         self._expression = expression.subs({symbol: TIME for symbol in expression.free_symbols})
         for point, value in ((0, 1), (1, 0)):
-            limit = sympy.limit(self._expression, TIME, point, "+" if point == 0 else "-")
-            exact = sympy.simplify(limit - value) == 0 or abs(complex(sympy.N(limit)) - value) < 1e-12
+            limit, exact = _limit(self._expression, point, value)
             require(exact, f"formula {formula} tends to {limit} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
         self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)

@@ -1,0 +1,49 @@
+"""Whether tokenizer, hierarchy and process speak of the same words."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from ddlib.checks import require
+from ddlib.processes import ForwardProcess, Hierarchical
+
+
+def fingerprint(vocabulary: Mapping[str, int]) -> str:
+    """A hash of which token has which id, as hex: the same for equal vocabularies in any order."""
+    ordered = json.dumps(sorted((index, token) for token, index in vocabulary.items()), ensure_ascii=True)
+    return hashlib.sha256(ordered.encode()).hexdigest()
+
+
+def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **special_ids: int | None) -> None:
+    """Raises ValueError unless the words of ``process`` are the tokens of ``vocabulary``.
+
+    Args:
+        process: the forward process; if its hierarchy has a ``fingerprint``, the vocabulary must have the same.
+        vocabulary: token -> id, e.g. ``tokenizer.get_vocab()``.
+        special_ids: ids of tokens that must be words, by name, e.g. ``pad=..., eos=...``.
+
+    Raises:
+        ValueError: other ids than 0..V-1, another size, another fingerprint, or a special id that is not a word.
+    """
+    size = process.vocab_size
+    ids = set(vocabulary.values())
+    require(
+        len(ids) == size,
+        f"vocabulary has {len(ids)} tokens, the process {size} words: they must be equal. "
+        "A mask token, tokens added later and padding to a round number are not words of the process",
+    )
+    require(
+        ids == set(range(size)), f"vocabulary has ids {min(ids)}..{max(ids)} with gaps, must have exactly 0..{size - 1}"
+    )
+    for name, index in special_ids.items():
+        require(
+            index is None or 0 <= index < size,
+            f"{name} id is {index}, must be a word in [0, {size}); state {process.num_states - 1} is the last",
+        )
+    expected = process.hierarchy.fingerprint if isinstance(process, Hierarchical) else None
+    if expected is not None:
+        found = fingerprint(vocabulary)
+        require(
+            found == expected,
+            f"vocabulary has fingerprint {found[:12]}, the hierarchy was made for {expected[:12]}: another tokenizer",
+        )
