@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from ddlib.checks import require, visible
+
 
 def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[Tensor, Tensor]:
     """Index of the first cumulative sum above ``target`` (never one of zero mass), and what is left of it there."""
@@ -26,12 +28,19 @@ def draw(weights: Float[Tensor, "N K"], u: Float64[Tensor, "N"]) -> Int64[Tensor
     """One index per row, drawn in proportion to non-negative ``weights`` by the uniform ``u`` in [0, 1).
 
     Rows need not be normalised. An index of zero weight is never returned.
+
+    Raises:
+        ValueError: a row without mass, or with NaN.
     """
     rows, count = weights.shape
     width = max(1, math.isqrt(count))
     blocks = -(-count // width)
     padded = torch.nn.functional.pad(weights, (0, blocks * width - count)).view(rows, blocks, width)
     sums = padded.sum(-1)
+    if visible(sums):
+        require(
+            bool((sums.sum(-1) > 0).all()), "weights holds a row without mass or with NaN, must have some to draw from"
+        )
     block, left = _invert(sums, u * sums.sum(-1, dtype=torch.float64))
     members = padded[torch.arange(rows, device=weights.device), block]
     # block sums are rounded: rescale what is left of the uniform to the block's own float64 total

@@ -8,6 +8,7 @@ an accelerator a look at a value stalls the queue, so there it happens only afte
 import math
 import os
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -127,15 +128,15 @@ def check_devices(**tensors: Tensor | None) -> None:
 
 def check_number(name: str, value: float, low: float, high: float, rule: str) -> float:
     """Returns ``float(value)`` if it is a finite number in [low, high], else raises naming ``rule``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, must be a number {rule}")
     require(math.isfinite(value) and low <= value <= high, f"{name} is {value}, must be {rule}")
     return float(value)
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
-    """Returns ``value`` if it is an int of at least ``least``, else raises."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Returns ``int(value)`` if it is an integer of at least ``least``, else raises."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is {value!r}, must be an int of at least {least}")
     require(value >= least, f"{name} is {value}, must be at least {least}")
-    return value
+    return int(value)

@@ -55,5 +55,12 @@ def cavity_logits(
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    """Log of ``cavity * q_t(z|.)``, unnormalised: -inf at words from which ``z`` cannot come."""
+    """Log of ``cavity * q_t(z|.)``, unnormalised: -inf at words from which ``z`` cannot come.
+
+    Raises:
+        TypeError, ValueError: as ``cavity_logits``; states or times out of range.
+    """
+    process.check_inputs(z=z, t=t)
+    check_logits(logits, z.shape, process.vocab_size)
+    check_finite(logits)
     return logits.log_softmax(-1) + process.word_likelihood(z, t).log().to(logits.dtype)

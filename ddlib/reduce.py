@@ -77,6 +77,7 @@ class Tally:
         Raises:
             ValueError: NaN or infinite nats, bad shapes, or bytes given for some batches only.
         """
+        check_shape("nats", nats, (None, None), "(B, L)")
         nats = nats.detach().to("cpu", torch.float64)
         mask = torch.ones_like(nats, dtype=torch.bool) if mask is None else mask.cpu()
         check_mask("mask", mask, nats.shape)

@@ -21,7 +21,9 @@ def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> 
     """One uniform time per slot, slots spread evenly over [0, 1)."""
     if isinstance(generator, KeyedGenerator):
         return ((_reversed_bits(slots) ^ generator.step_word) + within) / 2**32
-    return (slots + within) / count
+    # without the turn the first row would always be early: its own bound would be biased
+    turn = (rand((1,), generator, within.device) * count).to(torch.int64)
+    return ((slots + turn) % count + within) / count
 
 
 def _iid(n: int, generator: Generator, device: torch.device) -> Tensor:
@@ -81,6 +83,7 @@ def sample_times(
     check_count("n", n)
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
     low, high = interval
+    require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
     require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
     if isinstance(generator, KeyedGenerator):
         home = generator.index.device

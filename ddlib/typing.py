@@ -33,5 +33,8 @@ PerToken = Float[Tensor, "B L"]
 PaddingMask = Bool[Tensor, "B L"]
 """True where a position is real text, False where it is padding."""
 
+Sharpen = Callable[[Tensor], Tensor]
+"""What temperature and top-p do: rows of unnormalised log-probabilities to such rows."""
+
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """The backbone: ``(z, t) -> logits`` with z (B, L) int64, t (B,) and logits (B, L, V)."""

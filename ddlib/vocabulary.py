@@ -28,12 +28,13 @@ def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **s
     size = process.vocab_size
     ids = set(vocabulary.values())
     require(
-        len(ids) == size,
-        f"vocabulary has {len(ids)} tokens, the process {size} words: they must be equal. "
+        len(vocabulary) == size,
+        f"vocabulary has {len(vocabulary)} tokens, the process {size} words: they must be equal. "
         "A mask token, tokens added later and padding to a round number are not words of the process",
     )
     require(
-        ids == set(range(size)), f"vocabulary has ids {min(ids)}..{max(ids)} with gaps, must have exactly 0..{size - 1}"
+        ids == set(range(size)),
+        f"vocabulary has ids {min(ids)}..{max(ids)} with gaps or repeats, must have exactly 0..{size - 1}",
     )
     for name, index in special_ids.items():
         require(

@@ -1,6 +1,7 @@
 """The map between two levels: a parent for every child, and a little mass for everybody else."""
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -147,7 +148,7 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
     sizes = torch.bincount(vector, minlength=num_parents)
     empty = (sizes == 0).nonzero().flatten().tolist()
     require(not empty, f"{name} is not surjective: no child of cluster {empty[:5]}, every cluster needs one")
-    if isinstance(xi, bool) or not isinstance(xi, (int, float)):
+    if isinstance(xi, bool) or not isinstance(xi, Real):
         raise TypeError(f"xi of {name} is {xi!r}, must be a number in (0, 1]")
     require(0 < xi <= 1, f"xi of {name} is {xi}, must be in (0, 1]")
     if xi == 1:

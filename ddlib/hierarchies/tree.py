@@ -1,6 +1,6 @@
 """A tree of any depth over the words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class Tree(Hierarchy):
     ) -> None:
         parents = list(parents)
         require(len(parents) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
-        rates = [xi] * len(parents) if isinstance(xi, (int, float)) else list(xi)
+        rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(parents)
         require(
             len(rates) == len(parents),
             f"xi has {len(rates)} entries, must have {len(parents)}: one per vector in parents",

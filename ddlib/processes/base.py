@@ -5,15 +5,21 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw
+from ddlib.categorical import draw, draw_logits
 from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
 from ddlib.exact import ExactModule
 from ddlib.noise import Generator, rand
-from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 INTERIOR = (1e-16, 1 - 2**-53)
 """Rates and bounds are evaluated no closer than this to the ends of time, where they may be infinite."""
+
+
+def unchanged(log_law: Tensor) -> Tensor:
+    """Neither temperature nor top-p."""
+    return log_law
 
 
 class ForwardProcess(ExactModule, ABC):
@@ -66,7 +72,7 @@ class ForwardProcess(ExactModule, ABC):
             TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices.
         """
         self.check_inputs(x=x, t=t)
-        law = self.marginal(x, t).flatten(0, 1)
+        law = self.marginal(x, t.to(torch.float64)).flatten(0, 1)
         return draw(law, rand(x.shape, generator, x.device).flatten()).view_as(x)
 
     def prior(self) -> Tensor:
@@ -133,13 +139,18 @@ class ForwardProcess(ExactModule, ABC):
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, force: bool = False,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
         """Draws z_s from the posterior, given what ``jump`` said (``target``); ``logits`` are of the cavity law.
 
         ``force`` keeps a token inside its cluster on its way down (the paper's force transition), where there are any.
+        ``sharpen`` acts on every law of words or clusters from which one is drawn, after the evidence of z has come in:
+        here on p(x|z_t), so that z_s is drawn given z_t and a word.
         """
-        law = self.posterior(logits.softmax(-1), z, t, s).flatten(0, 1)
+        evidence = self.word_likelihood(z, t).log().to(logits.dtype)
+        words = sharpen(logits.log_softmax(-1) + evidence).flatten(0, 1)
+        x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
     def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
@@ -170,6 +181,10 @@ class ForwardProcess(ExactModule, ABC):
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
             require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
+            if visible(p):
+                total = p.sum(-1)
+                bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
+                require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=next(self.buffers(), None))
 
     def __repr__(self) -> str:

@@ -10,11 +10,11 @@ from ddlib.categorical import draw, draw_logits
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, scalar
+from ddlib.processes.base import ForwardProcess, interior, scalar, unchanged
 from ddlib.processes.divergence import children
 from ddlib.processes.levels import LevelChain
 from ddlib.schedules import Schedule
-from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
 class Hierarchical(ForwardProcess):
@@ -183,7 +183,7 @@ class Hierarchical(ForwardProcess):
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, force: bool = False,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
         """Draws the members that jumping positions land on, in proportion to K_{i->j}(z|y) u_i(y|p).
 
@@ -203,7 +203,9 @@ class Hierarchical(ForwardProcess):
                     weight = route.column(state)
                     if force and j < self._depth:
                         weight = torch.where(route.parents == state[:, None], weight, 0.0)
-                    result[rows] = self.hierarchy.offsets[i] + draw_logits(law + weight.log().to(law.dtype), u[rows])
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(
+                        sharpen(law + weight.log().to(law.dtype)), u[rows]
+                    )
         return result
 
     def draw_path(

@@ -10,8 +10,8 @@ from torch.nn.functional import one_hot
 from ddlib.categorical import draw_logits
 from ddlib.checks import require
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, scalar
-from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.processes.base import ForwardProcess, interior, scalar, unchanged
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
 class Mixture(NamedTuple):
@@ -149,7 +149,7 @@ class Mixing(ForwardProcess):
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
-        generator: Generator = None, force: bool = False,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
         """Draws z_s without a (B, L, S) tensor: stay, or redraw from q_s(.|p)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -165,7 +165,7 @@ class Mixing(ForwardProcess):
         u = rand(z.shape, generator, z.device)
         result = torch.where(moves, self._redraw(before, z, generator), z)
         rows = moves & from_model
-        result[rows] = draw_logits(logits[rows], u[rows])
+        result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
     def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 
+from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State, at
 
 
@@ -24,6 +25,11 @@ class Ancestral(Sampler):
         if target is not None:
             target = torch.where(run.free, target, level)
             if torch.equal(target, level):
+                # as many draws as a step with jumps, so that keyed noise does not depend on who shares the batch
+                rand(state.z.shape, run.generator, state.z.device)
                 return State(state.z, s)
         logits = run.predict(state.z, t)
-        return State(run.process.land(logits, state.z, t, s, target, run.generator, self.force_transition), s)
+        z = run.process.land(
+            logits, state.z, t, s, target, run.generator, force=self.force_transition, sharpen=run.sharpen
+        )
+        return State(z, s)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ddlib.categorical import draw_logits
+from ddlib.checks import require
 from ddlib.denoiser import posterior_logits
 from ddlib.noise import Generator, rand
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Logits, Times, Tokens
+from ddlib.typing import Logits, Sharpen, Times, Tokens
 
 
 class State(NamedTuple):
@@ -32,7 +33,9 @@ class Run:
 
     process: ForwardProcess
     predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked, temperature and top-p applied."""
+    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked."""
+    sharpen: Sharpen
+    """Temperature and top-p, to be handed to ``process.land``."""
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
     free: Tensor
@@ -66,7 +69,13 @@ class Sampler(ABC):
         words = z.clamp_max(process.vocab_size - 1)
         if bool(((z < process.vocab_size) & (process.likelihood(words, words, t) == 1)).all()):
             return z
-        scores = posterior_logits(process, run.predict(z, t), z, t)
+        possible = (process.word_likelihood(z, t) > 0).any(-1)
+        require(
+            bool(possible.all()),
+            f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
+            "its steps must take every position along as time runs to 0",
+        )
+        scores = run.sharpen(posterior_logits(process, run.predict(z, t), z, t))
         u = rand(z.shape, run.generator, z.device)
         return draw_logits(scores.flatten(0, 1), u.flatten()).view_as(z)
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State
 
 
@@ -25,19 +26,25 @@ class FirstHitting(Sampler):
         entries, z = run.process.draw_path(run.free.shape, run.generator, run.free.device)
         entries = torch.where(run.free[..., None], entries, 2.0)
         events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
-        return State(z, run.times[0].expand(len(z)), (entries, events, int((events >= 0).sum(-1).max())))
+        return State(z, run.times[0].expand(len(z)), (entries, events, (events >= 0).sum(-1)))
 
     def step(self, run: Run, state: State, k: int) -> State:
         entries, events, count = state.memo
-        first, last = -(-k * count // run.steps), -(-(k + 1) * count // run.steps)
-        if first == last:
+        # each sequence splits its own jumps evenly over the steps, whatever shares its batch
+        first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
+        idle = first == last
+        if bool(idle.all()):
+            rand(state.z.shape, run.generator, state.z.device)  # keyed noise must not depend on the batch
             return state
-        # the network sees the text just before the group's first jump; a time of -1 says there are no jumps left
-        t, end = events[:, first].clamp(0, 1), events[:, last - 1]
-        target = (entries < end[:, None, None]).sum(-1)
+        # the network sees the text just before the group's first jump
+        t = torch.where(idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0])
+        end = torch.where(idle, state.t, events.gather(1, (last - 1).clamp_min(0)[:, None])[:, 0])
+        target = torch.where(idle[:, None], run.process.level_of(state.z), (entries < end[:, None, None]).sum(-1))
         logits = run.predict(state.z, t)
-        z = run.process.land(logits, state.z, t, end, target, run.generator, self.force_transition)
-        return State(z, end.clamp(0, 1), state.memo)
+        z = run.process.land(
+            logits, state.z, t, end, target, run.generator, force=self.force_transition, sharpen=run.sharpen
+        )
+        return State(z, end, state.memo)
 
     def finalize(self, run: Run, state: State) -> torch.Tensor:
         """As for every sampler, at t = 0."""

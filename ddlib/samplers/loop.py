@@ -44,8 +44,8 @@ def sample(
             "draw this one".
         infill: whether ``prompt`` may hold masks.
         times: (steps + 1,) a grid of one's own, decreasing from 1 to 0; replaces ``steps``.
-        temperature: of the word law; 0 is greedy.
-        top_p: keep the fewest words that hold this much probability.
+        temperature: of every law of words or clusters that is drawn from; 0 is greedy.
+        top_p: keep the fewest of its members that hold this much probability.
         parameterization: what the logits mean, "cavity" or "posterior".
         generator: source of randomness.
         device: where to sample; default the prompt's, else the process's.
@@ -71,9 +71,12 @@ def sample(
 
     def predict(z: Tokens, t: Times) -> Logits:
         logits = denoiser(z, t.to(torch.get_default_dtype()))
-        return _sharpen(cavity_logits(process, logits, z, t, parameterization), temperature, top_p)
+        return cavity_logits(process, logits, z, t, parameterization)
 
-    run = Run(process, predict, _grid(steps, times).to(place), free, generator)
+    def sharpen(log_law: Tensor) -> Tensor:
+        return _sharpen(log_law, temperature, top_p)
+
+    run = Run(process, predict, sharpen, _grid(steps, times).to(place), free, generator)
     state = sampler.init(run)
     for k in range(-1, run.steps):
         state = state if k < 0 else sampler.step(run, state, k)
@@ -114,7 +117,9 @@ def _prompt(
     require(given.shape[1] <= shape[1], f"prompt has {given.shape[1]} tokens, the sequence only {shape[1]}")
     check_shape("prompt", given.expand(shape[0], -1) if len(given) == 1 else given, (shape[0], None), "(P,) or (B, P)")
     words = given < process.vocab_size
-    if not infill:
+    if infill:
+        require(process.num_states > process.vocab_size, f"infill needs a mask state, {process!r} has none")
+    else:
         require(bool(words.all()), "prompt holds masks or clusters, must be words unless infill=True")
     require(
         bool((words | (given == process.num_states - 1)).all()),
@@ -125,13 +130,14 @@ def _prompt(
     return fixed, free
 
 
-def _sharpen(logits: Logits, temperature: float, top_p: float) -> Logits:
+def _sharpen(log_law: Tensor, temperature: float, top_p: float) -> Tensor:
+    log_law = log_law - log_law.amax(-1, keepdim=True)
     if temperature == 0:
-        return torch.where(logits == logits.amax(-1, keepdim=True), 0.0, -torch.inf).to(logits.dtype)
-    if temperature != 1:
-        logits = logits / temperature
+        log_law = torch.where(log_law == 0, 0.0, -torch.inf)
+    elif temperature != 1:
+        log_law = (log_law.to(torch.float64) / temperature).to(log_law.dtype)
     if top_p < 1:
-        ordered, order = logits.softmax(-1).sort(-1, descending=True)
+        ordered, order = log_law.softmax(-1).sort(-1, descending=True)
         beyond = ordered.cumsum(-1) - ordered >= top_p
-        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
-    return logits
+        log_law = log_law.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    return log_law

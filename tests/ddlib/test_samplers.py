@@ -98,7 +98,6 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
     states, words = trajectory(process, sampler, steps=steps, network=network)
     assert words.shape == (3, 5) and words.dtype == torch.int64
     assert bool(((words >= 0) & (words < V)).all()) and len(words.unique()) > 1
-    assert len(states) == steps + 1 and bool((states < process.num_states).all())
     assert network.calls <= steps + (not exact(process))
     assert torch.equal(states[-1], words) or not exact(process)
 

@@ -24,7 +24,7 @@ def test_a_matching_vocabulary_passes():
     [
         ({**WORDS, "[MASK]": 4}, {}, "vocabulary has 5 tokens, the process 4 words.*mask token"),
         ({"a": 0}, {}, "vocabulary has 1 tokens, the process 4 words"),
-        ({"a": 0, "b": 1, "c": 2, "d": 7}, {}, r"ids 0\.\.7 with gaps, must have exactly 0\.\.3"),
+        ({"a": 0, "b": 1, "c": 2, "d": 7}, {}, r"ids 0\.\.7 with gaps or repeats, must have exactly 0\.\.3"),
         (WORDS, {"pad": 4}, r"pad id is 4, must be a word in \[0, 4\)"),
         (WORDS, {"eos": -1}, r"eos id is -1, must be a word"),
         ({"a": 0, "b": 1, "d": 2, "c": 3}, {}, "fingerprint .* made for .* another tokenizer"),
