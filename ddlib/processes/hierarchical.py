@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw, draw_logits
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, scalar, unchanged
+from ddlib.processes.base import ForwardProcess, interior, into, scalar, unchanged
 from ddlib.processes.divergence import children
 from ddlib.processes.levels import LevelChain
 from ddlib.schedules import Schedule
@@ -61,7 +62,7 @@ class Hierarchical(ForwardProcess):
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
-        words = torch.nn.functional.one_hot(x, self.vocab_size).to(torch.float64)
+        words = one_hot(x, self.vocab_size).to(torch.float64)
         given = [words] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
         return self._spread(self.occupancies(t), given).to(t.dtype)
 
@@ -72,12 +73,12 @@ class Hierarchical(ForwardProcess):
         level = self.level_of(z)
         result = (z == x).to(torch.float64)
         for i in range(1, self._depth + 1):
-            result = torch.where(level == i, self._given(z, x, i), result)
+            result = torch.where(level == i, self.hierarchy.between(0, i).entry(x, self.hierarchy.local(z, i)), result)
         return result * self.occupancies(t).gather(1, level)
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         level = self.level_of(z)
-        result = torch.nn.functional.one_hot(self.hierarchy.local(z, 0), self.vocab_size).to(torch.float64)
+        result = one_hot(self.hierarchy.local(z, 0), self.vocab_size).to(torch.float64)
         for i in range(1, self._depth + 1):
             column = self.hierarchy.between(0, i).column(self.hierarchy.local(z, i))
             result = torch.where((level == i)[..., None], column, result)
@@ -113,12 +114,10 @@ class Hierarchical(ForwardProcess):
 
     def level_posterior(self, level: Tokens, t: Times, s: Times) -> Float64[Tensor, "B L levels"]:
         """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3."""
-        before, after = self.occupancies(s), self.occupancies(t)
-        joint = self.chain.transition(self._duration(s, t)) * before[:, :, None]
-        law = joint / torch.where(after > 0, after, 1.0)[:, None, :]
-        law = law.transpose(1, 2).gather(1, level[..., None].expand(-1, -1, self._depth + 1))
+        joint = self.chain.transition(self._duration(s, t)) * self.occupancies(s)[:, :, None]
+        law = into(joint, level)
         total = law.sum(-1, keepdim=True)
-        stay = torch.nn.functional.one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
+        stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
         return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
 
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
@@ -127,15 +126,10 @@ class Hierarchical(ForwardProcess):
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
         for i, law in enumerate(laws):
-            block = torch.where(
-                (level == i)[..., None],
-                torch.nn.functional.one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p),
-                0.0,
-            )
+            itself = one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p.dtype)
+            block = torch.where((level == i)[..., None], itself, 0.0)
             for j in range(i + 1, self._depth + 1):
-                child = self.hierarchy.between(i, j).column(self.hierarchy.local(z, j)).to(p.dtype) * law
-                child = child / child.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
-                block = torch.where((level == j)[..., None], child, block)
+                block = torch.where((level == j)[..., None], self._descendants(z, i, j, law), block)
             blocks.append(block * jumps[..., i : i + 1])
         return torch.cat(blocks, -1)
 
@@ -144,10 +138,9 @@ class Hierarchical(ForwardProcess):
         level, laws = self.level_of(z), self._level_laws(p)
         weight = self.weights(t).to(p.dtype).gather(1, level)
         blocks = [torch.zeros_like(law) for law in laws]
-        for i, edge in enumerate(self.hierarchy.maps, start=1):
-            child = edge.column(self.hierarchy.local(z, i)).to(p.dtype) * laws[i - 1]
-            child = child / child.sum(-1, keepdim=True).clamp_min(torch.finfo(p.dtype).tiny)
-            blocks[i - 1] = torch.where((level == i)[..., None], child * weight[..., None], 0.0)
+        for i in range(self._depth):
+            rates = self._descendants(z, i, i + 1, laws[i]) * weight[..., None]
+            blocks[i] = torch.where((level == i + 1)[..., None], rates, 0.0)
         return torch.cat(blocks, -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -247,8 +240,10 @@ class Hierarchical(ForwardProcess):
     def _slice(self, level: int) -> slice:
         return slice(self.hierarchy.offsets[level], self.hierarchy.offsets[level] + self.hierarchy.levels[level])
 
-    def _given(self, z: Tokens, x: Tokens, level: int) -> Tensor:
-        return self.hierarchy.between(0, level).entry(x, self.hierarchy.local(z, level))
+    def _descendants(self, z: Tokens, lower: int, upper: int, law: Tensor) -> Tensor:
+        """The law of the member of ``lower`` that led to ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""
+        joint = self.hierarchy.between(lower, upper).column(self.hierarchy.local(z, upper)).to(law.dtype) * law
+        return joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(law.dtype).tiny)
 
     def _level_laws(self, p: Tensor) -> list[Tensor]:
         """u_i(.|p) for every level."""
