@@ -1,0 +1,64 @@
+"""Embeddings and clusters from the text itself."""
+
+import numpy as np
+import pytest
+import torch
+
+from recipes import embeddings
+
+WORDS = 40
+
+
+def stream(length: int = 4000) -> torch.Tensor:
+    """Two kinds of words that alternate: even ones are followed by odd ones and the other way round."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randint(WORDS // 2, (length,), generator=generator)
+    return 2 * half + torch.arange(length) % 2
+
+
+def test_cooccurrences_by_hand():
+    counts = embeddings.cooccurrences(torch.tensor([0, 1, 2]), 3, reach=2).toarray()
+    np.testing.assert_allclose(counts, [[0, 1, 0.5], [1, 0, 1], [0.5, 1, 0]])
+
+
+def test_embeddings_are_unit_vectors_and_repeat():
+    first, again = (embeddings.word_embeddings(stream(), WORDS, 8, reach=1, seed=3) for _ in range(2))
+    assert torch.equal(first, again) and first.dtype == torch.float32
+    torch.testing.assert_close(first.norm(dim=1), torch.ones(WORDS))
+
+
+def test_words_that_never_occur_are_zero_and_still_get_a_cluster():
+    vectors = embeddings.word_embeddings(stream(), WORDS + 3, 8, reach=1)
+    torch.testing.assert_close(vectors[WORDS:], torch.zeros(3, 8), atol=1e-5, rtol=0)
+    assert len(embeddings.cluster(vectors, 4)) == WORDS + 3
+
+
+def test_clusters_find_the_two_kinds():
+    parents = embeddings.cluster(embeddings.word_embeddings(stream(), WORDS, 2, reach=1), 2)
+    assert len(parents[::2].unique()) == len(parents[1::2].unique()) == 1
+    assert parents[0] != parents[1]
+
+
+@pytest.mark.parametrize("num_clusters", [2, 7, WORDS])
+def test_no_cluster_is_empty(num_clusters):
+    vectors = torch.randn(WORDS, 5, generator=torch.Generator().manual_seed(0))
+    parents = embeddings.cluster(vectors, num_clusters, seed=1)
+    assert parents.shape == (WORDS,) and parents.dtype == torch.int64
+    assert parents.unique().tolist() == list(range(num_clusters))
+    assert torch.equal(parents, embeddings.cluster(vectors, num_clusters, seed=1))
+
+
+def test_typical_words_are_members_most_frequent_first():
+    vectors, parents = torch.ones(4, 2), torch.tensor([0, 1, 0, 0])
+    assert embeddings.typical_words(vectors, parents, torch.tensor([1, 5, 9, 3]), num=2) == [[2, 3], [1]]
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="tokens: 3 of them"):
+        embeddings.word_embeddings(torch.arange(3), WORDS, 2, reach=3)
+    with pytest.raises(ValueError, match=f"dim={WORDS}"):
+        embeddings.word_embeddings(stream(), WORDS, WORDS)
+    with pytest.raises(ValueError, match="num_clusters=1"):
+        embeddings.cluster(torch.eye(4), 1)
+    with pytest.raises(ValueError, match="3 different embeddings"):
+        embeddings.cluster(torch.eye(4)[[0, 1, 2, 2]], 4)
