@@ -75,7 +75,12 @@ def draw_curves(axes: Axes, curves: dict[str, Curve], baseline: float) -> None:
         span = max(len(curve.loss) // 20, 1)
         step = np.arange(1, len(curve.loss) + 1)
         axes.plot(
-            step, smoothed(curve.loss, span), color=colour, linewidth=1, alpha=0.6, label=f"{name}: training loss"
+            step,
+            smoothed(curve.loss, span),
+            color=colour,
+            linewidth=1,
+            alpha=0.6,
+            label=f"{name}: training loss, clipped",
         )
         points = np.array(curve.bound)
         marker = "o" if name == "masked" else "s"
