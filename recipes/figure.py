@@ -87,7 +87,7 @@ def draw_curves(axes: Axes, curves: dict[str, Curve], baseline: float) -> None:
         axes.plot(*points.T, color=colour, linewidth=2, marker=marker, markersize=4, label=f"{name}: validation bound")
     axes.axhline(baseline, color=GREY, linewidth=1, linestyle=":", label="unigram model, validation")
     axes.set(title="(c) learning", xlabel="step", ylabel="nats per token")
-    axes.legend(fontsize="small")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False, fontsize="small")
 
 
 def draw_trajectory(axes: Axes, times: Float[np.ndarray, " T"], levels: Int[np.ndarray, "T L"]) -> None:

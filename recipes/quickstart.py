@@ -111,6 +111,7 @@ def draw_samples(config: Config, run: Trained, data: Data) -> Samples:
         (config.samples, config.window),
         sampler=dd.samplers.Ancestral(),
         steps=config.sample_steps,
+        temperature=config.temperature,
         top_p=config.top_p,
         generator=torch.Generator().manual_seed(config.seed),
         on_step=lambda step, t, z: trace.append((float(t[0]), z[0].clone())),

@@ -86,6 +86,8 @@ class Map(ExactModule):
 
     def log_push(self, log_law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         """``push`` in the log domain: finite wherever the law's mass is positive, however small."""
+        if self.num_parents == 1:
+            return torch.zeros_like(log_law[..., :1])  # all the mass, whatever the law
         log_mass = _segment_logsumexp(log_law, self.parents, self.num_parents)
         if self.spread is None:
             return log_mass
