@@ -12,6 +12,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+# `pytest --hypothesis-profile=explore` looks at other examples every time
+settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, print_blob=True)
 settings.load_profile("ci")
 torch.set_num_threads(1)
 

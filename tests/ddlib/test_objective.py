@@ -31,6 +31,15 @@ FIXED = {
 }
 
 
+def unreached(process):
+    """Mass still on its way at the last time that float64 and the quadrature can tell from 1.
+
+    With speed and power 1/2 the last flux decays like (1 - t)^(1/4): 3e-4 of it lies within 1e-15 of the end.
+    """
+    last = tanh_sinh()[0][-1:]
+    return float(1 - process.occupancies(last)[0, -1]) if isinstance(process, dd.processes.Hierarchical) else 0.0
+
+
 def every_pair(process, t):
     """All (x, z) that can occur at ``t``, as (N, 1) tensors, and the time of each."""
     x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
@@ -122,6 +131,7 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
     # GIDD's integrand grows like t^(gamma/2 - 1) at the data; the quadrature begins at 1e-15, which is not close
     # enough for small gamma: at 0.5 the missing piece is 1e-3
     assume(not isinstance(process, dd.processes.GIDD) or process.gamma >= 0.8)
+    assume(unreached(process) < 1e-6)
     logits = data.draw(strategies.word_logits(process.vocab_size))
     word = data.draw(st.integers(0, process.vocab_size - 1))
     law = torch.nn.functional.one_hot(torch.tensor(word), process.vocab_size).double()
@@ -139,6 +149,7 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
 @given(strategies.hierarchies(), strategies.exact_schedules())
 def test_weights_integrate_to_one_on_every_level(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
+    assume(unreached(process) < 1e-6)
     nodes, weights = tanh_sinh(240)
     mass = (weights[:, None] * process.occupancies(nodes) * process.weights(nodes)).sum(0)
     assert torch.allclose(mass[1:], torch.ones_like(mass[1:]), atol=2e-5)
