@@ -86,10 +86,10 @@ def training_progress(console: Console, name: str, steps: int, tokens_per_step: 
     columns = (
         TextColumn("  {task.description:<12}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]:.3f} nats/token"),
+        TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]} nats/token"),
         TextColumn("{task.fields[speed]:,.0f} tokens/s"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=steps, loss=float("nan"), speed=0.0)
-        yield lambda step, loss: progress.update(task, completed=step, loss=mean(loss), speed=speed(step))
+        task = progress.add_task(name, total=steps, loss="  ...", speed=0.0)
+        yield lambda step, loss: progress.update(task, completed=step, loss=f"{mean(loss):.3f}", speed=speed(step))
