@@ -30,7 +30,7 @@ def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: 
 def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> _Parts:
     if not isinstance(process, Hierarchical):
         raise TypeError(f"mode 'hard' needs a Hierarchical process, got {type(process).__name__}")
-    return _standard(process, logits, x, z, t)[0], process.hard_divergence(logits, x, z)
+    return process.hard_weighted_divergence(logits, x, z, t)
 
 
 _MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], _Parts]] = {

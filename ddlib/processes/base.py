@@ -41,6 +41,12 @@ class ForwardProcess(ExactModule, ABC):
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the process's constants live; the CPU if it has none."""
+        buffer = next(self.buffers(), None)
+        return torch.device("cpu") if buffer is None else buffer.device
+
     @abstractmethod
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         """q_t(.|x), the law of z_t given the word, (B, L, S); in the dtype of ``t``."""
@@ -86,7 +92,7 @@ class ForwardProcess(ExactModule, ABC):
         self, shape: Sequence[int], generator: Generator = None, device: torch.device | str | None = None
     ) -> Tokens:
         """Draws z_1 of shape (B, L) from the prior."""
-        place = self._one().device if device is None else torch.device(device)
+        place = self.device if device is None else torch.device(device)
         words = self._uniform_words(shape, generator, place)
         return self.sample(words, self._one().to(place).expand(shape[0]), generator)
 
@@ -191,8 +197,7 @@ class ForwardProcess(ExactModule, ABC):
         return f"{type(self).__name__}(vocab_size={self.vocab_size}, num_states={self.num_states})"
 
     def _one(self) -> Tensor:
-        buffer = next(self.buffers(), None)
-        return torch.ones((), dtype=torch.float64, device=None if buffer is None else buffer.device)
+        return torch.ones((), dtype=torch.float64, device=self.device)
 
     def _uniform_words(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
         return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
@@ -219,9 +224,16 @@ def into(matrices: Tensor, z: Tokens) -> Tensor:
     return matrices.transpose(1, 2)[torch.arange(len(z), device=z.device)[:, None], z]
 
 
-def scalar(t: float | Tensor, name: str, like: Tensor) -> Tensor:
-    """``t`` as a float64 scalar on the device of ``like``, checked to lie in [0, 1]."""
-    time = torch.as_tensor(t, dtype=torch.float64, device=like.device)
+def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """``s`` and ``t`` as scalars, checked to be in order."""
+    early, late = scalar(s, "s", device), scalar(t, "t", device)
+    require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+    return early, late
+
+
+def scalar(t: float | Tensor, name: str, device: torch.device) -> Tensor:
+    """``t`` as a float64 scalar on ``device``, checked to lie in [0, 1]."""
+    time = torch.as_tensor(t, dtype=torch.float64, device=device)
     require(time.ndim == 0, f"{name} has shape {tuple(time.shape)}, must be a scalar")
     check_times(name, time[None], 1)
     return time

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw, draw_logits
-from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, into, scalar, unchanged
+from ddlib.processes.base import ForwardProcess, interior, into, scalar, span, unchanged
 from ddlib.processes.divergence import children
 from ddlib.processes.levels import LevelChain
 from ddlib.schedules import Schedule
@@ -92,7 +91,7 @@ class Hierarchical(ForwardProcess):
         return self.climb(x, level, generator)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        rate = self.schedule.rate(interior(scalar(t, "t", self.hierarchy.starts)))
+        rate = self.schedule.rate(interior(scalar(t, "t", self.device)))
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
         for i, edge in enumerate(self.hierarchy.maps):
             result[self._slice(i), self._slice(i + 1)] = rate * self.chain.speeds[i] * edge.matrix()
@@ -102,8 +101,7 @@ class Hierarchical(ForwardProcess):
         return result
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = (scalar(v, name, self.hierarchy.starts) for v, name in ((s, "s"), (t, "t")))
-        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        early, late = span(s, t, self.device)
         jumps = self.chain.transition(self._duration(early, late))
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=jumps.device)
         for i in range(self._depth + 1):
@@ -164,11 +162,11 @@ class Hierarchical(ForwardProcess):
         weight = self.weights(t).gather(1, level).to(logits.dtype)
         return weight, children(self.hierarchy, logits, x, z, level)
 
-    def hard_divergence(self, logits: Logits, x: Tokens, z: Tokens) -> PerToken:
+    def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""
-        level = self.level_of(z)
+        weight, divergence = self.weighted_divergence(logits, x, z, t)
         word = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
-        return torch.where(level >= 2, word, children(self.hierarchy, logits, x, z, level))
+        return weight, torch.where(self.level_of(z) >= 2, word, divergence)
 
     def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens:
         law = self.level_posterior(self.level_of(z), t, s)

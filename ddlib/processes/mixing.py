@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw_logits
-from ddlib.checks import require
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, scalar, unchanged
+from ddlib.processes.base import ForwardProcess, interior, scalar, span, unchanged
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
@@ -82,14 +81,13 @@ class Mixing(ForwardProcess):
         return torch.where(keep, x, self._redraw(mixture, x, generator))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        time = interior(scalar(t, "t", self._place))
+        time = interior(scalar(t, "t", self.device))
         into = self._into(torch.arange(self.num_states, device=time.device), *self.mixing_rates(time))
         rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
         return rates - torch.diag(rates.sum(1))
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = (scalar(v, name, self._place) for v, name in ((s, "s"), (t, "t")))
-        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        early, late = span(s, t, self.device)
         keep, *redrawn = self.mixture_between(early, late)
         into = self._into(torch.arange(self.num_states, device=late.device), *redrawn)
         return keep * torch.eye(self.num_states).to(into) + into
@@ -127,8 +125,8 @@ class Mixing(ForwardProcess):
         """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
         time = interior(t)
         arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
-        keep, word, mask = (v[:, None] for v in self.mixture(time))
-        likelihood = self._into(z, word, mask) + keep * (z == x)
+        keep, word, _ = (v[:, None] for v in self.mixture(time))
+        likelihood = self.likelihood(z, x, time)
         weight = torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
         log_p = logits.log_softmax(-1)

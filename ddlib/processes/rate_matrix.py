@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
-from ddlib.processes.base import ForwardProcess, each_time, interior, scalar
+from ddlib.processes.base import ForwardProcess, each_time, interior, scalar, span
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -63,10 +63,9 @@ class RateMatrix(ForwardProcess):
         return p @ laws.to(p.dtype)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        return self.schedule.rate(interior(scalar(t, "t", self.matrix))) * self.matrix
+        return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = (scalar(v, name, self.matrix) for v, name in ((s, "s"), (t, "t")))
-        require(bool(early <= late), f"s = {float(early)} must be at most t = {float(late)}")
+        early, late = span(s, t, self.device)
         start = self.schedule.hazard(early)
         return self.generator(torch.where(start.isinf(), 0.0, self.schedule.hazard(late) - start))

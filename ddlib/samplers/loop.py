@@ -66,7 +66,7 @@ def sample(
         check_count(f"shape's {name}", size)
     check_number("temperature", temperature, 0, 1e6, ">= 0")
     check_number("top_p", top_p, 1e-9, 1, "in (0, 1]")
-    place = torch.device(device) if device is not None else _home(process) if prompt is None else prompt.device
+    place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
 
     def predict(z: Tokens, t: Times) -> Logits:
@@ -84,11 +84,6 @@ def sample(
         if on_step is not None:
             on_step(k, state.t, state.z)
     return torch.where(free, sampler.finalize(run, state), fixed)
-
-
-def _home(process: ForwardProcess) -> torch.device:
-    buffer = next(process.buffers(), None)
-    return torch.device("cpu") if buffer is None else buffer.device
 
 
 def _grid(steps: int, times: Tensor | None) -> Tensor:
