@@ -3,13 +3,13 @@
 from abc import ABC
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import cast
+from typing import Self, cast
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from ddlib.checks import check_number, require
+from ddlib.checks import check_count, check_number, require
 from ddlib.exact import ExactModule
 from ddlib.hierarchies.maps import Map, chain
 
@@ -80,11 +80,49 @@ class Hierarchy(ExactModule, ABC):
 
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """The level of each state."""
-        return torch.bucketize(z, self.starts[1:-1], right=True)
+        return torch.bucketize(z.contiguous(), self.starts[1:-1], right=True)
 
     def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
         """Index of each state within ``level``; clamped, so meaningless for states of other levels."""
         return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
 
+    def reduced(self, vocab_size: int) -> Self:
+        """A hierarchy of the same kind over at most ``vocab_size`` words, small enough to be enumerated.
+
+        It has a few clusters of every level and a few members of each; maps, speeds and the probability of the right
+        parent are those of this one. A leaf whose own methods need more than ``maps`` and ``speeds`` must override it.
+
+        Raises:
+            ValueError: too few words to keep two clusters where xi < 1.
+        """
+        check_count("vocab_size", vocab_size)
+        kept = [torch.zeros(1, dtype=torch.int64, device=self.starts.device)]
+        for i in reversed(range(self.depth)):
+            edge = self.maps[i]
+            least = 2 if i > 0 and self.maps[i - 1].spread is not None else 1
+            size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
+            kept.insert(0, _spread_over(edge.parents, kept[0], size))
+        require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
+        other = type(self).__new__(type(self))
+        maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
+        Hierarchy.__init__(other, maps, self.speeds)
+        return other
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]  # type: ignore[call-arg] # a leaf's constructor may need nothing
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(levels={self.levels}, speeds={self.speeds})"
+
+
+def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:
+    """``size`` children of the ``kept`` parents, sorted: the first child of each, then the second of each, ..."""
+    child = torch.isin(parents, kept).nonzero()[:, 0]
+    mine = parents[child]
+    order = mine.argsort(stable=True)
+    counts = torch.bincount(mine)
+    rank = torch.empty_like(child)
+    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[mine[order]]
+    return child[rank.argsort(stable=True)[:size]].sort().values

@@ -1,5 +1,8 @@
 """No hierarchy: every word jumps straight to the mask."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 
 from ddlib.checks import check_count
@@ -17,3 +20,7 @@ class Flat(Hierarchy):
     def __init__(self, vocab_size: int) -> None:
         check_count("vocab_size", vocab_size)
         super().__init__([Map(torch.zeros(vocab_size, dtype=torch.int64), 1)])
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(1), cls(5)]

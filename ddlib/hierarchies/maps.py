@@ -117,6 +117,23 @@ class Map(ExactModule):
                 spread = spread + upper.spread
         return Map(upper.parents[self.parents], upper.num_parents, self.keep * upper.keep, spread)
 
+    def restricted(self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]) -> "Map":
+        """The map among a few members. Even stray mass is spread afresh, so that the right parent keeps its own.
+
+        Args:
+            children: members to keep.
+            parents: sorted, the parents of these children at least.
+        """
+        index = torch.searchsorted(parents, self.parents[children])
+        if self.spread is None:
+            return Map(index, len(parents))
+        mass = self.spread[parents]
+        right, even = self.keep + float(mass[0]), bool((self.spread == self.spread[0]).all())
+        if even:
+            stray = (1 - right) / (len(parents) - 1)
+            return Map(index, len(parents), right - stray, torch.full_like(mass, stray))
+        return Map(index, len(parents), self.keep, mass / mass.sum() * (1 - self.keep))
+
 
 def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
     """The map of a level edge: the right parent with probability ``xi``, every other one with (1-xi)/(N-1).

@@ -1,7 +1,7 @@
 """A tree of any depth over the words."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -61,3 +61,8 @@ class Tree(Hierarchy):
         maps.append(Map(torch.zeros(maps[-1].num_parents, dtype=torch.int64), 1))
         super().__init__(maps, speed)
         self.fingerprint = fingerprint
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        words, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+        return [cls([words]), cls([words], xi=0.8), cls([words, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]

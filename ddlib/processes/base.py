@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -166,6 +167,22 @@ class ForwardProcess(ExactModule, ABC):
             TypeError: the jumps of this process depend on the network, so they cannot be drawn before it runs.
         """
         raise TypeError(f"{type(self).__name__} cannot draw its jump times up front: they depend on the network")
+
+    def reduced(self, vocab_size: int) -> Self:
+        """A process of the same class and structure over at most ``vocab_size`` words, small enough to be enumerated.
+
+        ``dd.verify`` proves a large process right on it.
+
+        Raises:
+            TypeError: the class offers none.
+            ValueError: too few words for its structure.
+        """
+        raise TypeError(f"{type(self).__name__} offers no reduction to fewer words")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]  # type: ignore[call-arg] # a leaf's constructor may need nothing
 
     def check_inputs(
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,

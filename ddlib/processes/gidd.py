@@ -1,5 +1,8 @@
 """Generalised interpolating discrete diffusion."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -30,19 +33,29 @@ class GIDD(Mixing):
         self.p_uniform, self.gamma = p_uniform, gamma
         self.scale = 2**gamma * p_uniform / (1 - p_uniform) / vocab_size
 
+    def reduced(self, vocab_size: int) -> Self:
+        return type(self)(vocab_size, self.p_uniform, self.gamma)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(5, 0.0), cls(5, 0.2), cls(4, 0.5, gamma=2.0)]
+
     def mixture(self, t: Tensor) -> Mixture:
         total = self._total(t)
         return Mixture((1 - t) / total, self._c(t) / total, t / total)
 
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
         total = self._total(t)
-        survive = (1 - t) / torch.where(s < 1, 1 - s, 1.0)  # at s = t = 1 nothing is left to survive
+        survive = torch.where(s < 1, (1 - t) / torch.where(s < 1, 1 - s, 1.0), 1.0)  # in no time, even at t = 1
         word = self._c(t) - self._c(s) * survive
         return Mixture(survive * self._total(s) / total, word.clamp_min(0) / total, (t - s * survive) / total)
 
     def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
         leave = 1 / ((1 - t) * self._total(t))
         return self._c(t) / t * leave * (self.gamma / 2 + t * (1 - self.gamma)), leave
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(vocab_size={self.vocab_size}, p_uniform={self.p_uniform}, gamma={self.gamma})"
 
     def _c(self, t: Tensor) -> Tensor:
         return self.scale * (t * (1 - t)) ** (self.gamma / 2)

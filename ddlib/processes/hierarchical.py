@@ -1,6 +1,7 @@
 """WHEN x WHERE: a schedule and a hierarchy make a process."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from jaxtyping import Float64
@@ -8,12 +9,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw, draw_logits
-from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.noise import Generator, rand
 from ddlib.processes.base import ForwardProcess, interior, into, scalar, span, unchanged
 from ddlib.processes.divergence import children
 from ddlib.processes.levels import LevelChain
-from ddlib.schedules import Schedule
+from ddlib.schedules import Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
@@ -220,6 +221,16 @@ class Hierarchical(ForwardProcess):
             member = edge.parents[member] if plain else edge.sample(member, rand(x.shape, generator, x.device))
             result = torch.where(level == i, member + self.hierarchy.offsets[i], result)
         return result
+
+    def reduced(self, vocab_size: int) -> Self:
+        """The same schedule over ``hierarchy.reduced``. A subclass that holds more must override it."""
+        other = type(self).__new__(type(self))
+        Hierarchical.__init__(other, self.hierarchy.reduced(vocab_size), self.schedule)
+        return other
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(tree, Linear()) for tree in (*Flat.examples(), *Tree.examples())]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r})"

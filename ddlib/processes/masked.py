@@ -1,8 +1,11 @@
 """Masked diffusion."""
 
+from collections.abc import Sequence
+from typing import Self
+
 from ddlib.hierarchies import Flat
 from ddlib.processes.hierarchical import Hierarchical
-from ddlib.schedules import Schedule
+from ddlib.schedules import Geometric, Linear, Schedule
 
 
 class Masked(Hierarchical):
@@ -17,3 +20,7 @@ class Masked(Hierarchical):
 
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:
         super().__init__(Flat(vocab_size), schedule)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(5, Linear()), cls(4, Geometric())]

@@ -1,5 +1,8 @@
 """Any constant generator on a clock."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -7,7 +10,7 @@ from torch.nn.functional import one_hot
 from ddlib.checks import require
 from ddlib.processes.base import ForwardProcess, each_time, interior, scalar, span
 from ddlib.processes.generator import Generator
-from ddlib.schedules import Schedule
+from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
@@ -53,6 +56,11 @@ class RateMatrix(ForwardProcess):
         self.register_buffer("matrix", off_diagonal - torch.diag(off_diagonal.sum(1)))
 
     matrix: Tensor
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
+        return [cls(ring - 1.5 * torch.eye(4), Linear()), cls(ring - 1.5 * torch.eye(4), Cosine(), vocab_size=3)]
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)

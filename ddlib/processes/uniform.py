@@ -1,10 +1,13 @@
 """Uniform noise."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from ddlib.processes.mixing import Mixing, Mixture
-from ddlib.schedules import Schedule
+from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 
 
 class Uniform(Mixing):
@@ -25,6 +28,13 @@ class Uniform(Mixing):
         schedule.check()
         super().__init__(vocab_size, masked=False, uniform=True)
         self.schedule = schedule
+
+    def reduced(self, vocab_size: int) -> Self:
+        return type(self)(vocab_size, self.schedule)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(2, Cosine()), cls(5, Linear()), cls(4, Geometric())]
 
     def mixture(self, t: Tensor) -> Mixture:
         return self._after(self.schedule.hazard(t))

@@ -1,9 +1,9 @@
 """The contract of a sampler: from noise to words."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -78,6 +78,11 @@ class Sampler(ABC):
         scores = run.sharpen(posterior_logits(process, run.predict(z, t), z, t))
         u = rand(z.shape, run.generator, z.device)
         return draw_logits(scores.flatten(0, 1), u.flatten()).view_as(z)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"

@@ -1,8 +1,9 @@
 """The contract of a schedule: when a token jumps."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import sympy
 import torch
@@ -77,6 +78,11 @@ class Schedule(ABC):
     def expression(self) -> sympy.Expr:
         """``alpha`` as a sympy expression in the symbol ``t`` (real, positive)."""
         return sympy.sympify(self.alpha(TIME, xp=sympy))
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
 
     def check(self) -> None:
         """Raises ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and 0 at t = 1."""

@@ -1,6 +1,7 @@
 """Powers of the linear clock."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class Polynomial(Schedule):
 
     def __init__(self, power: float) -> None:
         self.power = check_number("power", power, 1e-3, 1e3, "in [0.001, 1000]")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.5), cls(3.0)]
 
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         return (1 - t) ** self.power

@@ -3,7 +3,7 @@
 import ast
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import mpmath
 import sympy
@@ -160,6 +160,10 @@ class Symbolic(Schedule):
         self._rate = _compile(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
         self._end, self._late = _tail(self._expression) or (0.0, [0.0, 1.0])
         self.check()
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls("(1 - t)**2 * exp(-t)"), cls("1 - sin(pi*t/2)"), cls("(1 - t) / (1 + 3*t)")]
 
     def expression(self) -> sympy.Expr:
         return self._expression

@@ -1,1 +1,8 @@
-"""What a plug-in's own tests need: hypothesis strategies and a dense oracle (``pip install ddlib[testing]``)."""
+"""What a plug-in's own tests need: contract kits, a dense oracle, and hypothesis strategies.
+
+The strategies need ``pip install ddlib[testing]``.
+"""
+
+from ddlib.testing.contracts import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
+
+__all__ = ["check_hierarchy", "check_process", "check_registered", "check_sampler", "check_schedule"]

@@ -1,0 +1,91 @@
+"""The words, states, laws and times at which processes are asked."""
+
+import math
+
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from ddlib.processes import ForwardProcess
+from ddlib.verification.claim import Comparison
+from ddlib.verification.oracle import states
+
+FALSE_ALARM = 1e-6
+"""Chance that a check of draws refuses a right object; the draws are seeded, so a verdict does not change."""
+
+
+def words(process: ForwardProcess) -> Tensor:
+    """All words, (1, V)."""
+    return torch.arange(process.vocab_size)[None]
+
+
+def at(t: float, rows: int = 1) -> Tensor:
+    """``t`` as a float64 tensor (rows,)."""
+    return torch.full((rows,), t, dtype=torch.float64)
+
+
+def marginals(process: ForwardProcess, t: float) -> Tensor:
+    """q_t(z|x) for every word and state, (V, S)."""
+    return process.marginal(words(process), at(t))[0]
+
+
+def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2.0) -> Tensor:
+    """Log-laws of words, (1, rows, V), each row another; seed 0 is the uniform law."""
+    generator = torch.Generator().manual_seed(int(seed))
+    size = 0.0 if seed == 0 else scale
+    noise = torch.randn(1, rows, process.vocab_size, generator=generator, dtype=torch.float64)
+    return (size * noise).log_softmax(-1)
+
+
+def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
+    """Laws of words, (1, rows, V)."""
+    return logits(process, seed, rows).exp()
+
+
+def pairs(process: ForwardProcess, t: float) -> tuple[Tensor, Tensor, Tensor]:
+    """All words x and the states z they can become at ``t``, each (N, 1), and the times (N,)."""
+    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
+    z = states(process)[0].repeat(process.vocab_size)[:, None]
+    possible = (process.likelihood(z, x, at(t, len(x))) > 0)[:, 0]
+    return x[possible], z[possible], at(t, int(possible.sum()))
+
+
+def exact_ends(process: ForwardProcess) -> bool:
+    """Whether the process starts at the data and ends in its limit: always, unless it has a clock that says no."""
+    return bool(getattr(getattr(process, "schedule", None), "exact_ends", True))
+
+
+def remembers(process: ForwardProcess) -> str:
+    """Why z_1 may depend on the word; empty where it must not."""
+    if not exact_ends(process):
+        return "the clock does not reach 0; prior_kl is part of the bound"
+    q = process.rate_matrix(0.5)
+    classes = process.num_states - int(torch.linalg.matrix_rank(q / q.abs().max().clamp_min(1e-300)))
+    return "" if classes == 1 else f"the chain has {classes} closed classes; prior_kl is part of the bound"
+
+
+def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Tensor, draws: int) -> Comparison:
+    """Counts against the law they are drawn from, cell by cell, by exact binomial quantiles.
+
+    The bounds are Bonferroni's over the cells: a right law is refused with probability ``FALSE_ALARM`` at most.
+    """
+    chance = chance.to(torch.float64).clamp(0, 1)
+    tail = FALSE_ALARM / 2 / max(1, chance.numel())
+    expected = chance * draws
+    low = torch.as_tensor(binom.ppf(tail, draws, chance.numpy()), dtype=torch.float64)
+    high = torch.as_tensor(binom.isf(tail, draws, chance.numpy()), dtype=torch.float64)
+    counts = counts.to(torch.float64)
+    allowed = torch.where(counts > expected, high - expected, expected - low).clamp_min(0.5)
+    return Comparison(f"{quantity}, times out of {draws}", axes, counts, expected, allowed)
+
+
+def tally(outcomes: Tensor, size: int) -> Tensor:
+    """How often each of ``size`` outcomes came up in every column of ``outcomes`` (draws, columns)."""
+    columns = outcomes.shape[1]
+    flat = outcomes + size * torch.arange(columns)
+    return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
+
+
+def draws(process: ForwardProcess, full: bool = False) -> int:
+    """How many draws a state gets: as many as small state spaces allow."""
+    return math.ceil(min(20_000, 200_000 / process.num_states)) * (4 if full else 1)

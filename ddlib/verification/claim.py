@@ -1,0 +1,171 @@
+"""How a claim is asked, compared and, where it fails, shrunk."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlib.verification.report import Check, Counterexample
+
+Point = Mapping[str, float | int]
+"""Where a claim is asked: times by name, and ``law``, the seed of a word law (0 is uniform)."""
+
+
+class Comparison(NamedTuple):
+    """Numbers that a claim says are equal."""
+
+    quantity: str
+    axes: tuple[str, ...]
+    """What the indices of the tensors are called."""
+    got: Tensor
+    expected: Tensor
+    allowed: Tensor | float
+    """The largest difference that rounding, quadrature or chance explains."""
+    labels: Mapping[str, Tensor] = {}
+    """For tensors over a list of cases: what each case is; read at the first index."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that holds for every right object of a kind."""
+
+    room: str
+    name: str
+    proves: str
+    tolerance: str
+    ask: Callable[[Any, Point], Iterable[Comparison]]
+    points: Sequence[Point] = ({},)
+    more: Sequence[Point] = field(default=())
+    """Points asked besides at level "full"."""
+    applies: Callable[[Any], str] = lambda subject: ""
+    """Why the claim does not apply to an object; empty where it does."""
+
+    def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
+        """Asks at every point; where the claim fails, looks for a simpler point and a smaller object."""
+        reason = self.applies(subject)
+        if reason:
+            return Check(self.room, self.name, self.proves, self.tolerance, None, note=reason)
+        worst, worst_at, compared = 0.0, "", 0
+        for point in [*self.points, *(self.more if full else ())]:
+            outcome = _ask(self.ask, subject, point)
+            compared += outcome.compared
+            if outcome.counterexample is not None:
+                return self._failed(_shrink(self.ask, subject, point, outcome, smaller), compared)
+            if outcome.worst > worst:
+                worst, worst_at = outcome.worst, outcome.worst_at
+        if compared == 0:
+            note = "none of the points asked has a case"
+            return Check(self.room, self.name, self.proves, self.tolerance, None, note=note)
+        return Check(self.room, self.name, self.proves, self.tolerance, True, compared, worst, worst_at)
+
+    def _failed(self, outcome: "_Outcome", compared: int) -> Check:
+        return Check(
+            self.room, self.name, self.proves, self.tolerance, False, compared, outcome.worst, outcome.worst_at,
+            outcome.counterexample, outcome.error,
+        )  # fmt: skip
+
+
+class _Outcome(NamedTuple):
+    worst: float
+    worst_at: str
+    compared: int
+    counterexample: Counterexample | None
+    error: str = ""
+
+
+def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
+    worst, worst_at, compared = 0.0, "", 0
+    try:
+        for comparison in ask(subject, point):
+            share, first = _shares(comparison)
+            compared += share.numel()
+            if first is not None:
+                found = _counterexample(subject, point, comparison, first)
+                return _Outcome(float(share.max()), "", compared, found)
+            if share.numel() and float(share.max()) > worst:
+                worst = float(share.max())
+                place = _place(point, comparison, _index(int(share.argmax()), share.shape))
+                worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
+    except Exception as error:  # a process that cannot answer is refuted, whatever it raised
+        nan = float("nan")
+        found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, float("inf"))
+        return _Outcome(float("inf"), "", compared, found, f"raised {type(error).__name__}: {error}")
+    return _Outcome(worst, worst_at, compared, None)
+
+
+def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
+    """Errors as shares of what is allowed, and the first index at which they exceed it."""
+    got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
+    if got.shape != expected.shape:
+        raise ValueError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
+    allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand_as(got)
+    error = torch.where(got == expected, 0.0, (got - expected).abs())  # infinities may be equal
+    fails = ~(error <= allowed)
+    share = torch.where(error == 0, 0.0, error / allowed).nan_to_num(torch.inf, posinf=torch.inf)
+    return share, tuple(int(i) for i in fails.nonzero()[0]) if bool(fails.any()) else None
+
+
+def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), tuple(shape)))
+
+
+def _place(point: Point, comparison: Comparison, index: tuple[int, ...]) -> dict[str, float | int]:
+    place = dict(point)
+    if comparison.labels:
+        place |= {name: values[index[0]].item() for name, values in comparison.labels.items()}
+    return place | {axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis}
+
+
+def _counterexample(subject: Any, point: Point, comparison: Comparison, index: tuple[int, ...]) -> Counterexample:
+    allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand(comparison.got.shape)
+    return Counterexample(
+        repr(subject),
+        _place(point, comparison, index),
+        comparison.quantity,
+        float(comparison.expected[index]),
+        float(comparison.got[index]),
+        float(allowed[index]),
+    )
+
+
+def _shrink(
+    ask: Callable[[Any, Point], Iterable[Comparison]],
+    subject: Any,
+    point: Point,
+    outcome: _Outcome,
+    smaller: Callable[[], Iterator[Any]],
+) -> _Outcome:
+    """The same failure on the smallest object of its kind and at the roundest times and simplest law."""
+    for candidate in smaller():
+        attempt = _ask(ask, candidate, point)
+        if attempt.counterexample is not None and not attempt.error:
+            subject, outcome = candidate, attempt
+            break
+    for name in ("law", "s", "u", "t"):
+        for value in _simpler(point[name]) if name in point else ():
+            rounder = {**point, name: value}
+            attempt = _ask(ask, subject, rounder)
+            if attempt.counterexample is not None and attempt.error == outcome.error and _ordered(rounder):
+                point, outcome = rounder, attempt
+                break
+    return outcome
+
+
+def _simpler(value: float | int) -> Iterator[float | int]:
+    """Smaller seeds; rounder times strictly inside (0, 1). The ends of time are as simple as it gets."""
+    if isinstance(value, int):
+        yield from range(value)
+    elif 0 < value < 1:
+        for candidate in (0.5, 0.25, 0.75, 0.1, 0.9, *(round(value, digits) for digits in range(2, 6))):
+            if candidate == value:
+                return
+            if 0 < candidate < 1:
+                yield candidate
+
+
+def _ordered(point: Point) -> bool:
+    times = [point[name] for name in ("s", "u", "t") if name in point]
+    return all(early < late for early, late in pairwise(times))

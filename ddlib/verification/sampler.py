@@ -1,0 +1,127 @@
+"""What holds for every sampler that is given the exact denoiser of a known text."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlib.noise import Generator, KeyedGenerator
+from ddlib.presets import hdlm_levels
+from ddlib.processes import ForwardProcess, Masked, Uniform
+from ddlib.samplers import Sampler, sample
+from ddlib.schedules import Cosine, Linear
+from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.claim import Claim, Comparison, Point
+from ddlib.verification.oracle import exact_cavity
+
+WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
+PAIR = torch.tensor(
+    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
+    dtype=torch.float64,
+)
+_STEPS, _DRAWS = 48, 4000
+
+
+class Run(NamedTuple):
+    """A sampler and a process that it is to run backwards."""
+
+    sampler: Sampler
+    process: ForwardProcess
+
+    def draw(self, law: Tensor, rows: int, generator: Generator, steps: int = _STEPS, **options: object) -> Tensor:
+        """Texts drawn with the exact denoiser of the joint ``law``, (rows, L)."""
+        denoiser = exact_cavity(self.process, law)
+        shape = (rows, law.ndim)
+        return sample(self.process, denoiser, shape, self.sampler, steps, generator=generator, **options)  # type: ignore[arg-type]
+
+
+def runs(sampler: Sampler) -> list[Run]:
+    """The sampler on one process of every kind that it serves.
+
+    Raises:
+        ValueError: it serves none of them.
+    """
+    processes = (
+        Masked(4, Cosine()),
+        hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
+        Uniform(4, Linear()),
+    )
+    served = [Run(sampler, process) for process in processes if _serves(sampler, process)]
+    if not served:
+        raise ValueError(f"{sampler!r} raises TypeError for masked, hierarchical and uniform processes alike")
+    return served
+
+
+def _serves(sampler: Sampler, process: ForwardProcess) -> bool:
+    try:
+        Run(sampler, process).draw(WORD, 1, torch.Generator().manual_seed(0), 2)
+    except TypeError:
+        return False
+    except Exception:  # it does serve it, badly: the claims will say how
+        return True
+    return True
+
+
+def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
+    tokens = run.draw(WORD, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
+    inside = tokens.clamp(0, 3)
+    yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
+    yield frequencies("draws of a word", ("position", "x"), tally(tokens, 4), WORD[None], _DRAWS)
+
+
+def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
+    # rates may grow without limit near the data, so that is where the steps are
+    grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
+    tokens = run.draw(PAIR, _DRAWS, torch.Generator().manual_seed(2), times=grid)
+    counts = tally((4 * tokens[:, :1] + tokens[:, 1:]), 16).view(4, 4)
+    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, PAIR, _DRAWS)
+
+
+def _prompts(run: Run, point: Point) -> Iterator[Comparison]:
+    tokens = run.draw(PAIR, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([1]))
+    yield Comparison("the prompt", ("example",), tokens[:, 0], torch.ones(_DRAWS, dtype=torch.int64), 0.0)
+    evidence = run.process.word_likelihood(torch.arange(4)[None], torch.tensor([0.5], dtype=torch.float64))[0]
+    if not torch.equal(evidence > 0, torch.eye(4) > 0):
+        return  # a word is no certain evidence in this process, so that the prompt is believed only as t runs to 0
+    law = PAIR[1] / PAIR[1].sum()
+    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], 4), law[None], _DRAWS)
+
+
+def _calls(run: Run, point: Point) -> Iterator[Comparison]:
+    steps, calls = int(point["steps"]), count()
+    exact = exact_cavity(run.process, PAIR)
+
+    def counted(z: Tensor, t: Tensor) -> Tensor:
+        next(calls)
+        return exact(z, t)
+
+    tokens = sample(run.process, counted, (16, 2), run.sampler, steps, generator=torch.Generator().manual_seed(4))
+    used = torch.tensor(next(calls))
+    yield Comparison("network calls, at most one a step and one at the end", (), used, used.clamp_max(steps + 1), 0.0)
+    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, 3), 0.0)
+
+
+def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
+    def keyed(rows: slice) -> Tensor:
+        index = torch.arange(4)[rows]
+        return run.draw(PAIR, len(index), KeyedGenerator(seed=1, step=2, index=index), 8)
+
+    whole = keyed(slice(0, 4))
+    yield Comparison("words drawn again", ("example", "position"), keyed(slice(0, 4)), whole, 0.0)
+    parts = torch.cat([keyed(slice(0, 1)), keyed(slice(1, 4))])
+    yield Comparison("words of an example in another batch", ("example", "position"), parts, whole, 0.0)
+
+
+CLAIMS = (
+    Claim("sampler", "one word", "a word follows its law", "binomial bounds, false alarm 1e-6", _one_word,
+          ({"steps": _STEPS},), ({"steps": 200},)),
+    Claim("sampler", "two words", "two dependent words follow their joint law", "binomial bounds, false alarm 1e-6",
+          _two_words, ({"steps": 100},), ({"steps": 400},)),
+    Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
+          _prompts),
+    Claim("sampler", "network calls", "no more than one a step, and words even after one step", "exactly", _calls,
+          ({"steps": 1}, {"steps": 5})),
+    Claim("sampler", "keyed noise", "the same noise draws the same words, in any batch", "exactly", _repeats),
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""``dd.verify``: a process, schedule, hierarchy or sampler, proved right or refuted."""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ddlib.checks import require
+from ddlib.hierarchies import Hierarchy
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Sampler
+from ddlib.schedules import Schedule
+from ddlib.verification import draws, hierarchy, numerics, objective, process, reverse, sampler, schedule
+from ddlib.verification.claim import Claim
+from ddlib.verification.report import Check, Report
+
+LARGE = 50
+"""Vocabularies beyond this are verified on a reduction."""
+DENSE = 160
+"""State spaces up to this are verified as they are where there is no reduction."""
+_REDUCED = 24
+
+_PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS)
+
+
+@torch.no_grad()
+def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler, level: str = "quick") -> Report:
+    """Proves a process right, or refutes it with the smallest counterexample found.
+
+    A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
+    marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
+    their laws, that float32 suffices. Schedules, hierarchies and samplers may be verified on their own.
+
+    A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so.
+    Draws are seeded: a verdict does not change from run to run.
+
+    Args:
+        subject: the object; not modified.
+        level: "quick" (a few seconds) or "full" (more points, longer integrals).
+
+    Raises:
+        TypeError: another kind of object, or a large process that offers no reduction.
+        ValueError: unknown level.
+
+    Example:
+        >>> import ddlib as dd
+        >>> dd.verify(dd.schedules.Linear()).ok
+        True
+    """
+    require(level in ("quick", "full"), f"level is {level!r}, must be 'quick' or 'full'")
+    for kind, run in _KINDS.items():
+        if isinstance(subject, kind):
+            start = time.perf_counter()
+            with _one_thread():
+                checks, note = run(subject, level == "full")
+            return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
+    raise TypeError(f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tensors are small: on a busy machine a second thread costs more than it brings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ask(claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]]) -> list[Check]:
+    return [claim.check(subject, full, smaller) for claim in claims if claim.points or full]
+
+
+def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    subject, note = _small_enough(given)
+    subject = copy.deepcopy(subject).to("cpu")
+    parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
+        (Schedule, getattr(subject, "schedule", None), schedule.CLAIMS),
+        (Hierarchy, getattr(subject, "hierarchy", None), hierarchy.CLAIMS),
+    )
+    checks = []
+    for kind, part, claims in parts:
+        if isinstance(part, kind):
+            checks += _ask(claims, part, full, lambda: iter(()))
+    checks += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+    return checks, note
+
+
+def _small_enough(given: ForwardProcess) -> tuple[ForwardProcess, str]:
+    if given.vocab_size <= LARGE:
+        return given, ""
+    try:
+        reduced = given.reduced(_REDUCED)
+    except TypeError as error:
+        if given.num_states <= DENSE:
+            return given, ""
+        raise TypeError(f"{given!r} is too large to enumerate, give it reduced(vocab_size): {error}") from error
+    if type(reduced) is not type(given):
+        raise TypeError(f"{type(given).__name__}.reduced gives a {type(reduced).__name__}, must give its own kind")
+    return reduced, f"verified on its reduction {reduced!r}"
+
+
+def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
+    """Smaller processes of its kind, smallest first."""
+    for size in range(1, min(subject.vocab_size, 8)):
+        try:
+            yield subject.reduced(size)
+        except (TypeError, ValueError):
+            continue
+
+
+def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
+    return _ask(schedule.CLAIMS, subject, full, lambda: iter(())), ""
+
+
+def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
+    large = given.vocab_size > LARGE
+    subject = given.reduced(_REDUCED) if large else given
+    note = f"verified on its reduction {subject!r}" if large else ""
+    return _ask(hierarchy.CLAIMS, subject, full, lambda: iter(())), note
+
+
+def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
+    served = sampler.runs(subject)
+    names = ", ".join(type(run.process).__name__ for run in served)
+    return [c for run in served for c in _ask(sampler.CLAIMS, run, full, lambda: iter(()))], f"run on {names}"
+
+
+_KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
+    ForwardProcess: _process,
+    Schedule: _schedule,
+    Hierarchy: _hierarchy,
+    Sampler: _sampler,
+}

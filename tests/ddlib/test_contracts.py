@@ -1,0 +1,45 @@
+"""Every registered class is tested by being registered: its examples go through every check of its kind."""
+
+import pytest
+
+import ddlib as dd
+from ddlib.registry import GROUPS, available
+from ddlib.testing import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
+
+REGISTERED = [(kind, name) for kind in GROUPS for name in available(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), REGISTERED, ids=str)
+def test_a_registered_class_is_right(kind, name):
+    reports = check_registered(kind, name)
+    assert reports and all(report.ok for report in reports)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), REGISTERED, ids=str)
+def test_a_registered_class_is_right_at_full_level(kind, name):
+    check_registered(kind, name, "full")
+
+
+def test_kits_take_their_own_kind_and_return_the_report():
+    objects = {
+        check_schedule: dd.schedules.Cosine(),
+        check_hierarchy: dd.hierarchies.Flat(3),
+        check_process: dd.presets.mdlm(3),
+        check_sampler: dd.samplers.Ancestral(),
+    }
+    for kit, own in objects.items():
+        assert kit(own).ok
+        for other in objects.values():
+            if other is not own:
+                with pytest.raises(TypeError, match="must be a"):
+                    kit(other)
+
+
+def test_a_kit_raises_with_the_counterexample():
+    class Rising(dd.schedules.Schedule):
+        def alpha(self, t, xp=None):
+            return t
+
+    with pytest.raises(AssertionError, match=r"alpha\(t\) at t = 0: expected 1, got 0"):
+        check_schedule(Rising())
