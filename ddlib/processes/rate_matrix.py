@@ -33,7 +33,9 @@ class RateMatrix(ForwardProcess):
     def __init__(self, matrix: Tensor, schedule: Schedule, vocab_size: int | None = None) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        matrix = torch.as_tensor(matrix, dtype=torch.float64)
+        matrix = torch.as_tensor(matrix)
+        rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+        matrix = matrix.to(torch.float64)
         require(
             matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.numel() > 0,
             f"matrix has shape {tuple(matrix.shape)}, must be square (S, S) and not empty",
@@ -46,7 +48,7 @@ class RateMatrix(ForwardProcess):
         excess = matrix.sum(1)
         worst = int(excess.abs().argmax())
         require(
-            abs(float(excess[worst])) <= 1e-9 * scale * len(matrix),
+            abs(float(excess[worst])) <= max(1e-9, rounding) * scale * len(matrix),
             f"matrix row {worst} sums to {float(excess[worst])}, must sum to 0",
         )
         schedule.check()

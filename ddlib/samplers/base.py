@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -53,6 +53,9 @@ class Sampler(ABC):
 
     The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
     """
+
+    exact_word: ClassVar[bool] = True
+    """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
 
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""

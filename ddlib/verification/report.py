@@ -21,6 +21,8 @@ class Counterexample:
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} = {value:.17g}" for name, value in self.where.items())
+        if self.allowed == float("inf"):
+            return f"no answer at {place or 'any time'}"
         return f"{self.quantity} at {place or 'any time'}: expected {self.expected:.12g}, got {self.got:.12g}"
 
 

@@ -71,6 +71,10 @@ def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies("draws of a word", ("position", "x"), tally(tokens, 4), WORD[None], _DRAWS)
 
 
+def _discretised(run: Run) -> str:
+    return "" if run.sampler.exact_word else f"{type(run.sampler).__name__} says that its steps are approximate"
+
+
 def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
     # rates may grow without limit near the data, so that is where the steps are
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
@@ -117,6 +121,8 @@ def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
 CLAIMS = (
     Claim("sampler", "one word", "a word follows its law", "binomial bounds, false alarm 1e-6", _one_word,
           ({"steps": _STEPS},), ({"steps": 200},)),
+    Claim("sampler", "few steps", "a word follows its law after one step and after three",
+          "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}), applies=_discretised),
     Claim("sampler", "two words", "two dependent words follow their joint law", "binomial bounds, false alarm 1e-6",
           _two_words, ({"steps": 100},), ({"steps": 400},)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",

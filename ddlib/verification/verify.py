@@ -77,7 +77,7 @@ def _ask(claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[]
 
 def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     subject, note = _small_enough(given)
-    subject = copy.deepcopy(subject).to("cpu")
+    subject = subject if subject.device.type == "cpu" else copy.deepcopy(subject).to("cpu")
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
         (Schedule, getattr(subject, "schedule", None), schedule.CLAIMS),
         (Hierarchy, getattr(subject, "hierarchy", None), hierarchy.CLAIMS),

@@ -1,0 +1,27 @@
+"""The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
+
+import faults_hierarchy
+import faults_objective
+import faults_process
+import faults_sampler
+import faults_schedule
+import pytest
+from planting import FAULTS
+
+import ddlib as dd
+
+MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_refuted(fault, monkeypatch):
+    report = dd.verify(fault.plant(monkeypatch))
+    assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"
+    assert all(check.counterexample is not None for check in report.failures)
+
+
+def test_at_least_forty_faults_are_planted_in_every_room():
+    assert len(FAULTS) >= 40
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {fault.plant.__module__ for fault in FAULTS} == {module.__name__ for module in MODULES}
