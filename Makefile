@@ -34,9 +34,11 @@ $(VENV)/.stamp-recipes: $(DEPS) | $(BIN)/python
 	@$(PIP) -e '.[recipes]'
 	@touch $@
 
-$(VENV)/.stamp-dev: $(DEPS) | $(BIN)/python
+$(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
 	@echo "installing ddlib[recipes,dev] into $(VENV)"
 	@$(PIP) -e '.[recipes,dev]'
+	@$(PIP) --no-deps torchtyping==0.1.5 # alone: it demands a typeguard that the others cannot have
+	@$(PIP) --no-deps -e tests/plugin_example
 	@touch $@
 
 $(VENV)/.stamp-docs: $(DEPS) | $(BIN)/python

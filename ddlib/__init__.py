@@ -4,6 +4,13 @@ A ``Schedule`` says when tokens jump, a ``Hierarchy`` says where, their product 
 training loss and every sampler follow.
 """
 
+import os
+
+if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
+    from ddlib import shapecheck
+
+    shapecheck.install("ddlib", "ddlib_models")
+
 from ddlib import hierarchies, presets, processes, registry, samplers, schedules
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
@@ -14,6 +21,7 @@ from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
 from ddlib.times import sample_times
 from ddlib.training import training_loss
+from ddlib.verification import Report, verify
 from ddlib.vocabulary import check_vocabulary
 
 __version__ = "0.1.0.dev0"
@@ -22,6 +30,7 @@ __all__ = [
     "Bound",
     "KeyedGenerator",
     "Measure",
+    "Report",
     "Tally",
     "bound",
     "cavity_logits",
@@ -40,4 +49,5 @@ __all__ = [
     "samplers",
     "schedules",
     "training_loss",
+    "verify",
 ]

@@ -1,13 +1,36 @@
-"""Names for the shapes that every room of the library speaks in.
+"""Names for the shapes that every room of the library speaks in; ``AXES`` says what each axis counts.
 
-``B`` sequences, ``L`` positions, ``V`` words, ``S`` states. States are integers: words ``0..V-1``, then each level's
-clusters in order, the mask last.
+States are integers: words ``0..V-1``, then each level's clusters in order, the mask last.
 """
 
 from collections.abc import Callable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+AXES = {
+    "B": "sequences of a batch",
+    "L": "positions of a sequence",
+    "V": "words",
+    "S": "states: words, clusters, mask",
+    "N": "rows, one draw each",
+    "K": "choices of a draw; channels of an attention head",
+    "levels": "levels of a hierarchy",
+    "children": "finer side of a map between levels",
+    "parents": "coarser side of a map between levels",
+    "num_parents": "the same, beside an argument called parents",
+    "kept": "children that a smaller map keeps",
+    "kept_parents": "parents that a smaller map keeps",
+    "m": "states of a small chain",
+    "n": "a number the function tells: of draws, of levels, of rows of a matrix",
+    "*n": "any axes in front",
+    "*batch": "any axes in front, in ddlib_models",
+    "D": "width of the backbone",
+    "C": "width of its conditioning",
+    "H": "attention heads",
+    "half": "planes that rotary angles turn, half as many as channels",
+}
+"""Every axis that an annotation of ddlib or ddlib_models names. Within one call an axis has one size."""
 
 Tokens = Int64[Tensor, "B L"]
 """Words or states, int64."""

@@ -1,5 +1,10 @@
 """Backbones for discrete diffusion: networks that map noisy states and a time to logits over words."""
 
+import os
+
+if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):
+    import ddlib  # noqa: F401  puts the checks of ddlib.shapecheck on the modules imported below
+
 from ddlib_models.dit import DiT
 
 __all__ = ["DiT"]

@@ -2,14 +2,13 @@
 
 import os
 
-from jaxtyping import config, install_import_hook
-
-if os.environ.get("JAXTYPING_DISABLE", "0") in ("", "0"):
-    _hook = install_import_hook(["ddlib", "ddlib_models"], "shapecheck.checked")
+# read when ddlib is imported, here and in every process that a test starts
+os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from jaxtyping import config
 
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 # `pytest --hypothesis-profile=explore` looks at other examples every time

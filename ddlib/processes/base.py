@@ -12,6 +12,7 @@ from ddlib.categorical import draw, draw_logits
 from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
 from ddlib.exact import ExactModule
 from ddlib.noise import Generator, rand
+from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 INTERIOR = (1e-16, 1 - 2**-53)
@@ -41,6 +42,14 @@ class ForwardProcess(ExactModule, ABC):
         super().__init__()
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
+
+    schedule: Schedule | None = None
+    """The clock, in processes that have one."""
+
+    @property
+    def exact_ends(self) -> bool:
+        """Whether the process starts at the data and ends in its limit: always, unless its clock says no."""
+        return self.schedule is None or self.schedule.exact_ends
 
     @property
     def device(self) -> torch.device:

@@ -34,6 +34,8 @@ class Hierarchical(ForwardProcess):
         ValueError: alpha not decreasing from 1 to 0.
     """
 
+    schedule: Schedule
+
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
         if not isinstance(hierarchy, Hierarchy):
             raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")

@@ -58,6 +58,7 @@ class RateMatrix(ForwardProcess):
         self.register_buffer("matrix", off_diagonal - torch.diag(off_diagonal.sum(1)))
 
     matrix: Tensor
+    schedule: Schedule
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

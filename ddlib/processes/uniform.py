@@ -20,6 +20,8 @@ class Uniform(Mixing):
         schedule: the clock alpha.
     """
 
+    schedule: Schedule
+
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")

@@ -43,21 +43,22 @@ def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
 
 
 def pairs(process: ForwardProcess, t: float) -> tuple[Tensor, Tensor, Tensor]:
-    """All words x and the states z they can become at ``t``, each (N, 1), and the times (N,)."""
-    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
-    z = states(process)[0].repeat(process.vocab_size)[:, None]
-    possible = (process.likelihood(z, x, at(t, len(x))) > 0)[:, 0]
-    return x[possible], z[possible], at(t, int(possible.sum()))
+    """All words x and the states z they can become at ``t``, each (1, N), and the time (1,)."""
+    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None]
+    z = states(process).repeat(1, process.vocab_size)
+    possible = process.likelihood(z, x, at(t))[0] > 0
+    return x[:, possible], z[:, possible], at(t)
 
 
-def exact_ends(process: ForwardProcess) -> bool:
-    """Whether the process starts at the data and ends in its limit: always, unless it has a clock that says no."""
-    return bool(getattr(getattr(process, "schedule", None), "exact_ends", True))
+def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float) -> Comparison:
+    """A comparison of answers (1, N) for the pairs."""
+    allowed = allowed[0] if isinstance(allowed, Tensor) else allowed
+    return Comparison(quantity, (), got[0], expected[0], allowed, {"x": x[0], "z": z[0]})
 
 
 def remembers(process: ForwardProcess) -> str:
     """Why z_1 may depend on the word; empty where it must not."""
-    if not exact_ends(process):
+    if not process.exact_ends:
         return "the clock does not reach 0; prior_kl is part of the bound"
     q = process.rate_matrix(0.5)
     classes = process.num_states - int(torch.linalg.matrix_rank(q / q.abs().max().clamp_min(1e-300)))

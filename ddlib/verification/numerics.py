@@ -8,21 +8,20 @@ from torch import Tensor, nn
 
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import law, logits, pairs, words
+from ddlib.verification.cases import law, logits, pairs, per_pair, words
 from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.objective import turnover
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).float().expand(len(x), 1, -1)
+    scores = logits(process, point["law"]).float().expand(*x.shape, -1)
     exact = nelbo(process, scores.double(), x, z, t)
     given = scores.clone()
     got = nelbo(process, given, x, z, t.float())
-    yield Comparison("float32 logits after the call", ("row", "L", "x"), given, scores, 0.0)
+    yield Comparison("float32 logits after the call", ("B", "pair", "x"), given, scores, 0.0)
     allowed = 1e-5 * turnover(process, x, z, t, scores.double().softmax(-1)) + 1e-4 * exact
-    cases = {"x": x[:, 0], "z": z[:, 0]}
-    yield Comparison("float32 bound", (), got[:, 0], exact[:, 0], allowed[:, 0], cases)
+    yield per_pair("float32 bound", x, z, got, exact, allowed)
     time = torch.tensor([point["t"]], dtype=torch.float32)
     single, double = (process.marginal(words(process), v)[0] for v in (time, time.double()))
     _same_dtype("marginal", single, torch.float32)
@@ -32,14 +31,13 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     for dtype in (torch.bfloat16, torch.float16):
-        scores = logits(process, point["law"]).expand(len(x), 1, -1).to(dtype).clone()
+        scores = logits(process, point["law"]).expand(*x.shape, -1).to(dtype).clone()
         before = scores.clone()
         got = nelbo(process, scores, x, z, t.float())
         _same_dtype(f"bound of {dtype} logits", got, torch.float32)
         exact = nelbo(process, scores.float(), x, z, t.float())
-        cases = {"x": x[:, 0], "z": z[:, 0]}
-        yield Comparison(f"bound of {dtype} logits", (), got[:, 0], exact[:, 0], 0.0, cases)
-        yield Comparison(f"{dtype} logits after the call", ("row", "L", "x"), scores, before, 0.0)
+        yield per_pair(f"bound of {dtype} logits", x, z, got, exact, 0.0)
+        yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
 
 
 def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

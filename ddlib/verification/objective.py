@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from ddlib.bound import reconstruction
-from ddlib.denoiser import cavity_logits
+from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import at, law, logits, marginals, pairs, words
+from ddlib.verification.cases import at, logits, marginals, pairs, per_pair, words
 from ddlib.verification.claim import Claim, Comparison, Point
-from ddlib.verification.oracle import exact_cavity, exact_posterior, logistic
+from ddlib.verification.oracle import logistic
 
 PARAMETERIZATIONS = ("cavity", "posterior")
 
 
 def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor) -> Tensor:
-    """1 + the rates at which z is left backwards in time under the truth and under the model, (N, 1).
+    """1 + the rates at which z is left backwards in time under the truth and under the model, (1, N).
 
     The bound adds and subtracts terms of this size, so it is the unit of its rounding errors.
     """
@@ -27,26 +27,24 @@ def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor
 
 def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(len(x), 1, -1)
+    scores = logits(process, point["law"]).expand(*x.shape, -1)
     for kind in PARAMETERIZATIONS:
         closed = nelbo(process, scores, x, z, t, "auto", kind)
         generic = nelbo(process, scores, x, z, t, "generic", kind)
         p = cavity_logits(process, scores, z, t, kind).softmax(-1)
         allowed = 1e-10 * turnover(process, x, z, t, p) + 1e-8 * generic
-        cases = {"x": x[:, 0], "z": z[:, 0]}
-        yield Comparison(f"bound from {kind} logits", (), closed[:, 0], generic[:, 0], allowed[:, 0], cases)
+        yield per_pair(f"bound from {kind} logits", x, z, closed, generic, allowed)
 
 
 def _weights(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     parts = [
-        process.weighted_divergence(logits(process, seed).expand(len(x), 1, -1), x, z, t) for seed in (0, point["law"])
+        process.weighted_divergence(logits(process, seed).expand(*x.shape, -1), x, z, t) for seed in (0, point["law"])
     ]
-    cases = {"x": x[:, 0], "z": z[:, 0]}
     (flat, _), (weight, divergence) = [part for part in parts if part is not None]
-    yield Comparison("weight for another law", (), weight[:, 0], flat[:, 0], 0.0, cases)
-    yield Comparison("weight >= 0", (), weight[:, 0], weight[:, 0].clamp_min(0), 0.0, cases)
-    yield Comparison("divergence >= 0", (), divergence[:, 0], divergence[:, 0].clamp_min(0), 0.0, cases)
+    yield per_pair("weight for another law", x, z, weight, flat, 0.0)
+    yield per_pair("weight >= 0", x, z, weight, weight.clamp_min(0), 0.0)
+    yield per_pair("divergence >= 0", x, z, divergence, divergence.clamp_min(0), 0.0)
 
 
 def _no_closed_form(process: ForwardProcess) -> str:
@@ -59,12 +57,11 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     truth = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
     for method in ("auto", "generic"):
         for name, scores in (("a drawn law", logits(process, point["law"])), ("the truth", truth.log().clamp_min(-60))):
-            value = nelbo(process, scores.expand(len(x), 1, -1), x, z, t, method)[:, 0]
-            cases = {"x": x[:, 0], "z": z[:, 0]}
-            yield Comparison(f"{method} bound of {name} is >= 0", (), value, value.clamp_min(0), 0.0, cases)
+            value = nelbo(process, scores.expand(*x.shape, -1), x, z, t, method)
+            yield per_pair(f"{method} bound of {name} is >= 0", x, z, value, value.clamp_min(0), 0.0)
             if name == "the truth":
-                yield Comparison(f"{method} bound of the truth", (), value, torch.zeros_like(value),
-                                 1e-9 * turnover(process, x, z, t, truth)[:, 0], cases)  # fmt: skip
+                allowed = 1e-9 * turnover(process, x, z, t, truth)
+                yield per_pair(f"{method} bound of the truth", x, z, value, torch.zeros_like(value), allowed)
 
 
 def integrated(
@@ -80,7 +77,7 @@ def integrated(
         for node, weight in zip(*(v.tolist() for v in logistic(reach, points)), strict=True):
             x, z, t = pairs(process, node)
             mass = process.likelihood(z, x, t) * nelbo(process, denoiser(z, t), x, z, t, "auto", kind)
-            total.index_add_(0, x[:, 0], weight * mass[:, 0])
+            total.index_add_(0, x[0], weight * mass[0])
         return total
 
     points = 24
@@ -113,11 +110,15 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    truth = law(process, point["law"])[0, 0]
-    entropy = -torch.xlogy(truth, truth).sum()
-    for kind, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
-        denoiser = oracle(process, truth)
-        inner, a, b, change = integrated(process, float(point["reach"]), denoiser, kind)
+    best = logits(process, point["law"])[0, 0]
+    truth, reach = best.exp(), float(point["reach"])
+    entropy = -(truth * best).sum()
+    denoisers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "cavity": lambda z, t: best.expand(*z.shape, -1),
+        "posterior": lambda z, t: posterior_logits(process, best.expand(*z.shape, -1), z, t),
+    }
+    for kind, denoiser in denoisers.items():
+        inner, a, b, change = integrated(process, reach, denoiser, kind)
         x, z, t = pairs(process, a)
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
@@ -125,25 +126,23 @@ def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         # the prior comes from uniform words, not from the text: its mismatch is the price at b
         noisy = marginals(process, b)
         mismatch = torch.xlogy(truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)).sum()
-        got = truth @ inner + left + right
-        yield Comparison(f"bound from {kind} logits", (), got, entropy + mismatch,
-                         1e-6 * (1 + entropy) + truth @ change)  # fmt: skip
+        got, allowed = truth @ inner + left + right, 1e-6 * (1 + entropy) + truth @ change
+        yield Comparison(f"bound from {kind} logits", (), got, entropy + mismatch, allowed)
 
 
 def _gradients(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
-    cases = {"x": x[:, 0], "z": z[:, 0]}
     for dtype in (torch.float32, torch.float64):
         for scale in (0.0, 1.0, 40.0):  # as flat, as usual and as sure as networks get
             for kind in PARAMETERIZATIONS:
-                scores = logits(process, 1, scale=scale).to(dtype).expand(len(x), 1, -1).clone()
+                scores = logits(process, 1, scale=scale).to(dtype).expand(*x.shape, -1).clone()
                 with torch.enable_grad():
                     scores.requires_grad_()
                     value = nelbo(process, scores, x, z, t.to(dtype), parameterization=kind)
                     (slope,) = torch.autograd.grad(value.sum(), scores)
-                finite = (value.isfinite()[:, 0] & slope.isfinite().all(-1)[:, 0]).double()
+                finite = (value.isfinite() & slope.isfinite().all(-1)).double()
                 quantity = f"finite bound and gradient, {kind} logits of scale {scale:g} in {dtype}"
-                yield Comparison(quantity, (), finite, torch.ones_like(finite), 0.0, cases)
+                yield per_pair(quantity, x, z, finite, torch.ones_like(finite), 0.0)
 
 
 _T = ({"t": 0.5, "law": 1}, {"t": 0.1, "law": 2}, {"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import at, exact_ends, law, marginals, remembers, words
+from ddlib.verification.cases import at, law, marginals, remembers, words
 from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.oracle import integrate_forward, states
 
@@ -58,7 +58,7 @@ def _digits(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
     start = marginals(process, 0.0)
-    if exact_ends(process):
+    if process.exact_ends:
         data = torch.eye(process.vocab_size, process.num_states, dtype=torch.float64)
         yield Comparison("q_0(z|x)", ("x", "z"), start, data, 1e-9)
     yield Comparison("q_t(z|x)", ("x", "z"), marginals(process, t), start @ process.transition(0.0, t), 1e-10)

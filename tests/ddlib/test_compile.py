@@ -1,11 +1,21 @@
-"""Noising and loss compile to one graph, without the shape checks that tests put on every call."""
+"""Noising and loss compile to one graph, also with shape checks on every call, which compiled code leaves out."""
 
+import inspect
 import os
 import subprocess
 import sys
 
+import jaxtyping
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib import shapecheck
+from ddlib.shapecheck import checked
+
 SCRIPT = """
-import torch, ddlib as dd
+import sys, torch, ddlib as dd
 torch.manual_seed(0)
 parents = [0, 0, 1, 1, 2]
 for process in (
@@ -19,11 +29,68 @@ for process in (
     assert torch.equal(compiled(logits), loss(logits))
     noised = torch.compile(lambda x, t: process.sample(x, t), fullgraph=True, backend="eager")(x, t)
     assert noised.max() < process.num_states
-print("compiled")
+print("compiled", "beartype" in sys.modules)
 """
 
 
-def test_loss_and_noising_compile_to_one_graph():
-    environment = {**os.environ, "JAXTYPING_DISABLE": "1"}
+@pytest.mark.parametrize("checks", ["0", "1"])
+def test_loss_and_noising_compile_to_one_graph(checks):
+    environment = {**os.environ, "DDLIB_SHAPECHECK": checks}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "compiled", done.stderr[-2000:]
+    assert done.stdout.strip() == f"compiled {checks == '1'}", done.stderr[-2000:]
+
+
+@checked
+def inner(x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
+    return x.sum(-1)
+
+
+@checked
+def outer(x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
+    return inner(x) + inner(x.sin())
+
+
+@checked
+def interrupted(x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
+    y = inner(x)
+    torch._dynamo.graph_break()
+    return y + inner(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # in inductor itself
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_code_is_one_graph_and_is_not_checked(backend):
+    torch.compiler.reset()
+    compiled = torch.compile(outer, fullgraph=True, backend=backend)
+    for size in (2, 3, 4):  # from the second on, sizes are symbols
+        x = torch.randn(size, size + 1)
+        torch.testing.assert_close(compiled(x), outer(x))
+    compiled(torch.ones(2, 3, 4))
+    with pytest.raises(TypeError):
+        outer(torch.ones(2, 3, 4))
+
+
+def test_a_graph_break_brings_no_false_errors():
+    torch.compiler.reset()
+    compiled = torch.compile(interrupted, backend="eager")
+    for size in (2, 3, 4):
+        x = torch.randn(size, size + 1)
+        torch.testing.assert_close(compiled(x), interrupted(x))
+
+
+def test_checks_inside_compiled_code_would_fail():
+    """Why they are left out: when this test fails, torch has learnt to trace them."""
+    torch.compiler.reset()
+    jaxtyped = jaxtyping.jaxtyped(inspect.unwrap(inner), typechecker=shapecheck._typechecker())
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(jaxtyped, fullgraph=True, backend="eager")(torch.ones(2, 3))
+
+
+def test_an_exported_program_is_not_checked():
+    class Module(torch.nn.Module):
+        @checked
+        def forward(self, x: Float[Tensor, "B L"]) -> Float[Tensor, "B"]:
+            return outer(x)
+
+    program = torch.export.export(Module(), (torch.ones(2, 3),), strict=True)
+    assert {node.op for node in program.graph.nodes} == {"placeholder", "call_function", "output"}

@@ -6,6 +6,7 @@ import ddlib as dd
 from ddlib.registry import GROUPS, available
 from ddlib.testing import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
 
+pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in GROUPS for name in available(kind)]
 
 
@@ -26,7 +27,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_schedule: dd.schedules.Cosine(),
         check_hierarchy: dd.hierarchies.Flat(3),
         check_process: dd.presets.mdlm(3),
-        check_sampler: dd.samplers.Ancestral(),
+        check_sampler: dd.samplers.FirstHitting(),
     }
     for kit, own in objects.items():
         assert kit(own).ok

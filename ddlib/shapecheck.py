@@ -1,0 +1,288 @@
+"""Shapes and types checked at every call: jaxtyping and beartype, off unless asked for, never in compiled code.
+
+``DDLIB_SHAPECHECK=1`` in the environment checks every function of ddlib and ddlib_models. ``checked`` checks one
+function or class, ``install`` a package of your own. Annotations are jaxtyping's, torchtyping's, or both in one
+signature.
+"""
+
+import ast
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, FunctionType, ModuleType
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
+
+import torch
+from jaxtyping import AbstractDtype, Shaped, jaxtyped
+from torch import Tensor
+
+T = TypeVar("T")
+
+_MARK = "__ddlib_checked__"
+
+
+def checked(target: T) -> T:
+    """Checks annotated arguments and results at every call; of a class, those of its own methods.
+
+    Axes that share a name share a size within one call. Compiled code runs the function as it was written. Of a list
+    one item per call is looked at, beartype's way. A string annotation may name what its module has at the first call.
+
+    Args:
+        target: a function, a class (changed in place), or a classmethod, staticmethod or property.
+
+    Raises:
+        TypeError: ``target`` is something else, or has a torchtyping annotation that cannot be checked.
+        ModuleNotFoundError: beartype is not installed.
+        NameError: at the first call, a string annotation that still cannot be evaluated.
+    """
+    if isinstance(target, type):
+        for name, member in list(vars(target).items()):
+            # __new__ stays: of a NamedTuple it is generated, and torch.compile knows it by sight
+            if name != "__new__" and isinstance(member, FunctionType | classmethod | staticmethod | property):
+                setattr(target, name, checked(member))
+        return target
+    if isinstance(target, classmethod | staticmethod):
+        return cast(T, type(target)(checked(target.__func__)))
+    if isinstance(target, property):
+        parts: list[Any] = [target.fget, target.fset, target.fdel]
+        fget, fset, fdel = (part and checked(part) for part in parts)
+        return cast(T, property(fget, fset, fdel, target.__doc__))
+    if not isinstance(target, FunctionType):
+        raise TypeError(f"checked got {target!r}, must be a function or a class")
+    if not target.__annotations__ or hasattr(target, _MARK):
+        return cast(T, target)
+    return cast(T, _checked_function(target))
+
+
+def _checked_function(function: FunctionType) -> Callable[..., Any]:
+    strict: Callable[..., Any] | None
+    try:
+        strict = _strict(function)
+    except NameError:
+        strict = None  # a string that names what is defined further down, its own class for one
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal strict
+        # torch.compile traces this test as a constant and never sees the checks, which it would get wrong
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        if strict is None:
+            strict = _strict(function)
+        return strict(*args, **kwargs)
+
+    vars(wrapper)[_MARK] = True
+    return wrapper
+
+
+def _strict(function: FunctionType) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=_hint(function, p.name, p.annotation)) for p in signature.parameters.values()]
+    result = _hint(function, "return", signature.return_annotation)
+
+    @functools.wraps(function)
+    def translated(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    vars(translated)["__signature__"] = signature.replace(parameters=parameters, return_annotation=result)
+    return jaxtyped(translated, typechecker=_typechecker())
+
+
+@functools.cache
+def _typechecker() -> Callable[..., Any]:
+    try:
+        from beartype import BeartypeConf, beartype
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("checking shapes and types needs beartype: pip install beartype") from error
+    return beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
+
+
+def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
+    """The annotation as jaxtyping and beartype read it: strings evaluated, torchtyping translated."""
+    if annotation is inspect.Parameter.empty:
+        return annotation
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    where = f"{function.__module__}.{function.__qualname__}, annotation of {name!r}"
+    try:
+        hint = typing.get_type_hints(holder, inspect.unwrap(function).__globals__, include_extras=True)["it"]
+    except Exception as reason:  # whatever evaluating a stranger's string raises
+        raise NameError(f"{where}: {reason}") from reason
+    try:
+        return _translated(hint)
+    except TypeError as reason:
+        raise TypeError(f"{where}: {reason}") from None
+
+
+# torchtyping. Its own checks broke when named tensors left torch (2.13), but ``TensorType["B", 3, float]`` still is
+# ``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail, DtypeDetail)}]``: read here, never imported.
+
+
+def _translated(hint: Any) -> Any:
+    """``hint`` with each torchtyping annotation, however deep, replaced by its jaxtyping equivalent."""
+    if hint is typing.Self:
+        return Any  # a method is decorated before its class is there
+    if typing.get_origin(hint) is Annotated:
+        for extra in hint.__metadata__:
+            if isinstance(extra, dict) and "__torchtyping__" in extra:
+                return _tensor(hint.__origin__, extra["details"])
+        return Annotated[_translated(hint.__origin__), *hint.__metadata__]
+    arguments = typing.get_args(hint)
+    inner = tuple(map(_translated, arguments))
+    if all(new is old for new, old in zip(inner, arguments, strict=True)):
+        return hint
+    origin: Any = typing.get_origin(hint)
+    return typing.Union[inner] if origin in (typing.Union, types.UnionType) else origin[inner]  # noqa: UP007
+
+
+def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
+    """One ``TensorType[...]``; the names of torchtyping's classes tell what each detail says.
+
+    Raises:
+        TypeError: it asks for something that no shape or dtype can say.
+    """
+    dims: Sequence[Any] | None = None
+    dtypes = every = {d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+    for detail in details:
+        match type(detail).__name__:
+            case "ShapeDetail" if detail.check_names:
+                raise TypeError("is_named cannot be checked: torch 2.13 removed named tensors")
+            case "ShapeDetail":
+                dims = detail.dims
+            case "DtypeDetail":
+                dtypes = {detail.dtype}
+            case "_FloatDetail":
+                dtypes = {d for d in dtypes if d.is_floating_point}
+            case "LayoutDetail":
+                raise TypeError(f"{detail!r} cannot be checked: jaxtyping knows shapes and dtypes, not memory layouts")
+            case other:
+                raise TypeError(f"a detail of class {other} cannot be checked: only shapes and dtypes are understood")
+    kind: Any = Shaped
+    if dtypes is not every:
+        names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        kind = type(names[0] if len(names) == 1 else "Float", (AbstractDtype,), {"dtypes": names})
+    return kind[base, "..."] if dims is None else _shape(base, kind, dims)
+
+
+def _shape(base: type[Tensor], kind: Any, dims: Sequence[Any]) -> Any:
+    axes, sizes = zip(*map(_axis, dims), strict=True) if dims else ((), ())
+    if sum(axis[0] in "*." for axis in axes) > 1:
+        raise TypeError(f"{' '.join(axes)} has more than one '...', of which jaxtyping knows one per tensor")
+    twice = {i - len(dims): size for i, size in enumerate(sizes) if size}
+    if not twice:
+        return kind[base, " ".join(axes)]
+    shown = " ".join(f"{axis}={size}" if size else axis for axis, size in zip(axes, sizes, strict=True))
+    return _NamedAndSized(
+        f"{kind.__name__}[{base.__name__}, '{shown}']",
+        (),
+        {
+            "__module__": "builtins",  # left out of what errors print
+            "base": base,
+            "twice": tuple(twice),
+            "least": len(dims) - any(axis[0] in "*." for axis in axes),
+            "axes": kind[Any, " ".join([*twice.values(), *axes])],
+        },
+    )
+
+
+def _axis(dim: tuple[Any, Any]) -> tuple[str, str | None]:
+    """One axis as jaxtyping writes it, and what else it must equal if it has both a name and a size."""
+    name, size = dim
+    named = isinstance(name, str)  # otherwise None or a sentinel, both "no matter"
+    for word in (name, size):
+        if isinstance(word, str) and (word.startswith("_") or not word.isidentifier()):
+            raise TypeError(f"axis {word!r} cannot be checked: to jaxtyping only a name like 'batch' is a name")
+    if size is ...:
+        return (f"*{name}" if named else "..."), None
+    if not named:
+        return ("_" if size == -1 or isinstance(size, str) else str(size)), None
+    return name, (None if size == -1 else str(size))
+
+
+class _Seen(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class _NamedAndSized(type):
+    """Tensors with an axis like ``"a": 4``. jaxtyping's ``a=4`` forgets the name, so it is shown such an axis twice.
+
+    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``: one check, which binds
+    all names or none.
+    """
+
+    base: type[Tensor]
+    twice: tuple[int, ...]
+    least: int
+    axes: Any
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        if not isinstance(value, cls.base) or value.ndim < cls.least:
+            return False
+        return isinstance(_Seen((*(value.shape[i] for i in cls.twice), *value.shape), value.dtype), cls.axes)
+
+
+def install(*packages: str) -> None:
+    """Puts ``checked`` on every function and class of ``packages``, which must not be imported yet.
+
+    Raises:
+        RuntimeError: one of them is imported already; its functions would go unchecked.
+        ModuleNotFoundError: beartype is not installed.
+    """
+    _typechecker()
+    for name in packages:
+        # ddlib itself installs on its first line, when it is half imported
+        if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
+            raise RuntimeError(f"{name} is imported already: call shapecheck.install({name!r}) before")
+    sys.meta_path.insert(0, _Finder(packages))
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, packages: Sequence[str]) -> None:
+        self.packages = packages
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not any(f"{fullname}.".startswith(f"{package}.") for package in self.packages):
+            return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, others), None)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        # not from the bytecode cache, which holds the module without checks
+        path = self.get_filename(fullname)
+        tree = _Decorate().visit(ast.parse(self.get_data(path), path))
+        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+
+
+class _Decorate(ast.NodeTransformer):
+    """Adds ``checked`` below a function's decorators, which may hide its annotations, and above those of a class."""
+
+    # an expression, because a module run by `python -m` begins with an empty namespace
+    checked = f"__import__({__name__!r}, fromlist=['checked']).checked"
+
+    def decorate(self, node: ast.FunctionDef | ast.ClassDef, at: int) -> ast.AST:
+        decorator = ast.parse(self.checked, mode="eval").body
+        for part in ast.walk(decorator):
+            ast.copy_location(part, node)
+        node.decorator_list.insert(at, decorator)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self.decorate(node, len(node.decorator_list))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self.decorate(node, 0)

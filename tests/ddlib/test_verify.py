@@ -1,0 +1,273 @@
+"""``dd.verify``: right objects are accepted, refutations are small and readable, large processes are reduced."""
+
+import json
+import math
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.__main__ import load, main
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.testing import strategies
+from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.claim import Claim, Comparison
+
+WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+PRESETS = {
+    "mdlm": dd.presets.mdlm(6),
+    "gidd": dd.presets.gidd(6, 0.2),
+    "hdlm": dd.presets.hdlm(WORDS),
+    "hdlm-gamma-xi": dd.presets.hdlm(WORDS, gamma=2.0, xi=0.8),
+    "hdlm-slow": dd.presets.hdlm(WORDS, gamma=0.5, xi=0.9),
+    "levels": dd.presets.hdlm_levels([WORDS, ABOVE]),
+    "levels-xi-speed": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[0.8, 0.6], speed=[1.0, 2.0, 0.7]),
+}
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_verified_at_full_level(name):
+    report = dd.verify(PRESETS[name], "full")
+    assert report.ok, report
+    assert sum(check.ok is True for check in report.checks) >= 26
+
+
+@settings(max_examples=8)
+@given(strategies.processes(strategies.all_schedules()))
+def test_right_processes_are_accepted(process):
+    report = dd.verify(process)
+    assert report.ok, report
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(strategies.processes(strategies.all_schedules()))
+def test_right_processes_are_accepted_at_full_level(process):
+    report = dd.verify(process, "full")
+    assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        dd.presets.mdlm(50),
+        dd.presets.gidd(50, 0.2),
+        dd.presets.hdlm_levels([[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]),
+    ],
+    ids=repr,
+)
+def test_quick_is_under_five_seconds_for_fifty_words(process):
+    start = time.process_time()
+    assert dd.verify(process).ok
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("process", "clusters"),
+    [(dd.presets.mdlm(50_257), ""), (dd.presets.hdlm([i % 64 for i in range(50_257)], xi=0.9), "levels=(24, 5, 1)"),
+     (dd.presets.gidd(50_257, 0.2), ""), (Uniform(50_257, dd.schedules.Cosine()), "")],
+    ids=["mdlm", "hdlm", "gidd", "uniform"],
+)  # fmt: skip
+def test_a_large_vocabulary_is_verified_on_a_reduction_and_the_report_says_so(process, clusters):
+    report = dd.verify(process)
+    assert report.ok, report
+    assert "reduction" in report.note and "24" in report.note and clusters in report.note
+    assert "50257" in report.subject and report.note in str(report)
+
+
+def test_a_large_hierarchy_is_reduced_too():
+    tree = dd.hierarchies.Tree([torch.arange(5000) % 70, torch.arange(70) % 6], xi=[0.9, 0.7])
+    report = dd.verify(tree)
+    assert report.ok and "levels=(24," in report.note
+
+
+@given(strategies.hierarchies(), st.integers(2, 9))
+def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_parent(hierarchy, size):
+    reduced = hierarchy.reduced(max(size, 2 ** (hierarchy.depth - 1)))
+    assert type(reduced) is type(hierarchy) and reduced.speeds == hierarchy.speeds
+    assert dd.verify(reduced).ok
+    for small, large in zip(reduced.maps, hierarchy.maps, strict=True):
+        assert small.num_children <= large.num_children and (small.spread is None) == (large.spread is None)
+        if small.spread is not None:
+            right = [float(edge.entry(torch.tensor(0), edge.parents[0])) for edge in (small, large)]
+            assert right[0] == pytest.approx(right[1])
+
+
+def test_a_process_that_offers_no_reduction_is_verified_as_it_is_or_refused():
+    generator = torch.full((60, 60), 1 / 60) - torch.eye(60)
+    report = dd.verify(RateMatrix(generator, dd.schedules.Linear()))
+    assert report.ok and report.note == ""
+    generator = torch.full((200, 200), 1 / 200) - torch.eye(200)
+    with pytest.raises(TypeError, match=r"RateMatrix.* too large to enumerate, give it reduced"):
+        dd.verify(RateMatrix(generator, dd.schedules.Linear()))
+
+
+def test_a_reduction_must_be_of_the_same_class():
+    class Other(Masked):
+        def reduced(self, vocab_size):
+            return Masked(vocab_size, self.schedule)
+
+    with pytest.raises(TypeError, match=r"Other\.reduced gives a Masked, must give its own kind"):
+        dd.verify(Other(100, dd.schedules.Linear()))
+
+
+def test_a_fault_of_a_large_process_is_found_on_its_reduction():
+    class Broken(Masked):
+        def prior_kl(self, x, t=None):
+            return super().prior_kl(x, t) + 0.1
+
+    assert not dd.verify(Broken(50_257, dd.schedules.Linear())).ok
+
+
+def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_time():
+    class Broken(Hierarchical):
+        def marginal(self, x, t):
+            law = super().marginal(x, t)
+            return torch.where(t[:, None, None] > 0.6, law * 1.01, law)
+
+    tree = dd.hierarchies.Tree([[i % 4 for i in range(12)]])
+    report = dd.verify(Broken(tree, dd.schedules.Linear()))
+    (check,) = [c for c in report.failures if c.name == "marginals"]
+    found = check.counterexample
+    assert "levels=(1, 1, 1)" in found.subject
+    assert found.where["t"] == 0.75 and found.where["x"] == 0 and found.where["z"] == 0
+    assert found.expected == pytest.approx(0.25) and found.got == pytest.approx(0.2525)
+    text = str(report)
+    assert "q_t(z|x) at t = 0.75, x = 0, z = 0: expected 0.25, got 0.2525" in text and "NOT VERIFIED" in text
+
+
+def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
+    class Broken(Masked):
+        def transition(self, s, t):
+            raise ZeroDivisionError("no transition today")
+
+    report = dd.verify(Broken(4, dd.schedules.Linear()))
+    (check,) = [c for c in report.failures if c.name == "Chapman-Kolmogorov"]
+    assert check.note == "raised ZeroDivisionError: no transition today"
+    assert "no answer at s = " in str(check) and check.note in str(check)
+
+
+def test_the_report_prints_what_every_check_proves_and_its_tolerance():
+    report = dd.verify(PRESETS["hdlm"])
+    text = str(report)
+    for check in report.checks:
+        assert check.name in text and check.proves in text
+        assert check.tolerance in text if check.ok else check.note in text
+        assert check.ok is None or (check.compared > 0 and 0 <= check.worst <= 1)
+    assert "verified: " in text and {"schedule", "hierarchy", "process", "objective"} <= set(text.splitlines())
+
+
+def test_the_report_is_json():
+    class Broken(Masked):
+        def prior_kl(self, x, t=None):
+            return torch.full(x.shape, math.nan, dtype=torch.float64)
+
+    data = json.loads(dd.verify(Broken(3, dd.schedules.Linear())).to_json())
+    assert data["ok"] is False and data["level"] == "quick"
+    (check,) = [c for c in data["checks"] if c["name"] == "prior"]
+    assert check["ok"] is False and check["worst"] == "inf" and check["counterexample"]["got"] == "nan"
+
+
+def test_a_verdict_does_not_change_and_disturbs_nothing():
+    process = PRESETS["levels-xi-speed"]
+    before = {name: buffer.clone() for name, buffer in process.named_buffers()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    threads = torch.get_num_threads()
+    first, second = dd.verify(process), dd.verify(process)
+    assert torch.equal(torch.rand(3), expected) and torch.get_num_threads() == threads
+    assert [c.worst for c in first.checks] == [c.worst for c in second.checks]
+    assert all(torch.equal(buffer, before[name]) for name, buffer in process.named_buffers())
+
+
+def test_only_objects_of_ddlib_and_known_levels_are_taken():
+    with pytest.raises(TypeError, match="subject is 3, must be a process, schedule, hierarchy or sampler"):
+        dd.verify(3)
+    with pytest.raises(ValueError, match="level is 'slow', must be 'quick' or 'full'"):
+        dd.verify(dd.schedules.Linear(), "slow")
+
+
+def test_a_sampler_that_serves_nobody_is_refused():
+    class Picky(dd.samplers.Ancestral):
+        def init(self, run):
+            raise TypeError("not with you")
+
+    with pytest.raises(ValueError, match="raises TypeError for masked, hierarchical and uniform processes alike"):
+        dd.verify(Picky())
+
+
+def test_claims_that_do_not_apply_say_why():
+    report = dd.verify(GIDD(4, 0.3))
+    (path,) = [c for c in report.checks if c.name == "path"]
+    assert path.ok is None and "depend on the network" in path.note and report.ok
+    torn = torch.block_diag(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), torch.tensor([[-2.0, 2.0], [1.0, -1.0]]))
+    report = dd.verify(RateMatrix(torn, dd.schedules.Linear()))
+    (forgets,) = [c for c in report.checks if c.name == "forgets"]
+    assert report.ok and forgets.ok is None and "2 closed classes" in forgets.note
+
+
+@pytest.mark.statistical
+def test_bounds_on_counts_have_the_stated_false_alarm_rate():
+    """Scaled up from 1e-6 per check, which no test could count: refused shares stay below what they promise."""
+    law = torch.tensor([[0.5, 0.3, 0.199, 0.001]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(law[0], 2000 * 300, replacement=True, generator=generator).view(300, 2000)
+    beyond = 0
+    for sample in drawn:
+        comparison = frequencies("draws", ("row", "z"), tally(sample[:, None], 4), law, 2000)
+        error = (comparison.got - comparison.expected).abs()
+        assert (error <= comparison.allowed).all()
+        beyond += int((error > comparison.allowed / 2).any())
+    assert 1 < beyond < 60  # bounds near five standard deviations: half of that is passed now and then
+    biased = torch.multinomial(torch.tensor([0.4, 0.4, 0.199, 0.001]), 2000, replacement=True, generator=generator)
+    comparison = frequencies("draws", ("row", "z"), tally(biased[:, None], 4), law, 2000)
+    assert ((comparison.got - comparison.expected).abs() > comparison.allowed).any()
+
+
+def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
+    def ask(subject, point):
+        t = torch.tensor([0.1, 0.4, 0.2]) * point["t"]
+        yield Comparison("value", ("i",), t, torch.zeros(3), 1.0)
+
+    check = Claim("room", "name", "proves", "1", ask, ({"t": 0.5}, {"t": 2.0})).check(object(), False)
+    assert check.ok and check.worst == pytest.approx(0.8) and check.worst_at == " at t = 2, i = 1"
+    assert check.compared == 6
+
+    def misshapen(subject, point):
+        yield Comparison("value", ("i",), torch.zeros(1), torch.zeros(3), 1.0)
+
+    check = Claim("room", "name", "proves", "1", misshapen).check(object(), False)
+    assert check.ok is False and "value has shape (1,), must be (3,)" in check.note
+
+
+def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp_path):
+    (tmp_path / "home_made.py").write_text(
+        "import ddlib as dd\n"
+        "process = dd.presets.mdlm(4)\n"
+        "def factory():\n    return dd.presets.hdlm([0, 0, 1])\n"
+        "class Broken(dd.schedules.Linear):\n    def rate(self, t):\n        return 2 / (1 - t)\n"
+        "number = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["verify", "home_made:process"]) == 0
+    assert "verified: " in capsys.readouterr().out
+    assert main(["verify", "home_made:factory", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert main(["verify", "home_made:Broken", "--level", "full"]) == 1
+    assert "FAIL rate" in capsys.readouterr().out
+    for path in ("home_made:nothing", "home_made", "nowhere:process", "home_made:number"):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", path])
+        assert stop.value.code == 2
+        assert path.split(":")[0] in capsys.readouterr().err or path == "home_made:number"
+    assert main([]) == 0
+    assert "hierarchical" in capsys.readouterr().out
+
+
+def test_load_finds_attributes_of_objects():
+    assert load("ddlib.presets:mdlm.__name__") == "mdlm"

@@ -1,0 +1,56 @@
+"""Hierarchies: words banded by frequency, and no levels at all."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_count, require
+from ddlib.hierarchies import Hierarchy, Map, parent_map
+
+
+class Bands(Hierarchy):
+    """Words in bands of like frequency, as many words in each, then the mask; band 0 holds the most frequent.
+
+    Args:
+        counts: how often each word occurs, (V,).
+        bands: number of bands, fewer than words.
+        xi: probability that a word goes to its own band rather than to another one.
+        speed: of the edge to the bands and of the edge to the mask; default 1 and 1.
+
+    Raises:
+        ValueError: no counts, as many bands as words, or an xi or speed out of range.
+    """
+
+    def __init__(
+        self, counts: Sequence[float] | Tensor, bands: int, xi: float = 1.0, speed: Sequence[float] | None = None
+    ) -> None:
+        frequency = torch.as_tensor(counts, dtype=torch.float64)
+        require(frequency.ndim == 1 and len(frequency) > 0, f"counts has shape {tuple(frequency.shape)}, must be (V,)")
+        check_count("bands", bands)
+        require(bands < len(frequency), f"bands is {bands}, must be below the number of words, {len(frequency)}")
+        rank = frequency.argsort(descending=True, stable=True).argsort()
+        to_band = parent_map(rank * bands // len(rank), xi, name="bands")
+        super().__init__([to_band, _to_mask(bands)], speed)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        counts = [90, 7, 40, 2, 11, 30]
+        return [cls(counts, 3), cls(counts, 2, xi=0.8, speed=[2.0, 1.0])]
+
+
+class Straight(Hierarchy):
+    """Every word jumps straight to the mask, at a speed of its own.
+
+    Args:
+        vocab_size: number of words V.
+        speed: of the only edge.
+    """
+
+    def __init__(self, vocab_size: int, speed: float = 1.0) -> None:
+        super().__init__([_to_mask(vocab_size)], [speed])
+
+
+def _to_mask(size: int) -> Map:
+    return Map(torch.zeros(size, dtype=torch.int64), 1)

@@ -1,0 +1,228 @@
+"""A ragged hierarchy: some tokens have further to go than others."""
+
+from collections.abc import Callable, Sequence
+from typing import Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.categorical import draw_logits
+from ddlib.checks import require
+from ddlib.hierarchies import Hierarchy, Tree
+from ddlib.noise import Generator, rand
+from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes.base import unchanged
+from ddlib.schedules import Geometric, Schedule
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib_ragged.hierarchy import Bands, Straight
+from ddlib_ragged.schedule import LogOdds
+
+
+class Family(nn.Module):
+    """Tokens that share a way to the mask: a process of their own, and where its states stand among all states.
+
+    Args:
+        process: the way to the mask.
+        states: (S of ``process``,) int64, the number that each of its states has outside, words first, the mask last.
+        num_states: number of states S outside.
+    """
+
+    states: Tensor
+    place: Tensor
+
+    def __init__(self, process: Hierarchical, states: Tensor, num_states: int) -> None:
+        super().__init__()
+        self.process = process
+        self.register_buffer("states", states)
+        place = torch.full((num_states,), -1)
+        place[states] = torch.arange(len(states))
+        self.register_buffer("place", place)
+
+    @property
+    def words(self) -> Tensor:
+        """The words of the family, (V of ``process``,)."""
+        return self.states[: self.process.vocab_size]
+
+    def owns(self, z: Tokens) -> Tensor:
+        """Whether each state is one of the family; the mask is one of every family."""
+        return self.place[z] >= 0
+
+    def local(self, z: Tokens) -> Tokens:
+        """The states as ``process`` counts them; 0, which is a word, for those of other families."""
+        return self.place[z].clamp_min(0)
+
+
+class Ragged(ForwardProcess):
+    r"""Words climb a hierarchy to the mask, punctuation jumps straight to it at its own speed.
+
+    Below the mask each family f is a hierarchical process of its own, and the bound there is theory section 2. The mask
+    hides either. With :math:`a_f` the share of a family that is masked, :math:`F_f` its flux into the mask and
+    :math:`p_f` its mass under p, :math:`q_t(m|p) = \sum_f p_f a_f`, and the mask hides family f with probability
+    :math:`e_f = p_f a_f / q_t(m|p)`. A child y of the mask in f, a top cluster or a mark, has
+
+    .. math:: a_y = \frac{q_t(y|x)}{a_f} [x \in f], \qquad b_y = e_f \frac{q_t(y|p_f)}{a_f}
+
+    where :math:`q_t(\cdot|p_f)` is that of the family's own process and p conditioned on it. The family is left for the
+    mask at the one rate :math:`Q_f`, and :math:`Q_f \sum_{y \in f} q_t(y|x) / a_f = F_f / a_f = w_f`, so
+    :math:`\sum_y Q_t(y, m) D(a_y, b_y)` (theory section 1) is, for x in f,
+
+    .. math:: w_f \left(\mathrm{KL}_f - \log e_f - (1 - e_f)\right) + \sum_{g \ne f} w_g e_g
+
+    with :math:`\mathrm{KL}_f` the divergence of the family's own bound: what remains to be said within the family, and
+    that it is this family and no other. At every other state e_f is 1 and the second sum is empty.
+
+    Args:
+        hierarchy: where words jump; its words are the tokens that are no punctuation, in order.
+        punctuation: the tokens that jump straight to the mask, at least one.
+        schedule: when.
+        speed: of punctuation; the speeds of words are in the hierarchy.
+
+    Raises:
+        TypeError: a hierarchy or schedule of another kind.
+        ValueError: punctuation empty, repeated or out of range; alpha not decreasing from 1 to 0.
+
+    Example:
+        >>> tree = dd.hierarchies.Tree([[0, 0, 1, 1]])
+        >>> process = Ragged(tree, punctuation=[2], schedule=dd.schedules.Linear())
+        >>> process.sample(torch.arange(5)[None], torch.tensor([1.0]))
+        tensor([[7, 7, 7, 7, 7]])
+    """
+
+    def __init__(
+        self, hierarchy: Hierarchy, punctuation: Sequence[int], schedule: Schedule, speed: float = 1.0
+    ) -> None:
+        climb = Hierarchical(hierarchy, schedule)
+        size = climb.vocab_size + len(punctuation)
+        good = len(set(punctuation)) == len(punctuation) > 0 and all(0 <= y < size for y in punctuation)
+        require(good, f"punctuation is {list(punctuation)}, must be distinct tokens in [0, {size}), at least one")
+        super().__init__(size, climb.num_states + len(punctuation))
+        self.schedule = schedule
+        is_mark = torch.zeros(size, dtype=torch.bool)
+        is_mark[list(punctuation)] = True
+        leap = Hierarchical(Straight(len(punctuation), speed), schedule)
+        above = torch.arange(size, self.num_states)
+        words = Family(climb, torch.cat([(~is_mark).nonzero()[:, 0], above]), self.num_states)
+        marks = Family(leap, torch.cat([is_mark.nonzero()[:, 0], above[-1:]]), self.num_states)
+        self.families = cast(Sequence[Family], nn.ModuleList([words, marks]))
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        tree = Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.8, 1.0])
+        bands = Bands([5, 1, 4], 2)
+        return [cls(bands, [1, 3], LogOdds(1.5), speed=0.5), cls(tree, [0], Geometric(), speed=2.0)]
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        law = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
+        for family in self.families:
+            inside = family.process.marginal(family.local(x), t) * family.owns(x)[..., None]
+            law.index_add_(-1, family.states, inside)
+        return law
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        law = p.new_zeros(*p.shape[:-1], self.num_states)
+        for family in self.families:
+            inside = p[..., family.words]
+            mass = inside.sum(-1, keepdim=True)
+            given = inside / mass.clamp_min(torch.finfo(p.dtype).tiny)
+            law.index_add_(-1, family.states, mass * family.process.predictive(given, t))
+        return law
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        result = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        for family in self.families:
+            inside = family.process.likelihood(family.local(z), family.local(x), t)
+            result = torch.where(family.owns(z) & family.owns(x), inside, result)
+        return result
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        result = torch.zeros(*z.shape, self.vocab_size, dtype=torch.float64, device=z.device)
+        for family in self.families:
+            inside = family.process.word_likelihood(family.local(z), t)
+            result[..., family.words] = inside * family.owns(z)[..., None]
+        return result
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x), in each family as its own process does: nothing of the size of S is built."""
+        self.check_inputs(x=x, t=t)
+        result = x
+        for family in self.families:
+            inside = family.states[family.process.sample(family.local(x), t, generator)]
+            result = torch.where(family.owns(x), inside, result)
+        return result
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        return self._assemble(lambda process: process.rate_matrix(t))
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        return self._assemble(lambda process: process.transition(s, t))
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """The sum of all w_f, which time and state alone decide, and the bound in units of it."""
+        log_p = logits.log_softmax(-1)
+        log_e = self._hidden(log_p, z, t)
+        weights, terms = [], []
+        for family, log_own in zip(self.families, log_e.unbind(-1), strict=True):
+            inside = _inside(log_p, family)
+            weight, kl = family.process.weighted_divergence(inside, family.local(x), family.local(z), t)
+            weights.append(weight)
+            terms.append(torch.where(family.owns(x), kl - log_own + torch.expm1(log_own), log_own.exp()))
+        weight, flux = torch.stack(weights), torch.stack(weights) * torch.stack(terms)
+        total = weight.sum(0)
+        return total, (flux.sum(0) / torch.where(total > 0, total, 1.0)).clamp_min(0)  # rounding
+
+    def level_of(self, z: Tokens) -> Tokens:
+        words = self.families[0]
+        return words.process.level_of(words.local(z))
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draws the family that each mask hides, then lets the family's own process land."""
+        log_p = logits.log_softmax(-1)
+        hidden = sharpen(self._hidden(log_p, z, t).flatten(0, 1))
+        chosen = draw_logits(hidden, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        result = z
+        for i, family in enumerate(self.families):
+            here = torch.where(chosen == i, family.local(z), 0)  # a word, and words stay where they are
+            there = family.process.land(
+                _inside(log_p, family), here, t, s, None, generator, force=force, sharpen=sharpen
+            )
+            result = torch.where(chosen == i, family.states[there], result)
+        return result
+
+    def reduced(self, vocab_size: int) -> Self:
+        """A process of the same kind over at most ``vocab_size`` tokens, words and punctuation in proportion.
+
+        Raises:
+            ValueError: too few for a mark and for what words need.
+        """
+        require(vocab_size >= 2, f"vocab_size is {vocab_size}, must be at least 2: a word and a mark")
+        words, marks = (family.process for family in self.families)
+        share = round(vocab_size * marks.vocab_size / self.vocab_size)
+        share = min(max(1, share), vocab_size - 1)
+        hierarchy = words.reduced(vocab_size - share).hierarchy
+        straight = marks.reduced(share).hierarchy
+        return type(self)(hierarchy, range(straight.vocab_size), self.schedule, straight.speeds[0])
+
+    def _hidden(self, log_p: Tensor, z: Tokens, t: Times) -> Tensor:
+        """log e_f, of each family, (B, L, families): whom the mask hides; at other states there is one to choose."""
+        scores = []
+        for family in self.families:
+            masked = family.process.occupancies(t)[:, -1:].clamp_min(torch.finfo(torch.float64).tiny)
+            score = _inside(log_p, family).logsumexp(-1) + masked.log().to(log_p.dtype)
+            scores.append(torch.where(family.owns(z), score, -torch.inf))
+        return torch.stack(scores, -1).log_softmax(-1)
+
+    def _assemble(self, block: Callable[[Hierarchical], Tensor]) -> StateMatrix:
+        """The families' matrices side by side. They meet in the mask alone, which none of them leaves."""
+        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=self.device)
+        for family in self.families:
+            result[family.states[:, None], family.states] = block(family.process)
+        return result
+
+
+def _inside(log_p: Tensor, family: Family) -> Tensor:
+    """The log-law of a family's own words, not normalised; finite, so that a family ruled out gives no NaN."""
+    return log_p[..., family.words].clamp_min(-1e30)
