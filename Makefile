@@ -2,9 +2,10 @@
 # make test         the fast tests;  make test-all  the slow ones too (and the GPU ones where there is a GPU)
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
+# make mutants      mutation testing: every mutant of MUTANTS that the tests do not kill (tests/mutation/survivors.md)
 # make clean        remove what the above made, .venv included
 #
-# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS.
+# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.nelbo.*').
 
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2
@@ -16,11 +17,11 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input 
 DEPS := pyproject.toml constraints/cpu.txt
 
 # Each pytest worker is one process on one core; without this every worker starts one thread per core.
-test test-all: export OMP_NUM_THREADS ?= 1
+test test-all mutants: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-all lint docs clean
+.PHONY: help quickstart test test-all lint docs mutants clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -68,6 +69,11 @@ docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"
 
+mutants: $(VENV)/.stamp-dev
+	@$(PIP) mutmut==3.8.1
+	$(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut results
+
 clean:
-	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

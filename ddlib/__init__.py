@@ -21,7 +21,7 @@ from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
 from ddlib.times import sample_times
 from ddlib.training import training_loss
-from ddlib.verification import Report, verify
+from ddlib.verification import verify
 from ddlib.vocabulary import check_vocabulary
 
 __version__ = "0.1.0.dev0"
@@ -30,7 +30,6 @@ __all__ = [
     "Bound",
     "KeyedGenerator",
     "Measure",
-    "Report",
     "Tally",
     "bound",
     "cavity_logits",

@@ -40,6 +40,12 @@ def test_docstring_examples(name):
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
 
 
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
+def test_examples_of_the_documentation(page):
+    assert doctest.testfile(str(page), module_relative=False, globs={"torch": torch}).failed == 0
+
+
 def test_what_is_registered_is_what_is_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for kind in ddlib.registry.GROUPS:

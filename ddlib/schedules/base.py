@@ -46,6 +46,7 @@ class Schedule(ABC):
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
+        t = t.contiguous()  # jvp writes into what an expanded tensor shares
         return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
 
     def rate(self, t: Tensor) -> Tensor:

@@ -75,10 +75,6 @@ def sure(z, t):
     return torch.tensor([0.0, 0.0, 60.0, 0.0, 0.0, 0.0]).expand(*z.shape, V)
 
 
-def exact(process):
-    return process.schedule.exact_ends if hasattr(process, "schedule") else True
-
-
 def left_clusters(process, states):
     """For every move down from a cluster, whether it left the cluster."""
     before, after = states[:-1].flatten(), states[1:].flatten()
@@ -98,8 +94,8 @@ def test_every_position_ends_as_a_word(process, sampler, steps):
     states, words = trajectory(process, sampler, steps=steps, network=network)
     assert words.shape == (3, 5) and words.dtype == torch.int64
     assert bool(((words >= 0) & (words < V)).all()) and len(words.unique()) > 1
-    assert network.calls <= steps + (not exact(process))
-    assert torch.equal(states[-1], words) or not exact(process)
+    assert network.calls <= steps + (not process.exact_ends)
+    assert torch.equal(states[-1], words) or not process.exact_ends
 
 
 @unchecked
@@ -129,7 +125,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
         assert bool((states[:, given] == prompt[given]).all()) and bool((words < V).all())
         full, network = torch.tensor([[0, 1, 2, 3, 4, 5]]), Network(process)
         assert torch.equal(generate(process, sampler, (1, 6), prompt=full, infill=True, network=network), full)
-        assert network.calls == 0 or not exact(process) or not isinstance(process, Hierarchical)
+        assert network.calls == 0 or not process.exact_ends or not isinstance(process, Hierarchical)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -151,7 +147,7 @@ def test_a_seed_repeats_and_another_seed_does_not(process, sampler):
 @every_pair
 @pytest.mark.parametrize("steps", [7, 40])
 def test_with_keyed_noise_a_sample_does_not_depend_on_its_batch(process, sampler, steps):
-    if isinstance(sampler, FirstHitting) and not exact(process) and steps < 9:
+    if isinstance(sampler, FirstHitting) and not process.exact_ends and steps < 9:
         return  # fewer calls than jumps are shared by the longest path of the batch
     index = torch.arange(4)
     whole = generate(process, sampler, (4, 3), seed=dd.KeyedGenerator(0, 3, index), steps=steps)
@@ -167,8 +163,8 @@ def test_first_hitting_calls_the_network_once_per_jump(process):
     for steps in (jumps, jumps + 1, 5 * jumps, jumps - 1, 2):
         network = Network(process)
         states, _ = trajectory(process, FirstHitting(), shape=(2, 4), network=network, steps=steps)
-        assert network.calls == min(steps, jumps) if exact(process) else network.calls <= min(steps, jumps) + 1
-        assert steps < jumps or not exact(process) or int((states[1:] != states[:-1]).sum(-1).max()) == 1
+        assert network.calls == min(steps, jumps) if process.exact_ends else network.calls <= min(steps, jumps) + 1
+        assert steps < jumps or not process.exact_ends or int((states[1:] != states[:-1]).sum(-1).max()) == 1
 
 
 @unchecked
@@ -179,7 +175,7 @@ def test_ancestral_runs_the_network_only_on_steps_with_a_jump(process, force):
     states, _ = trajectory(process, Ancestral(force), shape=(1, 2), steps=100, network=network)
     levels = process.hierarchy.level_of(states)
     busy = int((levels[1:] != levels[:-1]).any(-1).sum())
-    assert 0 < busy <= 2 * process.hierarchy.depth and network.calls == busy + (not exact(process))
+    assert 0 < busy <= 2 * process.hierarchy.depth and network.calls == busy + (not process.exact_ends)
 
 
 @unchecked
