@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from ddlib.checks import visible
 from ddlib.exact import ExactModule
 
 
@@ -43,6 +44,9 @@ class Generator(ExactModule):
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """exp(sigma G) for every ``sigma`` in [0, inf]."""
+        first = sigma.flatten()[:1]
+        if sigma.numel() > 1 and visible(sigma) and bool((sigma == first).all()):
+            return self(first[0]).expand(*sigma.shape, -1, -1)  # as in sampling, where a batch shares its times
         step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
         exponents = torch.arange(len(self.powers), device=sigma.device)
         poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
