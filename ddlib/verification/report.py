@@ -31,7 +31,7 @@ class Check:
     """One claim, and whether it held."""
 
     room: str
-    """schedule, hierarchy, process, reverse, objective, numerics, draws or sampler."""
+    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or sampler."""
     name: str
     proves: str
     tolerance: str

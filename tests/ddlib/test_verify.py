@@ -115,6 +115,29 @@ def test_a_reduction_must_be_of_the_same_class():
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
+@pytest.mark.parametrize("what", ["sample", "likelihood", "marginal", "weighted_divergence"])
+def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_given(what):
+    class Broken(Masked):
+        """Right for small vocabularies."""
+
+        def sample(self, x, t, generator=None):
+            z = super().sample(x, t, generator)
+            return (z + 1) % self.num_states if what == "sample" and self.vocab_size > 60 else z
+
+        def likelihood(self, z, x, t):
+            return super().likelihood(z, x, t) * (0.99 if what == "likelihood" and self.vocab_size > 60 else 1)
+
+        def marginal(self, x, t):
+            return super().marginal(x, t) * (1.01 if what == "marginal" and self.vocab_size > 60 else 1)
+
+        def weighted_divergence(self, logits, x, z, t):
+            weight, divergence = super().weighted_divergence(logits, x, z, t)
+            return weight, divergence - (50 if what == "weighted_divergence" and self.vocab_size > 60 else 0)
+
+    report = dd.verify(Broken(3000, dd.schedules.Linear()))
+    assert not report.ok and {check.room for check in report.failures} == {"as given"}
+
+
 def test_a_fault_of_a_large_process_is_found_on_its_reduction():
     class Broken(Masked):
         def prior_kl(self, x, t=None):
