@@ -48,6 +48,13 @@ def the_generic_sum_has_the_wrong_sign_of_the_logarithm(patch):
     return plant_generic(patch, lambda a, b: -torch.xlogy(a, a / b) - a + b)
 
 
+def odds(process, logits, x, z, t):
+    """q_t(z|x) / q_t(z|p)."""
+    time = interior(t)
+    believed = process.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[..., 0]
+    return process.likelihood(z, x, time) / believed
+
+
 class Closed(Hierarchical):
     """A closed form that its leaf may bend."""
 
@@ -204,9 +211,7 @@ def gidds_closed_form_lacks_the_itakura_saito_term(patch):
     class Broken(GIDD):
         def weighted_divergence(self, logits, x, z, t):
             weight, divergence = super().weighted_divergence(logits, x, z, t)
-            time = interior(t)
-            b = self.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[..., 0]
-            ratio = self.likelihood(z, x, time) / b
+            ratio = odds(self, logits, x, z, t)
             return weight, divergence - (ratio - ratio.log() - 1).to(divergence)
 
     return Broken(5, 0.3)
@@ -217,9 +222,7 @@ def gidds_itakura_saito_term_is_exchanged(patch):
     class Broken(GIDD):
         def weighted_divergence(self, logits, x, z, t):
             weight, divergence = super().weighted_divergence(logits, x, z, t)
-            time = interior(t)
-            b = self.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[..., 0]
-            ratio = self.likelihood(z, x, time) / b
+            ratio = odds(self, logits, x, z, t)
             return weight, divergence + (1 / ratio + 2 * ratio.log() - ratio).to(divergence)
 
     return Broken(5, 0.3)
@@ -230,9 +233,7 @@ def gidds_weight_is_divided_by_the_models_marginal(patch):
     class Broken(GIDD):
         def weighted_divergence(self, logits, x, z, t):
             weight, divergence = super().weighted_divergence(logits, x, z, t)
-            time = interior(t)
-            b = self.predictive(logits.double().softmax(-1), time).gather(-1, z[..., None])[..., 0]
-            return weight * (self.likelihood(z, x, time) / b).to(weight), divergence
+            return weight * odds(self, logits, x, z, t).to(weight), divergence
 
     return Broken(5, 0.3)
 
