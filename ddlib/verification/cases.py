@@ -87,6 +87,6 @@ def tally(outcomes: Tensor, size: int) -> Tensor:
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
 
 
-def draws(process: ForwardProcess, full: bool = False) -> int:
+def draws(process: ForwardProcess) -> int:
     """How many draws a state gets: as many as small state spaces allow."""
-    return math.ceil(min(20_000, 200_000 / process.num_states)) * (4 if full else 1)
+    return math.ceil(min(20_000, 200_000 / process.num_states))

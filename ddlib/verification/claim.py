@@ -1,7 +1,7 @@
 """How a claim is asked, compared and, where it fails, shrunk."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -38,15 +38,14 @@ class Claim:
     tolerance: str
     ask: Callable[[Any, Point], Iterable[Comparison]]
     points: Sequence[Point] = ({},)
-    more: Sequence[Point] = field(default=())
+    more: Sequence[Point] = ()
     """Points asked besides at level "full"."""
     applies: Callable[[Any], str] = lambda subject: ""
     """Why the claim does not apply to an object; empty where it does."""
 
     def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
         """Asks at every point; where the claim fails, looks for a simpler point and a smaller object."""
-        reason = self.applies(subject)
-        if reason:
+        if reason := self._reason(subject):
             return Check(self.room, self.name, self.proves, self.tolerance, None, note=reason)
         worst, worst_at, compared = 0.0, "", 0
         for point in [*self.points, *(self.more if full else ())]:
@@ -60,6 +59,12 @@ class Claim:
             note = "none of the points asked has a case"
             return Check(self.room, self.name, self.proves, self.tolerance, None, note=note)
         return Check(self.room, self.name, self.proves, self.tolerance, True, compared, worst, worst_at)
+
+    def _reason(self, subject: Any) -> str:
+        try:
+            return self.applies(subject)
+        except Exception:  # asked, the object will say what is wrong with it
+            return ""
 
     def _failed(self, outcome: "_Outcome", compared: int) -> Check:
         return Check(

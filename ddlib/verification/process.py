@@ -16,7 +16,6 @@ def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     zero = torch.zeros(process.num_states, dtype=torch.float64)
     yield Comparison("sum of the row of Q_t", ("from",), q.sum(1), zero, 1e-12 * (1 + off.abs().sum(1)))
     yield Comparison("rate Q_t(y, z) >= 0", ("from", "to"), off, off.clamp_min(0), 0.0)
-    # finite, and not zero everywhere
     moving = torch.tensor(float(off.isfinite().all() and off.max() > 0))
     yield Comparison("Q_t is finite and moves something", (), moving, torch.tensor(1.0), 0.0)
 

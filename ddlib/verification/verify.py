@@ -4,6 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -132,7 +133,11 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     served = sampler.runs(subject)
     names = ", ".join(type(run.process).__name__ for run in served)
-    return [c for run in served for c in _ask(sampler.CLAIMS, run, full)], f"run on {names}"
+    checks = []
+    for run in served:
+        room = f"sampler on {type(run.process).__name__}"
+        checks += [replace(check, room=room) for check in _ask(sampler.CLAIMS, run, full)]
+    return checks, f"run on {names}"
 
 
 _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {

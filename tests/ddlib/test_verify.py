@@ -174,6 +174,16 @@ def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
     assert "no answer at s = " in str(check) and check.note in str(check)
 
 
+@pytest.mark.parametrize("method", ["rate_matrix", "marginal", "weighted_divergence", "draw_path", "sample", "prior"])
+def test_whatever_an_object_raises_verify_returns_a_report(method):
+    def broken(self, *arguments, **options):
+        raise KeyError(method)
+
+    process = type("Broken", (Masked,), {method: broken})(4, dd.schedules.Linear())
+    report = dd.verify(process)
+    assert any(f"KeyError: '{method}'" in check.note for check in report.failures)
+
+
 def test_the_report_prints_what_every_check_proves_and_its_tolerance():
     report = dd.verify(PRESETS["hdlm"])
     text = str(report)
