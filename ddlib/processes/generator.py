@@ -50,7 +50,12 @@ class Generator(ExactModule):
         step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
         exponents = torch.arange(len(self.powers), device=sigma.device)
         poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
-        result = torch.einsum("...k,kij->...ij", poisson, self.powers)
+        result = _laws(torch.einsum("...k,kij->...ij", poisson, self.powers))
         for _ in range(self.squarings):
-            result = result @ result
+            result = _laws(result @ result)
         return result
+
+
+def _laws(matrix: Tensor) -> Tensor:
+    """Rows that sum to 1 again: an error in the sum would double with every squaring."""
+    return matrix / matrix.sum(-1, keepdim=True)

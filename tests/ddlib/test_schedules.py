@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ddlib as dd
 from ddlib import schedules
 from ddlib.schedules.base import TIME
 from ddlib.schedules.symbolic import parse
@@ -76,6 +77,27 @@ def test_rate_hazard_and_derivative_agree_with_alpha(schedule, t):
 def test_inverse_undoes_alpha(schedule, t):
     t = torch.tensor([t], dtype=torch.float64)
     assert torch.allclose(schedule.inverse(schedule.alpha(t)), t, rtol=1e-6)
+
+
+@pytest.mark.parametrize("formula", ["1 - t**6", "(1 - t)**20", "exp(-t/(1 - t))", "1 - t**20"])
+def test_clocks_that_are_flat_to_rounding_at_an_end_are_taken(formula):
+    schedule = schedules.Symbolic(formula)
+    assert schedule.falls(torch.linspace(0, 1, 1025, dtype=torch.float64)).all()
+    assert dd.verify(schedule).ok
+
+
+def test_clocks_that_stand_still_are_refused():
+    class Waits(schedules.Schedule):
+        def alpha(self, t, xp=torch):
+            return (2 - 2 * t).clamp(max=1)
+
+    class Early(schedules.Schedule):
+        def alpha(self, t, xp=torch):
+            return (1 - 2 * t).clamp(min=0)
+
+    for schedule, where in ((Waits(), "0"), (Early(), "0.5")):
+        with pytest.raises(ValueError, match=f"alpha does not decrease after t = {where},"):
+            schedule.check()
 
 
 @given(strategies.all_schedules(), st.floats(0, 1), st.floats(0, 1))
