@@ -42,10 +42,17 @@ def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
     return logits(process, seed, rows).exp()
 
 
-def pairs(process: ForwardProcess, t: float) -> tuple[Tensor, Tensor, Tensor]:
-    """All words x and the states z they can become at ``t``, each (1, N), and the time (1,)."""
-    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None]
-    z = states(process).repeat(1, process.vocab_size)
+def some_words(process: ForwardProcess, most: float) -> Tensor:
+    """At most that many words from the first to the last, (n,)."""
+    count = min(int(most), process.vocab_size)
+    return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
+
+
+def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
+    """``some_words`` x and the states z they can become at ``t``, each (1, N), and the time (1,)."""
+    chosen = some_words(process, most)
+    x = chosen.repeat_interleave(process.num_states)[None]
+    z = states(process).repeat(1, len(chosen))
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)
 

@@ -7,13 +7,12 @@ from torch import Tensor
 
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import at
+from ddlib.verification.cases import at, some_words
 from ddlib.verification.claim import Claim, Comparison, Point
 
 
 def _words(process: ForwardProcess) -> Tensor:
-    """Words from the first to the last, (1, L)."""
-    return torch.linspace(0, process.vocab_size - 1, 32, dtype=torch.float64).long()[None]
+    return some_words(process, 32)[None]
 
 
 def _laws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

@@ -9,7 +9,7 @@ from ddlib.bound import reconstruction
 from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import at, logits, marginals, pairs, per_pair, words
+from ddlib.verification.cases import at, logits, marginals, pairs, per_pair, some_words, words
 from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.oracle import logistic
 
@@ -65,17 +65,18 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def integrated(
-    process: ForwardProcess, reach: float, denoiser: Callable[[Tensor, Tensor], Tensor], kind: str
+    process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: str
 ) -> tuple[Tensor, float, float, Tensor]:
-    """The bound of each word, averaged over noise exactly and integrated from t = a to t = b.
+    """The bound of each word, averaged over noise exactly and integrated from t = a to t = b; 0 for words left out.
 
     Returns the integrals (V,), a, b, and by how much they changed when the quadrature was last refined (V,).
     """
+    reach = float(point["reach"])
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
         for node, weight in zip(*(v.tolist() for v in logistic(reach, points)), strict=True):
-            x, z, t = pairs(process, node)
+            x, z, t = pairs(process, node, point["words"])
             mass = process.likelihood(z, x, t) * nelbo(process, denoiser(z, t), x, z, t, "auto", kind)
             total.index_add_(0, x[0], weight * mass[0])
         return total
@@ -101,25 +102,27 @@ def _divergence(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean: the fact that makes it a bound, on any interval."""
     scores = logits(process, point["law"])[0, 0]
-    reach = float(point["reach"])
-    value, a, b, change = integrated(process, reach, lambda z, t: scores.expand(*z.shape, -1), "cavity")
+    value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
     lost = _divergence(process, a, scores.exp()) - _divergence(process, b, scores.exp())
-    yield Comparison(
-        f"integral of the bound from t = {a:.3g} to {b:.3g}", ("x",), value, lost, 1e-6 * (1 + lost) + change
-    )
+    chosen = some_words(process, point["words"])
+    quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
+    allowed = (1e-6 * (1 + lost) + change)[chosen]
+    yield Comparison(quantity, (), value[chosen], lost[chosen], allowed, {"x": chosen})
 
 
 def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    best = logits(process, point["law"])[0, 0]
-    truth, reach = best.exp(), float(point["reach"])
-    entropy = -(truth * best).sum()
+    chosen = some_words(process, point["words"])
+    best = torch.full((process.vocab_size,), -torch.inf, dtype=torch.float64)
+    best[chosen] = logits(process, point["law"])[0, 0, chosen].log_softmax(-1)
+    truth = best.exp()
+    entropy = -torch.xlogy(truth, truth).sum()
     denoisers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "cavity": lambda z, t: best.expand(*z.shape, -1),
         "posterior": lambda z, t: posterior_logits(process, best.expand(*z.shape, -1), z, t),
     }
     for kind, denoiser in denoisers.items():
-        inner, a, b, change = integrated(process, reach, denoiser, kind)
-        x, z, t = pairs(process, a)
+        inner, a, b, change = integrated(process, point, denoiser, kind)
+        x, z, t = pairs(process, a, point["words"])
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
         right = truth @ process.prior_kl(words(process), at(b))[0]
@@ -147,8 +150,8 @@ def _gradients(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 _T = ({"t": 0.5, "law": 1}, {"t": 0.1, "law": 2}, {"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4})
 _MORE = ({"t": 0.9, "law": 5}, {"t": 1e-3, "law": 0}, {"t": 1e-8, "law": 6}, {"t": 1 - 1e-8, "law": 7})
-_BRIEF = {"law": 1, "reach": 4.0}
-_LONG = ({"law": 2, "reach": 9.0}, {"law": 0, "reach": 9.0})
+_BRIEF = {"law": 1, "reach": 4.0, "words": 12}
+_LONG = ({"law": 2, "reach": 9.0, "words": 50}, {"law": 0, "reach": 9.0, "words": 50})
 
 CLAIMS = (
     Claim("objective", "closed = generic", "the closed form is theory section 1's sum, for every (x, z)",
