@@ -5,6 +5,7 @@ import os
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):
     import ddlib  # noqa: F401  puts the checks of ddlib.shapecheck on the modules imported below
 
+from ddlib_models import attention, sizes
 from ddlib_models.dit import DiT
 
-__all__ = ["DiT"]
+__all__ = ["DiT", "attention", "sizes"]

@@ -1,9 +1,36 @@
 """DiT: a bidirectional transformer from noisy states and a time to logits over words."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.attention import Attention, backend, owners
+from ddlib_models.embedding import StateEmbedding
+from ddlib_models.heads import ClusterHead, WordHead
 from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, rotary_angles
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences packed into one row: what ``DiT.pack`` makes of their offsets, once per batch."""
+
+    num_sequences: int
+    owner: Int[Tensor, " L"]
+    position: Int[Tensor, " L"]
+    mask: Any
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """What the heads read: activations after the last block, and what modulates them."""
+
+    x: Float[Tensor, "B L D"]
+    condition: Float[Tensor, "N C"] | None
+    owner: Int[Tensor, " L"] | None
 
 
 class DiT(nn.Module):
@@ -12,7 +39,11 @@ class DiT(nn.Module):
         logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
 
     It reads any of ``num_states`` states (words first, then whatever the noise uses: clusters, a mask) and predicts the
-    ``vocab_size`` words. The head and all gates start at zero: a fresh model predicts the uniform law over words.
+    ``vocab_size`` words. The head and all gates start at zero: a fresh model predicts the uniform law over words. (With
+    tied embeddings the head starts as the table, and only the gates at zero.)
+
+    Sequences of any lengths can be packed into one row, ``model(z, t, cu_seqlens)`` with z (1, total) and one time per
+    sequence: the logits are those of the sequences one by one.
 
     Example:
         >>> import torch
@@ -29,9 +60,15 @@ class DiT(nn.Module):
         cond_dim: width of the time condition.
         time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
         dropout: probability on the two branches of each block.
+        tied: whether the head's matrix is the table of the embedding.
+        pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
+        parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its words.
+        num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
+        attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
         ValueError: naming the argument, its value and the rule it breaks.
+        ImportError, RuntimeError: an attention back end that does not run here.
     """
 
     def __init__(
@@ -44,9 +81,15 @@ class DiT(nn.Module):
         cond_dim: int = 128,
         time_conditioned: bool = True,
         dropout: float = 0.0,
+        *,
+        tied: bool = False,
+        pad_to: int = 1,
+        parents: Sequence[Sequence[int] | Tensor] = (),
+        num_clusters: int = 0,
+        attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
-        sizes = {"vocab_size": vocab_size, "dim": dim, "depth": depth, "heads": heads, "cond_dim": cond_dim}
+        sizes = dict(vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
         for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
@@ -54,58 +97,100 @@ class DiT(nn.Module):
             raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
+        if num_clusters < 0:
+            raise ValueError(f"num_clusters={num_clusters}: must be at least 0")
         self.num_states, self.vocab_size, self.time_conditioned = num_states, vocab_size, time_conditioned
+        self.attention = backend(attention) if isinstance(attention, str) else attention
         condition = cond_dim if time_conditioned else None
-        self.embedding = nn.Embedding(num_states, dim)
+        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
-        self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
-        self.head = nn.Linear(dim, vocab_size)
+        self.head = WordHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
         self.head_dim = dim // heads
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Small normal embeddings and a zero head; the layers initialise themselves."""
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
-        """What the head reads, so that ``forward`` is ``head(features(z, t))``; for losses that fuse the head."""
-        self._check(z, t)
-        condition = None if self.time is None else self.time(t)
-        angles = rotary_angles(z.shape[1], self.head_dim, z.device)
-        x = self.embedding(z)
-        for block in self.blocks:
-            x = block(x, condition, angles)
-        return modulate(self.norm(x), *self.modulation(condition))
-
-    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+    ) -> Float[Tensor, "B L V"]:
         """Logits over words at every position.
 
         Args:
-            z: noisy states in 0..num_states-1.
+            z: noisy states in 0..num_states-1; B = 1 if sequences are packed.
             t: one time in [0, 1] per sequence, 0 = data, 1 = noise.
+            cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass what
+                ``pack`` makes of it, outside the compiled region.
 
         Raises:
             ValueError: if the shapes disagree, or a CPU tensor holds a state out of range.
         """
-        return self.head(self.features(z, t))
+        return self.head(self.features(z, t, cu_seqlens))
+
+    def features(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
+        return self._final(self._trunk(z, t, cu_seqlens))
+
+    def with_clusters(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+    ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
+        """The logits over words and those of the auxiliary head over clusters, from one pass through the blocks.
+
+        Raises:
+            ValueError: if the model was built without ``num_clusters``.
+        """
+        if self.cluster_head is None:
+            raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
+        trunk = self._trunk(z, t, cu_seqlens)
+        return self.head(self._final(trunk)), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
+
+    def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
+        """Positions, owners and the attention mask of packed sequences; an accelerator waits for it.
+
+        Raises:
+            ValueError: unless the offsets begin at 0 and increase.
+        """
+        owner = owners(cu_seqlens)
+        position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
+        return Packing(len(cu_seqlens) - 1, owner, position, self.attention.mask(cu_seqlens))
 
     def num_params(self, embeddings: bool) -> int:
-        """Number of parameters; with ``embeddings=False`` without the tables that grow with the vocabulary.
+        """Number of parameters; with ``embeddings=False`` of the blocks alone.
 
-        Those are the input embedding and the head's weight and bias.
+        Those are what the papers call non-embedding parameters: 92.1M for SMALL leaves out the embeddings of states and
+        of time and the whole output layer.
         """
-        total = sum(p.numel() for p in self.parameters())
-        tables = self.embedding.weight.numel() + sum(p.numel() for p in self.head.parameters())
-        return total if embeddings else total - tables
+        return sum(p.numel() for p in (self if embeddings else self.blocks).parameters())
 
-    def _check(self, z: Tensor, t: Tensor) -> None:
-        if z.ndim != 2 or t.shape != z.shape[:1]:
+    def _final(self, trunk: Trunk) -> Tensor:
+        return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))
+
+    def _trunk(self, z: Tensor, t: Tensor, cu_seqlens: Tensor | Packing | None) -> Trunk:
+        packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
+        self._check(z, t, packing)
+        angles = rotary_angles(z.shape[1], self.head_dim, z.device)
+        owner = mask = None
+        if packing is not None:
+            angles, owner, mask = angles[packing.position], packing.owner, packing.mask
+        condition = None if self.time is None else self.time(t)
+        x = self.embedding(z)
+        for block in self.blocks:
+            x = block(x, condition, angles, owner, mask)
+        return Trunk(x, condition, owner)
+
+    def _check(self, z: Tensor, t: Tensor, packing: Packing | None) -> None:
+        if packing is None and (z.ndim != 2 or t.shape != z.shape[:1]):
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,)")
+        if packing is not None and (z.shape != (1, len(packing.owner)) or t.shape != (packing.num_sequences,)):
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (1, {len(packing.owner)}) and "
+                f"({packing.num_sequences},), as cu_seqlens says"
+            )
         # On an accelerator this would wait for the device at every call.
-        if z.device.type == "cpu" and z.numel():
+        if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
             low, high = int(z.min()), int(z.max())
             if low < 0 or high >= self.num_states:
                 raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")

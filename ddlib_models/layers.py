@@ -1,20 +1,31 @@
 """The parts of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
 
 Every layer takes and returns activations (B, L, D). What must not lose digits (norm statistics, rotary angles, time
-features) is computed in float32 whatever the dtype of the weights or of an enclosing autocast.
+features) is computed in float32 whatever the dtype of the weights or of an enclosing autocast; float64 stays float64.
+
+Where several sequences are packed into one row, B is 1, ``owner`` says whose position each one is, and ``mask`` is what
+the attention back end made to keep them apart.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from ddlib_models.attention import SDPA, Attention
+
+
+def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """The tensor in float32 if it had fewer digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation with a scale and no bias; statistics in float32.
+    """Layer normalisation with a scale and no bias; statistics in float32 or better.
 
     Shapes: (..., D) -> (..., D), in the dtype of the input.
     """
@@ -24,7 +35,8 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        return F.layer_norm(x.float(), self.weight.shape, self.weight.float()).to(x.dtype)
+        wide = widen(x)
+        return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype)).to(x.dtype)
 
 
 def rotary_angles(length: int, head_dim: int, device: torch.device, base: float = 1e4) -> Float[Tensor, "L half"]:
@@ -37,10 +49,10 @@ def rotary_angles(length: int, head_dim: int, device: torch.device, base: float 
     return position[:, None] * base**-exponent
 
 
-def rotate(x: Float[Tensor, "B H L K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B H L K"]:
+def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L H K"]:
     """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane."""
-    cos, sin = angles.cos(), angles.sin()
-    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = (rearrange(turn, "l half -> l 1 half") for turn in (angles.cos(), angles.sin()))
+    first, second = widen(x).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
@@ -52,11 +64,11 @@ class TimeEmbedding(nn.Module):
 
     def __init__(self, cond_dim: int, num_features: int = 256) -> None:
         super().__init__()
-        self.half = num_features // 2
+        self.num_frequencies = num_features // 2
         self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
     def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
-        exponent = torch.arange(self.half, device=t.device, dtype=torch.float32) / self.half
+        exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
         phase = t.float()[:, None] * torch.exp(-math.log(1e4) * exponent)
         features = torch.cat([phase.cos(), phase.sin()], dim=-1)
         return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
@@ -67,7 +79,8 @@ class Modulation(nn.Module):
 
     With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for every sequence.
 
-    Shapes: condition (B, C) -> num tensors (B, 1, D); condition None -> num tensors (1, 1, D).
+    Shapes: condition (N, C) of N sequences -> num tensors (N, 1, D), or (1, L, D) with the ``owner`` (L,) of each
+    position of a pack; condition None -> num tensors (1, 1, D).
     """
 
     def __init__(self, dim: int, num: int, cond_dim: int | None) -> None:
@@ -76,12 +89,16 @@ class Modulation(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num * dim))
         self.weight = None if cond_dim is None else nn.Parameter(torch.zeros(num * dim, cond_dim))
 
-    def forward(self, condition: Float[Tensor, "B C"] | None) -> tuple[Tensor, ...]:
+    def forward(
+        self, condition: Float[Tensor, "N C"] | None, owner: Int[Tensor, " L"] | None = None
+    ) -> tuple[Tensor, ...]:
         if self.weight is None or condition is None:
-            vectors = rearrange(self.bias, "d -> 1 d")
+            vectors = rearrange(self.bias, "d -> 1 1 d")
+        elif owner is None:
+            vectors = rearrange(F.linear(condition, self.weight, self.bias), "n d -> n 1 d")
         else:
-            vectors = F.linear(condition, self.weight, self.bias)
-        return rearrange(vectors, "b d -> b 1 d").chunk(self.num, dim=-1)
+            vectors = rearrange(F.linear(condition, self.weight, self.bias)[owner], "l d -> 1 l d")
+        return vectors.chunk(self.num, dim=-1)
 
 
 def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
@@ -96,20 +113,22 @@ class SelfAttention(nn.Module):
         ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, attend: Attention | None = None) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim}, heads={heads}: dim must be a positive multiple of heads")
         if dim // heads % 2:
             raise ValueError(f"dim/heads={dim // heads}: rotary positions turn pairs of dimensions, so it must be even")
-        self.heads = heads
+        self.heads, self.attend = heads, attend or SDPA()
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L D"]:
-        q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b h l k", three=3, h=self.heads)
-        y = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v)
-        return self.out(rearrange(y, "b h l k -> b l (h k)"))
+    def forward(
+        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L half"], mask: Any = None
+    ) -> Float[Tensor, "B L D"]:
+        q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
+        y = self.attend(rotate(q, angles), rotate(k, angles), v, mask)
+        return self.out(rearrange(y, "b l h k -> b l (h k)"))
 
 
 class Block(nn.Module):
@@ -118,17 +137,24 @@ class Block(nn.Module):
     The gates start at zero, so a fresh block is the identity.
     """
 
-    def __init__(self, dim: int, heads: int, cond_dim: int | None, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, heads: int, cond_dim: int | None, dropout: float = 0.0, attend: Attention | None = None
+    ) -> None:
         super().__init__()
-        self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads)
+        self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads, attend)
         self.norm2 = LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
         self.modulation = Modulation(dim, 6, cond_dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], condition: Float[Tensor, "B C"] | None, angles: Float[Tensor, "L half"]
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "N C"] | None,
+        angles: Float[Tensor, "L half"],
+        owner: Int[Tensor, " L"] | None = None,
+        mask: Any = None,
     ) -> Float[Tensor, "B L D"]:
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition)
-        x = x + gate1 * self.dropout(self.attention(modulate(self.norm1(x), shift1, scale1), angles))
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
+        x = x + gate1 * self.dropout(self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask))
         return x + gate2 * self.dropout(self.mlp(modulate(self.norm2(x), shift2, scale2)))

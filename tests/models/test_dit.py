@@ -2,30 +2,9 @@
 
 import pytest
 import torch
+from tiny import STATES, WORDS, build, inputs, trained
 
-from ddlib_models import DiT
 from ddlib_models.layers import LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
-
-STATES, WORDS = 14, 11
-
-
-def build(**changes) -> DiT:
-    torch.manual_seed(0)
-    sizes = dict(num_states=STATES, vocab_size=WORDS, dim=16, depth=2, heads=2, cond_dim=8) | changes
-    return DiT(**sizes)
-
-
-def trained(**changes) -> DiT:
-    """A model in which nothing is zero any more, as after training."""
-    model = build(**changes)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return model
-
-
-def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(STATES, (batch, length), generator=generator), torch.rand(batch, generator=generator)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
@@ -47,15 +26,15 @@ def test_a_fresh_model_is_uniform():
 def test_attention_turns_with_the_sequence():
     """Rotary scores depend on differences of positions: the same window gives the same scores anywhere."""
     torch.manual_seed(0)
-    q, k = torch.randn(1, 1, 6, 8).expand(2, 3, 6, 8), torch.randn(1, 1, 6, 8).expand(2, 3, 6, 8)
+    q, k = torch.randn(2, 6, 3, 8), torch.randn(2, 6, 3, 8)
     near, far = rotary_angles(6, 8, q.device), rotary_angles(106, 8, q.device)[100:]
-    scores = [rotate(q, angles) @ rotate(k, angles).mT for angles in (near, far)]
+    scores = [torch.einsum("bihk,bjhk->bhij", rotate(q, angles), rotate(k, angles)) for angles in (near, far)]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=1e-4)
 
 
 def test_rotation_is_the_half_split_one():
-    x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 1, 3, 4)
-    turned = rotate(x, rotary_angles(3, 4, x.device))[0, 0]
+    x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(1, 3, 1, 4)
+    turned = rotate(x, rotary_angles(3, 4, x.device))[0, :, 0]
     position = torch.arange(3.0)
     torch.testing.assert_close(turned, torch.stack([position.cos(), 0 * position, position.sin(), 0 * position], -1))
 
@@ -131,10 +110,24 @@ def test_bfloat16_weights_keep_float32_statistics():
     assert TimeEmbedding(8).bfloat16()(torch.rand(3)).dtype == torch.bfloat16
 
 
-def test_number_of_parameters():
-    model = build()
-    assert model.num_params(embeddings=True) == sum(parameter.numel() for parameter in model.parameters())
-    assert model.num_params(embeddings=True) - model.num_params(embeddings=False) == STATES * 16 + WORDS * 17
+@pytest.mark.parametrize("time_conditioned", [True, False])
+def test_double_precision_loses_no_digits(time_conditioned):
+    """Moving one weight by 1e-6 moves the logits as their derivative says, which float32 anywhere would blur."""
+    model, (z, t) = trained(time_conditioned=time_conditioned).double(), inputs()
+    weight = model.embedding.weight
+    (slope,) = torch.autograd.grad(model(z, t).square().sum(), weight)
+    direction, values = torch.randn_like(slope), []
+    with torch.no_grad():
+        for sign in (1, -2):
+            weight += sign * 1e-6 * direction
+            values.append(model(z, t).square().sum())
+    assert (values[0] - values[1]).item() / 2e-6 == pytest.approx((slope * direction).sum().item(), rel=1e-7)
+
+
+def test_a_fresh_table_is_that_of_the_reference():
+    """MDLM, GIDD and HDLM: Kaiming-uniform with a = sqrt(5), which is uniform in +-1/sqrt(dim)."""
+    weight = build(num_states=3000, dim=64).embedding.weight
+    assert weight.abs().max() <= 1 / 8 and weight.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.01)
 
 
 def test_dropout_acts_in_training_only():
@@ -155,6 +148,9 @@ def test_dropout_acts_in_training_only():
         (dict(vocab_size=0), "vocab_size=0"),
         (dict(depth=0), "depth=0"),
         (dict(dropout=1.0), r"dropout=1\.0"),
+        (dict(pad_to=0), "pad_to=0"),
+        (dict(num_clusters=-1), "num_clusters=-1"),
+        (dict(attention="flash"), "attention='flash': must be one of sdpa, varlen, flex, xformers"),
     ],
 )
 def test_refuses_bad_sizes(changes, message):

@@ -1,0 +1,152 @@
+"""Attention back ends: one result whoever computes it, packed or not; what does not run here says what it needs."""
+
+import pickle
+
+import pytest
+import torch
+from tiny import STATES, build, trained
+
+from ddlib_models import attention
+from ddlib_models.attention import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
+
+LENGTHS = [4, 1, 7, 3]
+OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)
+EVERYTHING = dict(parents=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]], num_clusters=2, pad_to=32, tied=True)
+
+# The unfused form is for checks such as these.
+flex_runs_unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+inductor_warns = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+HERE = [
+    pytest.param(SDPA(), id="sdpa"),
+    pytest.param(Flex(compiled=False), id="flex", marks=flex_runs_unfused),
+    pytest.param(Flex(), id="compiled flex", marks=[pytest.mark.slow, inductor_warns]),
+]
+
+
+def heads(batch: int, length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(batch, length, 2, 16, generator=generator).to(dtype) for _ in range(3)]
+
+
+def by_hand(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = torch.einsum("bihk,bjhk->bhij", q, k) / q.shape[-1] ** 0.5
+    return torch.einsum("bhij,bjhk->bihk", scores.softmax(-1), v)
+
+
+@pytest.mark.parametrize("attend", HERE)
+def test_attention_is_the_formula(attend):
+    torch.testing.assert_close(attend(*heads(2, 6)), by_hand(*heads(2, 6)), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attend", HERE)
+def test_packed_sequences_attend_as_separate_ones(attend):
+    packed = heads(1, 15)
+    separate = [by_hand(*parts) for parts in zip(*(x.split(LENGTHS, 1) for x in packed), strict=True)]
+    torch.testing.assert_close(attend(*packed, attend.mask(OFFSETS)), torch.cat(separate, 1), atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def packed_as_separate(attend: Attention, time_conditioned: bool, dtype: torch.dtype, tolerance: float) -> None:
+    model = trained(time_conditioned=time_conditioned, attention=attend, **EVERYTHING).to(dtype)
+    z, t = torch.randint(STATES, (1, 15), generator=torch.Generator().manual_seed(3)), torch.rand(4)
+    separate = [model.with_clusters(part, t[i : i + 1]) for i, part in enumerate(z.split(LENGTHS, 1))]
+    for offsets in (OFFSETS, OFFSETS.long(), model.pack(OFFSETS)):
+        packed = model.with_clusters(z, t, offsets)
+        for one, parts in zip(packed, zip(*separate, strict=True), strict=True):
+            torch.testing.assert_close(one, torch.cat(parts, 1), atol=tolerance, rtol=tolerance)
+        assert torch.equal(model(z, t, offsets), packed[0])
+
+
+@pytest.mark.parametrize("time_conditioned", [True, False])
+@pytest.mark.parametrize("attend", HERE)
+def test_packed_sequences_give_the_logits_of_separate_ones(attend, time_conditioned):
+    packed_as_separate(attend, time_conditioned, torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("time_conditioned", [True, False])
+@pytest.mark.parametrize("attend", HERE[:2])  # the compiled kernel has no float64
+def test_packed_sequences_give_the_logits_of_separate_ones_to_twelve_digits(attend, time_conditioned):
+    packed_as_separate(attend, time_conditioned, torch.float64, 1e-12)
+
+
+def test_packed_sequences_give_the_gradients_of_separate_ones():
+    model, t = trained().double(), torch.rand(4)
+    z = torch.randint(STATES, (1, 15), generator=torch.Generator().manual_seed(3))
+    model(z, t, OFFSETS).square().sum().backward()
+    packed = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    for i, part in enumerate(z.split(LENGTHS, 1)):
+        model(part, t[i : i + 1]).square().sum().backward()
+    for parameter, gradient in zip(model.parameters(), packed, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-9, rtol=1e-9)
+
+
+def test_positions_restart_with_every_sequence():
+    packing = build().pack(OFFSETS)
+    assert packing.position.tolist() == [0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
+    assert packing.owner.tolist() == [0] * 4 + [1] + [2] * 7 + [3] * 3
+
+
+def test_a_packed_model_compiles_to_one_graph():
+    model, t = trained(**EVERYTHING), torch.rand(4)
+    z, packing = torch.randint(STATES, (1, 15)), model.pack(OFFSETS)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(z, t, packing), model(z, t, packing))
+
+
+def test_mask_of_sdpa_is_block_diagonal():
+    assert torch.equal(SDPA().mask(OFFSETS), torch.block_diag(*(torch.ones(n, n) for n in LENGTHS)).bool())
+
+
+@pytest.mark.parametrize("offsets", [[1, 3], [0], [0, 2, 2], [0, 3, 1], []])
+def test_refuses_what_are_no_offsets(offsets):
+    with pytest.raises(ValueError, match="must begin at 0 and increase"):
+        owners(torch.tensor(offsets, dtype=torch.int64))
+
+
+def test_refuses_a_pack_of_another_size(as_users_call):
+    model = build()
+    for z, t in [((1, 14), 4), ((2, 15), 4), ((1, 15), 1)]:
+        with pytest.raises(ValueError, match=r"expected \(1, 15\) and \(4,\), as cu_seqlens says"):
+            model(torch.zeros(z, dtype=torch.int64), torch.rand(t), OFFSETS)
+
+
+def test_every_back_end_has_a_name():
+    assert set(attention.BACKENDS) == {"sdpa", "varlen", "flex", "xformers"}
+    assert backend("sdpa") == SDPA() and backend("flex") == Flex()
+    with pytest.raises(ValueError, match="attention='paged': must be one of sdpa, varlen, flex, xformers"):
+        backend("paged")
+
+
+@pytest.mark.parametrize("attend", [SDPA(), Flex()])
+def test_back_ends_can_be_pickled(attend):
+    assert pickle.loads(pickle.dumps(attend)) == attend
+
+
+@pytest.mark.parametrize("name", ["varlen", "xformers"])
+def test_without_a_gpu_a_back_end_for_gpus_says_so(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(attention, "find_spec", lambda module: module)
+    with pytest.raises(RuntimeError, match=f"'{name}' needs a CUDA device"):
+        build(attention=name)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("varlen", "torch >= 2.10"), ("xformers", r"pip install 'ddlib\[gpu\]'")])
+def test_a_back_end_that_is_not_installed_says_what_to_install(name, wanted, monkeypatch):
+    monkeypatch.setattr(attention, "find_spec", lambda module: None)
+    with pytest.raises(ImportError, match=wanted):
+        build(attention=name)
+
+
+def test_the_mask_of_xformers_needs_xformers(monkeypatch):
+    monkeypatch.setattr(attention, "find_spec", lambda module: None)
+    with pytest.raises(ImportError, match=r"xformers >= 0\.0\.35"):
+        XFormers.block_diagonal(OFFSETS)
+
+
+@pytest.mark.parametrize("kind", [Varlen, XFormers])
+def test_gpu_back_ends_refuse_single_precision(kind, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention, "find_spec", lambda module: module)
+    with pytest.raises(TypeError, match=r"got torch\.float32: needs bfloat16 or float16"):
+        kind()(*heads(1, 4))

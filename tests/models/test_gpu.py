@@ -1,0 +1,115 @@
+"""What needs a GPU and the ``gpu`` extra: back ends against the formula, forward, backward and their speed."""
+
+import functools
+
+import pytest
+import torch
+from tiny import STATES, trained
+
+from ddlib_models.attention import SDPA, Flex, XFormers, backend
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = [100, 1, 300, 111]
+OFFSETS = torch.tensor([0, 100, 101, 401, 512], dtype=torch.int32)
+NAMES = ["sdpa", "varlen", "flex", "xformers"]
+
+
+def leaves(batch: int, length: int, heads: int = 4) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch, length, heads, 64)
+    return [torch.randn(shape, generator=generator).cuda().bfloat16().requires_grad_() for _ in range(3)]
+
+
+def results(attend, batch: int, length: int, mask) -> list[torch.Tensor]:
+    """Output and gradients."""
+    tensors = leaves(batch, length)
+    out = attend(*tensors, mask)
+    return [out, *torch.autograd.grad(out.float().square().sum(), tensors)]
+
+
+def test_the_mask_of_xformers_is_that_of_sdpa():
+    """Runs wherever xformers is installed, also without a GPU."""
+    ours, theirs = SDPA().mask(OFFSETS), XFormers.block_diagonal(OFFSETS)
+    assert torch.equal(theirs.materialize((512, 512)) == 0, ours)
+    assert theirs.q_seqinfo.seqstart.tolist() == OFFSETS.tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_back_end_agrees_with_the_formula_forward_and_backward(name, packed):
+    attend = backend(name)
+    batch, mask = (1, attend.mask(OFFSETS.cuda())) if packed else (3, None)
+    tensors = [x.detach().float().requires_grad_() for x in leaves(batch, 512)]
+    q, k, v = tensors
+    scores = torch.einsum("bihk,bjhk->bhij", q, k) / 8
+    if packed:
+        scores = scores.masked_fill(~SDPA().mask(OFFSETS.cuda()), -torch.inf)
+    exact = torch.einsum("bhij,bjhk->bihk", scores.softmax(-1), v)
+    expected = [exact, *torch.autograd.grad(exact.square().sum(), tensors)]
+    for given, wanted in zip(results(attend, batch, 512, mask), expected, strict=True):
+        torch.testing.assert_close(given.float(), wanted, atol=0.05, rtol=0.05)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_sequences_give_the_logits_of_separate_ones(name):
+    model, t = trained(dim=128, attention=name).cuda(), torch.rand(4).cuda()
+    z = torch.randint(STATES, (1, 512), generator=torch.Generator().manual_seed(3)).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        packed = model(z, t, model.pack(OFFSETS.cuda()))
+        separate = [model(part, t[i : i + 1]) for i, part in enumerate(z.split(LENGTHS, 1))]
+    error = (packed - torch.cat(separate, 1)).float().square().mean().sqrt()
+    assert error < 0.03 * packed.float().std()
+
+
+@pytest.mark.parametrize("name", ["xformers", "varlen"])
+def test_a_packed_training_step_compiles_to_one_graph(name):
+    model, t = trained(dim=128, attention=name).cuda(), torch.rand(4).cuda()
+    z, packing = torch.randint(STATES, (1, 512)).cuda(), model.pack(OFFSETS.cuda())
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    with torch.autocast("cuda", torch.bfloat16):
+        compiled(z, t, packing).float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def milliseconds(call, repeats: int = 30) -> float:
+    """Median over the repeats, by the clock of the device."""
+    for _ in range(5):
+        call()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return sorted(times)[repeats // 2]
+
+
+def forward_and_backward(attend, mask=None, batch: int = 64) -> float:
+    tensors = leaves(batch, 512, heads=12)
+    return milliseconds(lambda: torch.autograd.grad(attend(*tensors, mask).sum(), tensors))
+
+
+def test_xformers_is_as_fast_as_sdpa():
+    """The shape of SMALL: 64 sequences of 512, 12 heads of 64; the same kernels, and a transpose less."""
+    ours, theirs = forward_and_backward(SDPA()), forward_and_backward(XFormers())
+    print(f"forward and backward: SDPA {ours:.2f} ms, xformers {theirs:.2f} ms")
+    assert theirs < 1.1 * ours
+
+
+@pytest.mark.parametrize("name", ["xformers", "varlen"])
+def test_a_block_diagonal_mask_is_faster_than_a_dense_one(name):
+    offsets, attend = torch.arange(0, 8193, 128, dtype=torch.int32, device="cuda"), backend(name)
+    dense, blocks = (
+        milliseconds(functools.partial(one, *leaves(1, 8192, heads=12), one.mask(offsets)), repeats=10)
+        for one in (SDPA(), attend)
+    )
+    print(f"8192 positions in sequences of 128: dense {dense:.2f} ms, {name} {blocks:.2f} ms")
+    assert blocks < 0.5 * dense
+
+
+def test_flex_has_a_backward_pass_here():
+    assert all(x.isfinite().all() for x in results(Flex(), 1, 512, Flex().mask(OFFSETS.cuda())))

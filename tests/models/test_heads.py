@@ -1,0 +1,140 @@
+"""Heads and embeddings: padding, tying, clusters."""
+
+import copy
+
+import pytest
+import torch
+from tiny import STATES, WORDS, build, inputs, trained
+
+PARENTS = [[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]]  # 11 words, 2 clusters, and the mask is state 13
+
+
+def table(model) -> torch.Tensor:
+    """What every state looks like, (S, D)."""
+    return model.embedding(torch.arange(STATES)[None])[0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_padding_changes_neither_logits_nor_gradients(tied):
+    z, t = inputs()
+    plain, padded = trained(tied=tied), trained(tied=tied, pad_to=128)
+    assert padded.embedding.weight.shape == padded.head.weight.shape == (128, 16)
+    with torch.no_grad():
+        for ours, theirs in zip(padded.parameters(), plain.parameters(), strict=True):
+            ours[: len(theirs)] = theirs
+    gradients = []
+    for model in (plain, padded):
+        logits = model(z, t)
+        assert logits.shape == (3, 5, WORDS)
+        logits.log_softmax(-1)[..., 0].sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(padded(z, t), plain(z, t))
+    for padded_grad, plain_grad in zip(*reversed(gradients), strict=True):
+        torch.testing.assert_close(padded_grad[: len(plain_grad)], plain_grad, atol=1e-5, rtol=1e-4)
+        assert (padded_grad[len(plain_grad) :] == 0).all()
+
+
+def test_losses_that_fuse_the_head_read_the_words_alone():
+    model, (z, t) = trained(pad_to=32), inputs()
+    weight, bias = model.head.words()
+    assert weight.shape == (WORDS, 16) and bias.shape == (WORDS,)
+    torch.testing.assert_close(model.features(z, t) @ weight.T + bias, model(z, t))
+
+
+def test_a_tied_head_is_the_table_and_stays_it():
+    model = trained(tied=True)
+    for one in (model, copy.deepcopy(model), model.double()):
+        assert one.head.weight is one.embedding.weight
+    untied = build()
+    assert untied.num_params(embeddings=True) - model.num_params(embeddings=True) == WORDS * 16 - (STATES - WORDS)
+    weight, _ = model.head.words()
+    assert torch.equal(weight, model.embedding.weight[:WORDS])
+
+
+def test_a_tied_model_is_restored_from_its_state():
+    model, other, (z, t) = trained(tied=True, parents=PARENTS), build(tied=True, parents=PARENTS), inputs()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(z, t), model(z, t)) and other.head.weight is other.embedding.weight
+
+
+def test_a_fresh_cluster_is_the_mean_of_its_words():
+    vectors, parents = table(build(parents=PARENTS)), torch.tensor(PARENTS[0])
+    for cluster in (0, 1):
+        torch.testing.assert_close(vectors[WORDS + cluster], vectors[:WORDS][parents == cluster].mean(0))
+    plain = table(build())
+    assert torch.equal(vectors[:WORDS], plain[:WORDS]) and torch.equal(vectors[-1], plain[-1])
+
+
+def test_bfloat16_tables_give_the_same_means():
+    model = trained(parents=PARENTS)
+    exact = model.embedding.means()
+    torch.testing.assert_close(model.bfloat16().embedding.means().float(), exact, atol=0.01, rtol=0.02)
+    assert model(*inputs()).isfinite().all()
+
+
+def test_a_cluster_learns_what_its_words_do_not_say():
+    """The gradient of a cluster's embedding reaches its own row whole, and each of its n words by 1/n."""
+    model = trained(parents=PARENTS)
+    model.embedding(torch.tensor([[WORDS + 1]])).sum().backward()
+    inside = torch.tensor(PARENTS[0]) == 1
+    gradient = model.embedding.weight.grad
+    torch.testing.assert_close(gradient[WORDS + 1], torch.ones(16))
+    torch.testing.assert_close(gradient[:WORDS], (inside / inside.sum())[:, None].expand(-1, 16))
+    assert (gradient[[WORDS, STATES - 1]] == 0).all()
+
+
+def test_a_cluster_of_clusters_is_the_mean_over_all_words_beneath():
+    parents = [torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]), [0, 0, 1]]
+    model = build(num_states=14, vocab_size=8, parents=parents)
+    vectors = table(model)
+    torch.testing.assert_close(vectors[9], vectors[2:4].mean(0))
+    torch.testing.assert_close(vectors[11], vectors[:4].mean(0))
+    torch.testing.assert_close(vectors[12], vectors[4:8].mean(0))
+
+
+@pytest.mark.parametrize("parents", [(), PARENTS])
+def test_clusters_can_start_at_centroids(parents):
+    model, centroids = trained(parents=parents), torch.randn(2, 16)
+    before = table(model)
+    model.embedding.start_clusters_at(centroids)
+    torch.testing.assert_close(table(model)[WORDS : WORDS + 2], centroids)
+    assert torch.equal(table(model)[:WORDS], before[:WORDS]) and torch.equal(table(model)[-1], before[-1])
+
+
+def test_centroids_of_another_shape_are_refused(as_users_call):
+    for shape in [(2, 15), (4, 16), (2,)]:
+        with pytest.raises(ValueError, match=r"centroids have shape.*must be \(n, 16\), n <= 3"):
+            build().embedding.start_clusters_at(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        ([[0, 1]], r"parents\[0\]: must be 11 int64"),
+        ([torch.zeros(11)], r"parents\[0\]: must be 11 int64 indices >= 0, got torch.float32"),
+        ([[-1] + [0] * 10], r"parents\[0\]: must be 11 int64 indices >= 0"),
+        ([[0] * 10 + [2]], r"parents\[0\]: cluster 1 has no word"),
+        ([[0] * 5 + [1] * 6, [0, 0, 0]], r"parents\[1\]: must be 2 int64"),
+        ([list(range(11))], "11 words and 11 clusters exceed num_states=14"),
+    ],
+)
+def test_refuses_bad_parents(parents, message):
+    with pytest.raises(ValueError, match=message):
+        build(parents=parents)
+
+
+def test_the_auxiliary_head_is_trained_along_and_changes_no_word():
+    model, (z, t) = build(num_clusters=2), inputs()
+    assert (model.with_clusters(z, t)[1] == 0).all(), "a fresh one is uniform"
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    words, clusters = model.with_clusters(z, t)
+    assert clusters.shape == (3, 5, 2) and torch.equal(words, model(z, t))
+    clusters.square().sum().backward()
+    assert all((parameter.grad != 0).any() for parameter in model.cluster_head.parameters())
+    assert model.head.weight.grad is None
+
+
+def test_without_an_auxiliary_head_it_says_so():
+    with pytest.raises(ValueError, match="num_clusters=0"):
+        build().with_clusters(*inputs())

@@ -1,0 +1,26 @@
+"""A DiT small enough for every test, as it is born and as training leaves it."""
+
+import torch
+
+from ddlib_models import DiT
+
+STATES, WORDS = 14, 11
+
+
+def build(**changes) -> DiT:
+    torch.manual_seed(0)
+    sizes = dict(num_states=STATES, vocab_size=WORDS, dim=16, depth=2, heads=2, cond_dim=8) | changes
+    return DiT(**sizes)
+
+
+def trained(**changes) -> DiT:
+    """A model in which nothing is zero any more, as after training."""
+    model = build(**changes)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(STATES, (batch, length), generator=generator), torch.rand(batch, generator=generator)
