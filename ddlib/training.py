@@ -113,4 +113,4 @@ def _level_factor(process: ForwardProcess, z: Tokens, level_weights: Sequence[fl
         f"level_weights has {len(level_weights)} entries, must have {depth}: one per level above the words",
     )
     factors = [check_number(f"level_weights[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(level_weights)]
-    return torch.tensor([0.0, *factors], device=z.device)[process.level_of(z)]
+    return torch.tensor([0.0, *factors], dtype=torch.float64, device=z.device)[process.level_of(z)]

@@ -48,7 +48,7 @@ class Hierarchy(ExactModule, ABC):
         self.maps = cast(Sequence[Map], nn.ModuleList(maps))
         n = len(maps)
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
-        self.register_buffer("starts", torch.tensor([0, *self.levels]).cumsum(0))
+        self.register_buffer("starts", torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0))
 
     starts: Tensor
     fingerprint: str | None = None

@@ -70,8 +70,8 @@ class ForwardProcess(ExactModule, ABC):
         """q_{t|s}, dense float64 (S, S) at scalar ``s <= t``, row = from, rows sum to 1."""
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        """q_t(z|x), elementwise (B, L)."""
-        return self.marginal(x, t).gather(-1, z[..., None]).squeeze(-1)
+        """q_t(z|x), elementwise (B, L), float64."""
+        return self.marginal(x, t.to(torch.float64)).gather(-1, z[..., None]).squeeze(-1)
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         """q_t(z|x) for every word x, (B, L, V), float64."""
@@ -163,6 +163,7 @@ class ForwardProcess(ExactModule, ABC):
         ``sharpen`` acts on every law of words or clusters from which one is drawn, after the evidence of z has come in:
         here on p(x|z_t), so that z_s is drawn given z_t and a word.
         """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         evidence = self.word_likelihood(z, t).log().to(logits.dtype)
         words = sharpen(logits.log_softmax(-1) + evidence).flatten(0, 1)
         x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)

@@ -21,7 +21,7 @@ os.environ["DDLIB_PLUGINS"] = "0"
 import hypothesis
 
 STATS = Path("mutmut-stats.json")
-DISTINCT = {"test_bad_input.py", "test_contracts.py", "test_survivors.py"}
+DISTINCT = {"test_bad_input.py", "test_contracts.py"}
 PHASES = (hypothesis.Phase.explicit, hypothesis.Phase.generate)  # a mutant needs no smallest counterexample
 
 
@@ -40,7 +40,8 @@ def pytest_collection_modifyitems(config, items):
     rank, seen = {}, Counter()
     for item in items:
         function = getattr(item, "function", None)
-        rank[item] = 0 if item.path.name in DISTINCT else seen[function]
+        own = item.path.name in DISTINCT or item.path.name.startswith("test_survivors")
+        rank[item] = 0 if own else seen[function]
         seen[function] += 1
         if hasattr(function, "hypothesis"):
             old = function._hypothesis_internal_use_settings

@@ -1,0 +1,170 @@
+"""What mutation testing found untested in draws; see tests/mutation/survivors.md."""
+
+import pytest
+import torch
+from zoo import F64, every_process, law, words
+
+import ddlib as dd
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Uniform
+from ddlib.schedules import Geometric, Linear, Polynomial
+from ddlib.testing.oracle import states
+
+
+@every_process
+def test_a_generator_of_ones_own_is_the_only_source_of_randomness(process):
+    x = words(process).expand(6, -1).contiguous()
+    t, s = torch.linspace(0.3, 1, 6, dtype=F64), torch.linspace(0.1, 0.5, 6, dtype=F64)
+    logits = torch.zeros(*x.shape, process.vocab_size)
+
+    def draws(seed):
+        generator = torch.Generator().manual_seed(seed)
+        z = process.sample(x, t, generator)
+        yield z
+        yield process.sample_prior((6, 5), generator)
+        target = process.jump(z, t, s, generator)
+        if target is not None:
+            yield target
+        yield process.land(logits, z, t, s, target, generator)
+        yield process.land(logits, z, t, s, None, generator)
+        bound = dd.bound(process, lambda z, t: torch.zeros(*z.shape, process.vocab_size), x, generator)
+        yield from (bound.diffusion, bound.reconstruction)
+        if isinstance(process, Hierarchical):
+            yield from process.draw_path((6, 5), generator, torch.device("cpu"))
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    once = list(draws(0))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert all(torch.equal(a, b) for a, b in zip(once, draws(0), strict=True))
+    other = torch.cat([v.flatten().double() for v in draws(3)])
+    assert not torch.equal(torch.cat([v.flatten().double() for v in once]), other)
+
+
+@every_process
+def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
+    """A default device that no argument is on must not be met: a tensor made without a device would land there."""
+    x, z = words(process), states(process)
+    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
+    p = law(process, process.num_states)
+    logits, generator = p.log()[:, : process.vocab_size], torch.Generator().manual_seed(0)
+    calls = [
+        lambda: process.marginal(x, t),
+        lambda: process.likelihood(x, x, t),
+        lambda: process.word_likelihood(z, t),
+        lambda: process.predictive(p, t),
+        lambda: process.sample(x, t, generator),
+        lambda: process.prior(),
+        lambda: process.sample_prior((1, 3), generator),
+        lambda: process.prior_kl(x),
+        lambda: process.prior_kl(x, t),
+        lambda: process.jump(z, t, s, generator),
+        lambda: process.level_of(z),
+        lambda: dd.nelbo(process, logits, x, x, t),
+        lambda: dd.nelbo(process, logits, x, x, t, parameterization="posterior"),
+        lambda: dd.posterior_logits(process, p.log(), z, t),
+        lambda: dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, generator).total,
+        lambda: dd.training_loss(process, logits, x, x, t, weight_clip=(0.0, 2.0)),
+        lambda: dd.cavity_logits(process, p.log(), z, t, "posterior"),
+        lambda: dd.reconstruction(process, logits, x, x, t),
+        lambda: process.posterior(p, z, t, s),
+        lambda: process.reverse_rate(p, z, t),
+        lambda: process.land(p.log(), z, t, s, None, generator),
+        lambda: process.transition(0.25, 0.6),
+        lambda: process.rate_matrix(0.6),
+    ]
+    if isinstance(process, Hierarchical):
+        ones = [1.0] * process.hierarchy.depth
+        calls.append(lambda: dd.training_loss(process, logits, x, x, t, level_weights=ones))
+        calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="hard"))
+        calls.extend(lambda i=i: process.draw_path((1, 3), generator, torch.device("cpu"))[i] for i in (0, 1))
+    eye = torch.eye
+    monkeypatch.setattr(torch, "eye", lambda n, **options: eye(n, **{"device": "cpu", **options}))  # .to() moves it
+    for call in calls:
+        with torch.device("meta"):
+            result = call()
+        assert result is None or result.device.type == "cpu"
+
+
+@every_process
+@pytest.mark.statistical
+def test_landing_draws_from_the_posterior_at_every_position(process):
+    """Two positions that the network says different things about; by five standard deviations of each count."""
+    n, generator = 20_000, torch.Generator().manual_seed(0)
+    p = law(process, 2, seed=5)
+    t, s = torch.tensor([0.7], dtype=F64), torch.tensor([0.3], dtype=F64)
+    for start in {process.num_states - 1, 0, min(process.vocab_size, process.num_states - 1)}:
+        z = torch.full((1, 2), start)
+        exact = process.posterior(p, z, t, s)[0]
+        many = z.expand(n, 2).contiguous()
+        drawn = process.land(p.log().float().expand(n, -1, -1), many, t.expand(n), s.expand(n), None, generator)
+        for i in range(2):
+            counts = torch.bincount(drawn[:, i], minlength=process.num_states)
+            error = (counts - n * exact[i]).abs()
+            assert (error <= 5 * (n * exact[i] * (1 - exact[i])).clamp_min(0).sqrt() + 1e-6).all()
+
+
+@every_process
+def test_landing_reads_half_precision_logits_in_float32(process):
+    n = 4096
+    x = words(process)[:, :3].expand(n, -1).contiguous()
+    t, s = torch.full((n,), 0.8, dtype=F64), torch.full((n,), 0.4, dtype=F64)
+    z = process.sample(x, t, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(n, x.shape[1], process.vocab_size, generator=generator).bfloat16()
+    half, single = (process.land(v, z, t, s, None, torch.Generator().manual_seed(2)) for v in (logits, logits.float()))
+    # a process without a way of its own takes the evidence of z in the precision of the logits
+    assert torch.equal(half, single) or type(process).land is ForwardProcess.land
+
+
+def test_a_users_process_may_have_no_constants():
+    class Coin(ForwardProcess):
+        def marginal(self, x, t):
+            self.check_inputs(x=x, t=t)
+            return (1 - t[:, None, None] / 2) * torch.stack([x == 0, x == 1], -1) + t[:, None, None] / 2 * (
+                torch.stack([x == 1, x == 0], -1)
+            )
+
+        def rate_matrix(self, t):
+            raise NotImplementedError
+
+        def transition(self, s, t):
+            raise NotImplementedError
+
+    coin = Coin(2, 2)
+    x = torch.tensor([[0, 1]])
+    assert coin.device.type == "cpu" and coin.sample(x, torch.zeros(1)).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("process", [GIDD(5, 0.0), GIDD(5, 0.3), Uniform(5, Linear())], ids=str)
+def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
+    """At t = 1e-9 a word is redrawn once in 10^9: float32 cannot tell that from never."""
+    largest = 1 - 1e-10
+    monkeypatch.setattr("ddlib.processes.mixing.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64))
+    monkeypatch.setattr("ddlib.processes.base.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64))
+    x = torch.zeros(1, 2, dtype=torch.int64)
+    for dtype in (torch.float32, F64):
+        assert (process.sample(x, torch.tensor([1e-9], dtype=dtype)) != x).all()
+
+
+@every_process
+def test_the_prior_term_is_that_of_the_contract_row_by_row(process):
+    x = torch.arange(process.vocab_size)[:, None].expand(-1, 2)
+    t = torch.linspace(0.2, 1.0, process.vocab_size, dtype=F64)
+    assert torch.allclose(process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11)
+
+
+@pytest.mark.statistical
+def test_paths_enter_each_level_when_the_occupancies_say():
+    """By five standard deviations of each count."""
+    n, tree = 20_000, dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
+    for clock in (Polynomial(1.5), Geometric(0.1, 3.0)):
+        process = Hierarchical(tree, clock)
+        entries, end = process.draw_path((n, 2), torch.Generator().manual_seed(0), torch.device("cpu"))
+        assert (entries.diff() >= 0).all() and (entries >= 0).all()
+        for t in (0.3, 0.7, 1.0):
+            level = (entries <= t).sum(-1)
+            counts = torch.stack([torch.bincount(level[:, i], minlength=4) for i in range(2)])
+            exact = process.occupancies(torch.tensor([t], dtype=F64))[0]
+            assert ((counts - n * exact).abs() <= 5 * (n * exact * (1 - exact)).clamp_min(0).sqrt() + 1e-6).all()
+        assert torch.equal(process.level_of(end), level)
