@@ -1,8 +1,22 @@
 """WHERE: hierarchies that say to which state a token jumps."""
 
 from ddlib.hierarchies.base import Hierarchy
+from ddlib.hierarchies.builders import csv_parents, random_parents, table_parents
+from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.maps import Map, parent_map
 from ddlib.hierarchies.tree import Tree
 
-__all__ = ["Flat", "Hierarchy", "Map", "Tree", "parent_map"]
+__all__ = [
+    "Flat",
+    "Hierarchy",
+    "Map",
+    "Tree",
+    "csv_parents",
+    "load_clusters",
+    "parent_map",
+    "random_parents",
+    "save_clusters",
+    "semantic_clusters",
+    "table_parents",
+]
