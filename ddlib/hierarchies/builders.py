@@ -1,0 +1,120 @@
+"""Parents for ``Tree`` without embeddings: from a table of words, from a CSV file, at random."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ddlib.checks import check_count, require
+
+
+def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0) -> list[Tensor]:
+    """Parents drawn at random, sizes that differ by at most 1: the control that shows whether clusters matter.
+
+    Args:
+        vocab_size: number of words V.
+        num_clusters: clusters of each level, finest first, each fewer than the one before and than the words.
+        seed: of the draw.
+
+    Raises:
+        ValueError: counts that are below 1 or do not decrease.
+
+    Example:
+        >>> [torch.bincount(parents).tolist() for parents in random_parents(7, [3, 2])]
+        [[3, 2, 2], [2, 1]]
+    """
+    given = [num_clusters] if isinstance(num_clusters, int) else list(num_clusters)
+    counts = [check_count("vocab_size", vocab_size), *(check_count("num_clusters", count) for count in given)]
+    for fine, coarse in pairwise(counts):
+        require(coarse < fine, f"num_clusters is {num_clusters} for {vocab_size} words: every level must be coarser")
+    generator = torch.Generator().manual_seed(check_count("seed", seed, 0))
+    return [torch.randperm(fine, generator=generator) % coarse for fine, coarse in pairwise(counts)]
+
+
+def table_parents(
+    table: Mapping[str, Sequence[str]], vocabulary: Mapping[str, int], other: str | None = None
+) -> tuple[list[Tensor], list[list[str]]]:
+    """Parents from a table word -> its ancestors, the nearest first, as WordNet's hypernyms give them.
+
+    Args:
+        table: ancestors of each token by name, equally many for all; a name has one parent wherever it occurs.
+        vocabulary: token -> id, ids 0..V-1.
+        other: name of the cluster, at every level, of tokens that the table lacks; None: there must be none.
+
+    Returns:
+        The parents for ``Tree``, and the names of each level's clusters, in alphabetical order.
+
+    Raises:
+        ValueError: tokens that only one side knows, other numbers of ancestors, a name with two parents, ids with gaps.
+
+    Example:
+        >>> words = {"cat": 0, "dog": 1, "ivy": 2}
+        >>> parents, names = table_parents({"cat": ["animal"], "dog": ["animal"], "ivy": ["plant"]}, words)
+        >>> parents, names
+        ([tensor([0, 0, 1])], [['animal', 'plant']])
+    """
+    words = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    require(
+        sorted(vocabulary.values()) == list(range(len(words))), f"vocabulary must have exactly ids 0..{len(words) - 1}"
+    )
+    require(len(table) > 0, "table is empty, must hold the ancestors of each token")
+    strange = [token for token in table if token not in vocabulary]
+    require(not strange, f"table has {len(strange)} tokens that vocabulary lacks: {strange[:5]}")
+    missing = [token for token in words if token not in table]
+    require(
+        other is not None or not missing,
+        f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; name a cluster for them, other=...",
+    )
+    depth = len(next(iter(table.values())))
+    odd = next((token for token, path in table.items() if isinstance(path, str) or len(path) != depth), None)
+    if depth == 0 or odd is not None:
+        raise ValueError(
+            f"table has {table.get(odd or words[0])!r} for {odd or words[0]!r}, must be {depth or 1} names"
+        )
+    paths = [list(table.get(token, [other or ""] * depth)) for token in words]
+    names = [sorted({path[level] for path in paths}) for level in range(depth)]
+    parents, members = [], [path[0] for path in paths]
+    for level in range(depth):
+        index = {name: i for i, name in enumerate(names[level])}
+        parents.append(torch.tensor([index[name] for name in members]))
+        if level + 1 < depth:
+            above: dict[str, str] = {}
+            for path in paths:
+                name, parent = path[level], path[level + 1]
+                known = above.setdefault(name, parent)
+                require(known == parent, f"table has two parents of {name!r}: {known!r} and {parent!r}")
+            members = [above[name] for name in names[level]]
+    return parents, names
+
+
+def csv_parents(
+    path: str | Path, vocabulary: Mapping[str, int], other: str | None = None
+) -> tuple[list[Tensor], list[list[str]]]:
+    """Parents from a CSV file with a row ``token,parent`` per token; further columns are further levels.
+
+    Tokens are spelled as in ``vocabulary``; a first row ``token,parent...`` is a heading, unless that is a token too.
+
+    Args:
+        path: of the file, UTF-8.
+        vocabulary: token -> id, ids 0..V-1.
+        other: as in ``table_parents``.
+
+    Returns:
+        As ``table_parents``.
+
+    Raises:
+        ValueError: as ``table_parents``; a token that occurs twice.
+    """
+    table: dict[str, list[str]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        for row in reader:
+            heading = reader.line_num == 1 and row[:2] == ["token", "parent"] and "token" not in vocabulary
+            if not row or heading:
+                continue
+            require(row[0] not in table, f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice")
+            table[row[0]] = row[1:]
+    return table_parents(table, vocabulary, other)

@@ -1,0 +1,97 @@
+"""Clusters on disk: tensors as safetensors, everything else as JSON beside them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from torch import Tensor
+
+from ddlib.checks import require
+from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash
+
+_FORMAT = "ddlib clusters 1"
+
+
+def save_clusters(path: str | Path, clusters: Clusters) -> None:
+    """Writes ``path``.safetensors (parents, centroids, coherence of each level) and ``path``.json (hashes, numbers).
+
+    Args:
+        path: of both files, without suffix; the folder must exist.
+        clusters: made for a vocabulary whose fingerprint is known.
+
+    Raises:
+        ValueError: clusters without a fingerprint, which no load could check.
+    """
+    from safetensors.torch import save
+
+    require(
+        clusters.fingerprint is not None,
+        "clusters has no fingerprint, must name its vocabulary: semantic_clusters(..., fingerprint=fingerprint(vocab))",
+    )
+    named = {"parents": clusters.parents, "centroids": clusters.centroids, "coherence": clusters.coherence}
+    data = save({f"{name}.{i}": v.contiguous() for name, levels in named.items() for i, v in enumerate(levels)})
+    facts = {
+        "format": _FORMAT,
+        "tokenizer": clusters.fingerprint,
+        "embeddings": clusters.source,
+        "tensors": hashlib.sha256(data).hexdigest(),
+        "metric": clusters.metric,
+        "num_words": len(clusters.parents[0]),
+        "num_clusters": [len(centroids) for centroids in clusters.centroids],
+        "objective": clusters.objective,
+        "iterations": clusters.iterations,
+        "sizes": [sizes.tolist() for sizes in clusters.sizes],
+    }
+    tensors, described = _files(path)
+    tensors.write_bytes(data)
+    described.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None = None) -> Clusters:
+    """What ``save_clusters`` wrote, for the same tokenizer only.
+
+    Args:
+        path: of both files, without suffix.
+        fingerprint: of the vocabulary in use, ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
+        embeddings: checked to be those that were clustered, if given.
+
+    Raises:
+        FileNotFoundError: one of the files is missing.
+        ValueError: another tokenizer or other embeddings, files that do not belong together, another format.
+    """
+    from safetensors.torch import load
+
+    tensors, described = _files(path)
+    facts, data = json.loads(described.read_text(encoding="utf-8")), tensors.read_bytes()
+    found = facts.get("format") if isinstance(facts, dict) else None
+    require(found == _FORMAT, f"{described} has format {found!r}, must be {_FORMAT!r}")
+    require(
+        facts["tensors"] == hashlib.sha256(data).hexdigest(),
+        f"{tensors} is not the file that {described.name} describes: its SHA-256 differs",
+    )
+    require(
+        facts["tokenizer"] == fingerprint,
+        f"fingerprint is {fingerprint[:12]}, but {described} was made for {facts['tokenizer'][:12]}: another tokenizer",
+    )
+    if embeddings is not None:
+        given = embeddings_hash(embeddings)
+        require(
+            facts["embeddings"] == given,
+            f"embeddings have hash {given[:12]}, but {described} was made from {facts['embeddings'][:12]}",
+        )
+    named, levels = load(data), range(len(facts["num_clusters"]))
+    return Clusters(
+        parents=tuple(named[f"parents.{i}"] for i in levels),
+        centroids=tuple(named[f"centroids.{i}"] for i in levels),
+        coherence=tuple(named[f"coherence.{i}"] for i in levels),
+        objective=tuple(facts["objective"]),
+        iterations=tuple(facts["iterations"]),
+        metric=facts["metric"],
+        source=facts["embeddings"],
+        fingerprint=facts["tokenizer"],
+    )
+
+
+def _files(path: str | Path) -> tuple[Path, Path]:
+    """The two files; ``with_suffix`` would eat the end of a name with a dot."""
+    return Path(f"{path}.safetensors"), Path(f"{path}.json")

@@ -1,0 +1,178 @@
+"""k-means within size bounds: seeding, assignment, centroids, for Euclidean distance and for angles."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Generator, Tensor
+
+from ddlib.hierarchies.clusters.sizes import bounded_assignment
+
+_ENTRIES = 2**22
+"""Most distances that are computed at a time."""
+_SAMPLE = 512
+"""Rows per cluster that a start is fitted on: many starts for the price of one."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is clustered: rows (children, D), unit vectors if ``cosine``, and a weight for each, 1 if None."""
+
+    rows: Float[Tensor, "children D"]
+    cosine: bool
+    weights: Float[Tensor, "children"] | None = None
+
+    @cached_property
+    def norms(self) -> Float[Tensor, "children"]:
+        """Squared length of each row."""
+        return torch.cat([rows.square().sum(1) for rows in self.rows.split(8192)])
+
+    def costs(self, centroids: Float[Tensor, "parents D"]) -> Iterator[Float[Tensor, "kept parents"]]:
+        """Weight times squared distance (Euclidean) or 1 - cosine, of some rows at a time to every centroid."""
+        size = self._chunk(len(centroids))
+        for start in range(0, len(self.rows), size):
+            some = slice(start, start + size)
+            # |x - c|^2 = |c|^2 - 2 x.c + |x|^2, halved and without the lengths for unit vectors
+            if self.cosine:
+                cost = (self.rows[some] @ centroids.T).neg_().add_(1)
+            else:
+                cost = (self.rows[some] @ centroids.T).mul_(-2).add_(centroids.square().sum(1))
+                cost.add_(self.norms[some, None])
+            cost.clamp_min_(0)
+            yield cost if self.weights is None else cost.mul_(self.weights[some, None])
+
+    @staticmethod
+    def _chunk(num_clusters: int) -> int:
+        """Rows whose distances are computed at a time."""
+        return max(_ENTRIES // num_clusters, 1)
+
+    def take(self, chosen: Int64[Tensor, "kept"]) -> "Points":
+        """Some of the points."""
+        return Points(self.rows[chosen], self.cosine, None if self.weights is None else self.weights[chosen])
+
+    def sums(self, label: Int64[Tensor, "children"], num_clusters: int) -> Float[Tensor, "parents D"]:
+        """Weighted sum of the rows of each cluster."""
+        rows = self.rows if self.weights is None else self.rows * self.weights[:, None]
+        return rows.new_zeros(num_clusters, rows.shape[1]).index_add_(0, label, rows)
+
+    def masses(self, label: Int64[Tensor, "children"], num_clusters: int) -> Float[Tensor, "parents"]:
+        """Weight of each cluster: with these weights its centroid stands for its members in the objective."""
+        if self.cosine:
+            return self.sums(label, num_clusters).norm(dim=1)
+        weights = self.rows.new_ones(len(label)) if self.weights is None else self.weights
+        return weights.new_zeros(num_clusters).index_add_(0, label, weights)
+
+    def centroids(
+        self, label: Int64[Tensor, "children"], before: Float[Tensor, "parents D"]
+    ) -> Float[Tensor, "parents D"]:
+        """The point of least cost to its members: their mean, or its direction; ``before`` where there is none."""
+        sums = self.sums(label, len(before))
+        size = (sums.norm(dim=1) if self.cosine else self.masses(label, len(before)))[:, None]
+        return torch.where(size > 0, sums / torch.where(size > 0, size, 1), before)
+
+    def objective(self, label: Int64[Tensor, "children"], centroids: Float[Tensor, "parents D"]) -> float:
+        """Total cost of the rows at the centroids of their clusters."""
+        return sum(
+            float(cost.gather(1, own[:, None]).sum(dtype=torch.float64))
+            for cost, own in zip(self.costs(centroids), label.split(self._chunk(len(centroids))), strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A clustering: cluster of each child, centroids, and the objective of every iteration (it never increases)."""
+
+    label: Int64[Tensor, "children"]
+    centroids: Float[Tensor, "parents D"]
+    history: tuple[float, ...]
+
+
+def seeds(points: Points, num_clusters: int, generator: Generator) -> Float[Tensor, "parents D"]:
+    """Greedy k-means++: each next centroid is drawn in proportion to the cost it would save, the best of a few.
+
+    Arthur & Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007). The cost is the squared
+    distance. For angles the paper squares 1 - cosine once more; 1 - cosine is half a squared distance already, and
+    their bound on the expected objective holds for that.
+    """
+    trials = 2 + int(math.log(num_clusters))
+    chosen = [int(torch.randint(len(points.rows), (), generator=generator))]
+    cost = torch.cat(list(points.costs(points.rows[chosen])))[:, 0]
+    for _ in range(num_clusters - 1):
+        mass = cost.double().cumsum(0)
+        drawn = torch.rand(trials, dtype=torch.float64, generator=generator) * mass[-1]
+        candidates = torch.searchsorted(mass, drawn, right=True).clamp_max(len(mass) - 1)
+        left = torch.minimum(torch.cat(list(points.costs(points.rows[candidates]))), cost[:, None])
+        best = int(left.sum(0).argmin())
+        chosen.append(int(candidates[best]))
+        cost = left[:, best]
+    return points.rows[chosen]
+
+
+def lloyd(
+    points: Points,
+    centroids: Float[Tensor, "parents D"],
+    lower: Int64[Tensor, "parents"],
+    upper: Int64[Tensor, "parents"],
+    max_iters: int,
+    tolerance: float,
+) -> Fit:
+    """Alternates the best assignment within the bounds and the best centroids, until these rest.
+
+    Neither step raises the objective, with the bounds as without them (Bradley, Bennett & Demiriz, "Constrained
+    k-means clustering", 2000). Where nearest centroids keep the bounds, no (children, parents) matrix is formed.
+
+    Args:
+        points: what to cluster.
+        centroids: to start from.
+        lower: fewest children of each cluster, at least 1.
+        upper: most children of each cluster.
+        max_iters: stop after as many iterations.
+        tolerance: stop once half the mean squared move of the centroids, 1 - cosine for angles, is at most this
+            share of the points' mean squared distance from their mean (1 for angles).
+    """
+    scale = 1.0 if points.cosine else float(points.norms.mean() - points.rows.mean(0).square().sum())
+    prices = np.zeros(len(centroids))
+    label, history = torch.full((len(points.rows),), -1), []
+    for _ in range(max_iters):
+        nearest = [costs.min(1) for costs in points.costs(centroids)]
+        before, label = label, torch.cat([part.indices for part in nearest])
+        objective = float(sum(part.values.sum(dtype=torch.float64) for part in nearest))
+        sizes = torch.bincount(label, minlength=len(centroids))
+        if bool(((sizes < lower) | (sizes > upper)).any()):
+            costs = np.concatenate([part.double().numpy() for part in points.costs(centroids)])
+            assigned, prices = bounded_assignment(costs, lower.numpy(), upper.numpy(), prices)
+            objective = float(costs[np.arange(len(assigned)), assigned].sum())
+            label = torch.from_numpy(assigned)
+        history.append(objective)
+        after = points.centroids(label, centroids)
+        change = float((after - centroids).square().sum(1).mean()) / 2
+        centroids = after
+        if change <= tolerance * scale or torch.equal(before, label):
+            break
+    return Fit(label, centroids, tuple(history))
+
+
+def fit(
+    points: Points,
+    lower: Int64[Tensor, "parents"],
+    upper: Int64[Tensor, "parents"],
+    max_iters: int,
+    tolerance: float,
+    restarts: int,
+    generator: Generator,
+) -> Fit:
+    """``lloyd`` from the best of some starts: each fitted on a sample, without bounds, and judged on all points."""
+    num_rows, num_clusters = len(points.rows), len(lower)
+    size = min(num_rows, _SAMPLE * num_clusters)
+    starts = []
+    for _ in range(restarts):
+        some = points.take(torch.randperm(num_rows, generator=generator)[:size])
+        free = torch.ones_like(lower), torch.full_like(upper, size)
+        start = lloyd(some, seeds(some, num_clusters, generator), *free, max_iters, tolerance).centroids
+        starts.append((sum(float(costs.amin(1).sum(dtype=torch.float64)) for costs in points.costs(start)), start))
+    best = min(starts, key=lambda pair: pair[0])[1]
+    return lloyd(points, best, lower, upper, max_iters, tolerance)

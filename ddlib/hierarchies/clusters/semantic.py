@@ -1,0 +1,279 @@
+"""Semantic clustering: hierarchies of any depth from embeddings of the words."""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Generator, Tensor
+
+from ddlib.checks import check_count, check_number, require
+from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
+from ddlib.hierarchies.tree import Tree
+
+Bounds = tuple[int, int]
+Run = Callable[[Points, Tensor, Tensor], Fit]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """What ``semantic_clusters`` found: ``Tree(found.parents)`` is a hierarchy.
+
+    One entry per level of clusters, finest first.
+
+    Args:
+        parents: cluster of every member of the level below, words first; every cluster has one.
+        centroids: (clusters, D) in the space of the embeddings, unit vectors under cosine: initial cluster embeddings.
+        coherence: (clusters,) mean cosine of the words of each cluster to the mean of these words, of unit vectors
+            under cosine.
+        objective: sum over words of the squared distance to their cluster's centroid, or of 1 - cosine.
+        iterations: of k-means from its best start, the longest run of the level.
+        metric: "cosine" or "euclidean".
+        source: SHA-256 of the embeddings, as hex.
+        fingerprint: of the vocabulary (``ddlib.vocabulary.fingerprint``), if it was given.
+    """
+
+    parents: tuple[Tensor, ...]
+    centroids: tuple[Tensor, ...]
+    coherence: tuple[Tensor, ...]
+    objective: tuple[float, ...]
+    iterations: tuple[int, ...]
+    metric: str
+    source: str
+    fingerprint: str | None = None
+
+    @property
+    def sizes(self) -> tuple[Tensor, ...]:
+        """Number of children of each cluster, per level."""
+        return tuple(torch.bincount(vector) for vector in self.parents)
+
+    def words(self, level: int = 0) -> Int64[Tensor, "children"]:
+        """The cluster of every word, at a level of clusters counted from 0, the finest."""
+        return _ancestors(self.parents)[level]
+
+    def tree(self, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Tree:
+        """The hierarchy, which knows its vocabulary's fingerprint."""
+        return Tree(self.parents, xi, speed, fingerprint=self.fingerprint)
+
+
+def semantic_clusters(
+    embeddings: Float[Tensor, "children D"],
+    num_clusters: int | Sequence[int],
+    *,
+    metric: Literal["cosine", "euclidean"] = "cosine",
+    min_ratio: float = 0.1,
+    max_ratio: float = 5.0,
+    nested: Literal["up", "down"] = "up",
+    max_iters: int = 100,
+    tolerance: float = 1e-6,
+    restarts: int = 4,
+    seed: int = 0,
+    fingerprint: str | None = None,
+) -> Clusters:
+    r"""Clusters of words of bounded size: k-means++ and k-means whose assignment keeps the bounds at least cost.
+
+        min sum_w d(e_w, c_{k(w)})   with   min_ratio n / K <= children of each cluster <= max_ratio n / K
+
+    Algorithms 1 and 2 of the HDLM paper, except that the size control is optimal where theirs is greedy: a word of an
+    oversized cluster moves to the second-best one only if that has room, an undersized one takes words only where they
+    can be spared, and the bounds hold at return. The objective never increases.
+
+    Several levels are nested: ``"up"`` clusters the words, then the centroids, each counting for its words; ``"down"``
+    splits the words into the coarsest clusters, then each of these into equally many. The bounds hold for the children
+    of each cluster, at every level. Same arguments, same result.
+
+    Args:
+        embeddings: one row per word, finite; no row of zeros under cosine.
+        num_clusters: clusters of each level, finest first, each fewer than the one before and than the words.
+        metric: ``"cosine"``: rows are normalised and d is 1 - cosine; ``"euclidean"``: d is the squared distance.
+        min_ratio: fewest children of a cluster, as a share of the mean; at least 1 child in any case.
+        max_ratio: most children of a cluster, as a multiple of the mean.
+        nested: how several levels are made.
+        max_iters: most iterations of k-means.
+        tolerance: k-means stops once half the mean squared move of the centroids, 1 - cosine for angles, is at most
+            this share of the data's mean squared distance from its mean (of 1 for angles).
+        restarts: number of seedings; the one with the lowest objective before the bounds counts.
+        seed: of the seedings.
+        fingerprint: of the vocabulary whose tokens the rows are; goes into the tree and into the file.
+
+    Raises:
+        TypeError: embeddings not floating point, or an argument of another type.
+        ValueError: embeddings empty, not (V, D), NaN or infinite, zero rows under cosine, fewer different rows than
+            clusters; counts out of range; bounds that no assignment meets.
+
+    Example:
+        >>> words = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
+        >>> semantic_clusters(words, 2).tree().levels
+        (4, 2, 1)
+    """
+    counts = _check_counts(num_clusters)
+    rows = _check_embeddings(embeddings, counts[0], metric)
+    require(nested in ("up", "down"), f"nested is {nested!r}, must be 'up' or 'down'")
+    edges = enumerate(pairwise([len(rows), *counts]))
+    bounds = [_bounds(level, fine, coarse, min_ratio, max_ratio) for level, (fine, coarse) in edges]
+    check_count("max_iters", max_iters)
+    check_count("restarts", restarts)
+    check_number("tolerance", tolerance, 0, math.inf, "at least 0")
+    generator = Generator().manual_seed(check_count("seed", seed, 0))
+    if metric == "cosine":
+        rows = rows / rows.abs().amax(1, keepdim=True)  # squares of what is left neither overflow nor vanish
+        points = Points(rows / rows.norm(dim=1, keepdim=True), cosine=True)
+        centre = points.rows.new_zeros(points.rows.shape[1])
+    else:
+        centre = rows.mean(0)  # distances are differences of squares, least rounded near the origin
+        points = Points(rows - centre, cosine=False)
+
+    def run(some: Points, lower: Tensor, upper: Tensor) -> Fit:
+        return fit(some, lower, upper, max_iters, tolerance, restarts, generator)
+
+    make = _upwards if nested == "up" else _downwards
+    parents, iterations = make(points, counts, bounds, run)
+    labels = _ancestors(parents)
+    levels = list(zip(labels, counts, strict=True))
+    centroids = [points.centroids(label, points.rows[label.argsort(stable=True)][:k]) for label, k in levels]
+    return Clusters(
+        parents=tuple(parents),
+        centroids=tuple(c + centre for c in centroids),
+        coherence=tuple(_coherence(points.rows + centre, label, k) for label, k in levels),
+        objective=tuple(points.objective(label, c) for label, c in zip(labels, centroids, strict=True)),
+        iterations=tuple(iterations),
+        metric=metric,
+        source=embeddings_hash(embeddings),
+        fingerprint=fingerprint,
+    )
+
+
+def embeddings_hash(embeddings: Tensor) -> str:
+    """SHA-256 of dtype, shape and values of a tensor, as hex."""
+    data = embeddings.detach().cpu().contiguous()
+    head = f"{data.dtype} {tuple(data.shape)} ".encode()
+    return hashlib.sha256(head + data.view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _check_counts(num_clusters: Any) -> list[int]:
+    """The number of clusters of each level, finest first."""
+    several = isinstance(num_clusters, Sequence) and not isinstance(num_clusters, str)
+    given = list(num_clusters) if several else [num_clusters]
+    require(len(given) > 0, "num_clusters is empty, must hold one number of clusters per level")
+    counts = [check_count(f"num_clusters[{i}]" if several else "num_clusters", k) for i, k in enumerate(given)]
+    for fine, coarse in pairwise(counts):
+        require(coarse < fine, f"num_clusters is {counts}, must decrease: every level is coarser than the one below")
+    return counts
+
+
+def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Float[Tensor, "children D"]:
+    """The rows to cluster, float32 or float64, on the CPU."""
+    require(metric in ("cosine", "euclidean"), f"metric is {metric!r}, must be 'cosine' or 'euclidean'")
+    if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
+        got = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise TypeError(f"embeddings has type {got}, must be a floating-point tensor of shape (V, D)")
+    require(
+        embeddings.ndim == 2 and embeddings.numel() > 0,
+        f"embeddings has shape {tuple(embeddings.shape)}, must be (V, D), one row per word",
+    )
+    rows = embeddings.detach().cpu()
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    bad = ~rows.isfinite().all(1)
+    if bool(bad.any()):
+        raise ValueError(f"embeddings holds NaN or inf in row {int(bad.nonzero()[0])}, must be finite")
+    zero = (rows == 0).all(1)
+    if metric == "cosine" and bool(zero.any()):
+        raise ValueError(
+            f"embeddings is zero in row {int(zero.nonzero()[0])} ({int(zero.sum())} such rows), must have a direction: "
+            "use metric='euclidean' or give these words embeddings"
+        )
+    require(
+        num_clusters < len(rows),
+        f"num_clusters is {num_clusters}, must be less than the {len(rows)} rows of embeddings: clusters are coarser",
+    )
+    different = len({row.tobytes() for row in (rows + 0.0).numpy()})  # + 0.0 makes -0.0 the same as 0.0
+    require(
+        num_clusters <= different,
+        f"num_clusters is {num_clusters}, must be at most {different}, the number of different rows of embeddings",
+    )
+    return rows
+
+
+def _bounds(level: int, children: int, num_clusters: int, min_ratio: float, max_ratio: float) -> Bounds:
+    """Fewest and most children of a cluster of this level; exact where ratio times mean is an integer."""
+    least = Fraction(repr(check_number("min_ratio", min_ratio, 0, 1, "in [0, 1]")))
+    most = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
+    mean = Fraction(children, num_clusters)
+    lower, upper = max(math.ceil(least * mean), 1), min(math.floor(most * mean), children)
+    what = f"{children} {'words' if level == 0 else 'clusters'} into {num_clusters} clusters"
+    require(
+        lower * num_clusters <= children,
+        f"min_ratio is {min_ratio}: at least {lower} each, {lower * num_clusters} in all, but it is {what}; "
+        f"must be at most {float(Fraction(children // num_clusters) / mean):.6g}",
+    )
+    require(
+        upper * num_clusters >= children,
+        f"max_ratio is {max_ratio}: at most {upper} each, {upper * num_clusters} in all, but it is {what}; "
+        f"must be at least {float(Fraction(-(-children // num_clusters)) / mean):.6g}",
+    )
+    return lower, upper
+
+
+def _upwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
+    """Clusters the words, then the centroids below.
+
+    A centroid weighs as much as its words: the objective of a level is that of the words up to a constant, for
+    sum_w |e_w - c|^2 = sum_w |e_w - m|^2 + n |m - c|^2, and sum_w u_w.c = |sum_w u_w| m.c for directions.
+    """
+    parents, iterations = [], []
+    for count, (lower, upper) in zip(counts, bounds, strict=True):
+        found = run(points, torch.full((count,), lower), torch.full((count,), upper))
+        parents.append(found.label)
+        iterations.append(len(found.history))
+        points = Points(found.centroids, points.cosine, points.masses(found.label, count))
+    return parents, iterations
+
+
+def _downwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
+    """Splits the words into the coarsest clusters, then each of these, within bounds that what is below can meet.
+
+    Who has how many children is fixed beforehand, as even as can be: a cluster with k finest ones below it holds
+    between k times the fewest and k times the most words of one of those. So no split is ever infeasible.
+    """
+    lower, upper = bounds[0]
+    above = [torch.arange(fine) * coarse // fine for fine, coarse in pairwise(counts)]
+    finest = [torch.ones(counts[0], dtype=torch.int64)]  # number of finest clusters at or below each cluster
+    for parent in above:
+        finest.append(torch.zeros(int(parent[-1]) + 1, dtype=torch.int64).index_add_(0, parent, finest[-1]))
+    own = torch.zeros(len(points.rows), dtype=torch.int64)
+    iterations: list[int] = []
+    for parent, many in zip(
+        [torch.zeros(counts[-1], dtype=torch.int64), *reversed(above)], reversed(finest), strict=True
+    ):
+        finer, longest = torch.empty_like(own), 0
+        for cluster in range(int(parent[-1]) + 1):
+            children, words = (parent == cluster).nonzero()[:, 0], (own == cluster).nonzero()[:, 0]
+            found = run(points.take(words), many[children] * lower, many[children] * upper)
+            finer[words] = children[found.label]
+            longest = max(longest, len(found.history))
+        own = finer
+        iterations.insert(0, longest)
+    return [own, *above], iterations
+
+
+def _ancestors(parents: Sequence[Tensor]) -> list[Tensor]:
+    """Cluster of every word, at every level."""
+    labels = [parents[0]]
+    for parent in parents[1:]:
+        labels.append(parent[labels[-1]])
+    return labels
+
+
+def _coherence(
+    rows: Float[Tensor, "children D"], label: Int64[Tensor, "children"], num_clusters: int
+) -> Float[Tensor, "parents"]:
+    """Mean cosine of the members of each cluster to their mean; a row of zeros counts 0."""
+    mean = Points(rows, cosine=False).centroids(label, rows[:1].expand(num_clusters, -1))
+    cosine = torch.nn.functional.cosine_similarity(rows, mean[label])
+    total = rows.new_zeros(num_clusters).index_add_(0, label, cosine)
+    return total / torch.bincount(label, minlength=num_clusters)
