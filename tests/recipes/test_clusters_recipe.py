@@ -102,7 +102,6 @@ def test_a_wheel_with_parquet_says_what_it_needs(tmp_path, monkeypatch):
 
 
 def test_a_wheel_of_word_vectors_is_read(tmp_path):
-    pytest.importorskip("pyarrow")
     from pyarrow import parquet, table
 
     index, vectors = io.BytesIO(), io.BytesIO()
