@@ -72,7 +72,7 @@ docs: $(VENV)/.stamp-docs
 mutants: $(VENV)/.stamp-dev
 	@$(PIP) mutmut==3.8.1
 	$(BIN)/mutmut run $(MUTANTS)
-	$(BIN)/mutmut results
+	@$(BIN)/mutmut results | grep -v 'not checked' || echo 'no survivor'
 
 clean:
 	rm -rf $(VENV) mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
