@@ -3,7 +3,6 @@
 import math
 
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
@@ -63,6 +62,12 @@ def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor,
     return Comparison(quantity, (), got[0], expected[0], allowed, {"x": x[0], "z": z[0]})
 
 
+def no_closed_form(process: ForwardProcess) -> str:
+    """Why the closed form cannot be asked for; empty where there is one."""
+    x = torch.zeros(1, 1, dtype=torch.int64)
+    return "" if process.weighted_divergence(logits(process, 0), x, x, at(0.5)) else "there is no closed form"
+
+
 def remembers(process: ForwardProcess) -> str:
     """Why z_1 may depend on the word; empty where it must not."""
     if not process.exact_ends:
@@ -77,6 +82,8 @@ def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Te
 
     The bounds are Bonferroni's over the cells: a right law is refused with probability ``FALSE_ALARM`` at most.
     """
+    from scipy.stats import binom  # here, for whoever imports ddlib to train need not wait for it
+
     chance = chance.to(torch.float64).clamp(0, 1)
     tail = FALSE_ALARM / 2 / max(1, chance.numel())
     expected = chance * draws

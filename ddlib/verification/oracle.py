@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import torch
 from numpy.polynomial import legendre
-from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from ddlib.nelbo import nelbo
@@ -19,6 +18,8 @@ def states(process: ForwardProcess) -> Tensor:
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
     """q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64."""
+    from scipy.integrate import solve_ivp  # here, for whoever imports ddlib to train need not wait for it
+
     size = process.num_states
 
     def flow(u: float, flat: object) -> object:
