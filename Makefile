@@ -36,8 +36,8 @@ $(VENV)/.stamp-recipes: $(DEPS) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
-	@echo "installing ddlib[recipes,dev] into $(VENV)"
-	@$(PIP) -e '.[recipes,dev]'
+	@echo "installing ddlib[recipes,eval,dev] into $(VENV)"
+	@$(PIP) -e '.[recipes,eval,dev]'
 	@$(PIP) --no-deps torchtyping==0.1.5 # alone: it demands a typeguard that the others cannot have
 	@$(PIP) --no-deps -e tests/plugin_example
 	@touch $@
