@@ -1,58 +1,51 @@
-"""Any callable (z, t) -> logits is a backbone: here a masked language model of Hugging Face's making."""
+"""Any callable (z, t) -> logits is a backbone: here Hugging Face's masked language models, in ten lines."""
 
-from types import SimpleNamespace
+import inspect
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForMaskedLM, BertConfig, RobertaConfig
 
 import ddlib as dd
 
 PARENTS = [0, 0, 1, 1, 2, 2, 2]
+GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
-class Backbone(nn.Module):
-    """``transformers.AutoModelForMaskedLM`` for a process, after ``model.resize_token_embeddings(process.num_states)``.
+class MaskedLM(nn.Module):
+    """A masked language model of Hugging Face's that reads the states of a process.
 
-    The time is not told: a masked language model sees how noisy its input is.
+    It is not told the time: it sees how noisy its input is.
     """
 
-    def __init__(self, model: nn.Module, vocab_size: int) -> None:
+    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess) -> None:
         super().__init__()
-        self.model, self.vocab_size = model, vocab_size
+        model.resize_token_embeddings(process.num_states)
+        self.model, self.vocab_size = model, process.vocab_size
 
     def forward(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=z).logits[..., : self.vocab_size]
 
 
-class TinyBert(nn.Module):
-    """A random BERT, called and answering as those of transformers are."""
-
-    def __init__(self, vocab_size: int, hidden_size: int = 16, max_position_embeddings: int = 32) -> None:
-        super().__init__()
-        self.words, self.positions = (nn.Embedding(n, hidden_size) for n in (vocab_size, max_position_embeddings))
-        layer = nn.TransformerEncoderLayer(hidden_size, 2, 32, dropout=0.0, activation="gelu", batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2)
-        self.decoder = nn.Linear(hidden_size, vocab_size)
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> SimpleNamespace:
-        x = self.words(input_ids) + self.positions.weight[: input_ids.shape[1]]
-        return SimpleNamespace(logits=self.decoder(self.encoder(x)))
+SIZE = dict(vocab_size=7, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SIZE |= dict(max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+CONFIGS = {"bert": BertConfig(**SIZE), "roberta": RobertaConfig(**SIZE, pad_token_id=1)}
+PROCESSES = {
+    "mdlm": lambda: dd.presets.mdlm(7),
+    "gidd": lambda: dd.presets.gidd(7, 0.2),
+    "hdlm": lambda: dd.presets.hdlm(PARENTS),
+}
 
 
-@pytest.fixture(params=["mdlm", "gidd", "hdlm"])
-def process(request):
-    return {
-        "mdlm": lambda: dd.presets.mdlm(7),
-        "gidd": lambda: dd.presets.gidd(7, 0.2),
-        "hdlm": lambda: dd.presets.hdlm(PARENTS),
-    }[request.param]()
-
-
-def test_a_masked_language_model_trains_and_samples_with_every_process(process):
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_masked_language_model_trains_and_samples_with_every_process(name, config):
     torch.manual_seed(0)
-    denoiser = Backbone(TinyBert(process.num_states), process.vocab_size)
-    optimizer, x = torch.optim.Adam(denoiser.parameters(), 3e-3), torch.arange(7).repeat(8, 1)
+    process = PROCESSES[name]()
+    denoiser = MaskedLM(AutoModelForMaskedLM.from_config(config), process)
+    optimizer, x = torch.optim.Adam(denoiser.parameters(), 1e-2), torch.arange(7).repeat(8, 1)
     losses = []
     for _ in range(40):
         t = dd.sample_times(len(x))
@@ -66,3 +59,7 @@ def test_a_masked_language_model_trains_and_samples_with_every_process(process):
     assert dd.bound(process, denoiser, x).total.isfinite().all()
     words = dd.sample(process, denoiser, (2, 7), steps=8)
     assert words.shape == (2, 7) and words.max() < process.vocab_size
+
+
+def test_the_guide_shows_the_class_that_is_tested_here():
+    assert inspect.getsource(MaskedLM) in GUIDE.read_text(encoding="utf-8")
