@@ -15,6 +15,7 @@ from ddlib import hierarchies, presets, processes, registry, samplers, schedules
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
 from ddlib.denoiser import cavity_logits, posterior_logits
+from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.nelbo import nelbo
 from ddlib.noise import KeyedGenerator
 from ddlib.reduce import Measure, Tally, mean_per_token
@@ -36,6 +37,8 @@ __all__ = [
     "check_vocabulary",
     "debug",
     "hierarchies",
+    "linear_nelbo",
+    "linear_training_loss",
     "mean_per_token",
     "nelbo",
     "posterior_logits",

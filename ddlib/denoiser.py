@@ -28,6 +28,14 @@ def _posterior(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> 
 _PARAMETERIZATIONS = {"cavity": _cavity, "posterior": _posterior}
 
 
+def check_parameterization(parameterization: str) -> None:
+    """Raises ValueError for an unknown name."""
+    require(
+        parameterization in _PARAMETERIZATIONS,
+        f"parameterization is {parameterization!r}, must be one of {', '.join(map(repr, _PARAMETERIZATIONS))}",
+    )
+
+
 def cavity_logits(
     process: ForwardProcess, logits: Logits, z: Tokens, t: Times, parameterization: str = "cavity"
 ) -> Logits:
@@ -43,10 +51,7 @@ def cavity_logits(
     Raises:
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
     """
-    require(
-        parameterization in _PARAMETERIZATIONS,
-        f"parameterization is {parameterization!r}, must be one of {', '.join(map(repr, _PARAMETERIZATIONS))}",
-    )
+    check_parameterization(parameterization)
     check_logits(logits, z.shape, process.vocab_size)
     check_devices(logits=logits, z=z)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

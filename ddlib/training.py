@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,23 +21,26 @@ def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: 
     closed = process.weighted_divergence(logits, x, z, t)
     if closed is not None:
         return closed
-    # without a closed form the weight is the rate at which z is left backwards in time, given the word
-    words = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
-    weight = process.reverse_rate(words, z, t.to(torch.float64)).sum(-1).to(logits.dtype)
+    weight = process.loss_weight(x, z, t).to(logits.dtype)
     value = generic_nelbo(process, logits, x, z, t)
     return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
 
 
 def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> _Parts:
-    if not isinstance(process, Hierarchical):
-        raise TypeError(f"mode 'hard' needs a Hierarchical process, got {type(process).__name__}")
-    return process.hard_weighted_divergence(logits, x, z, t)
+    return cast(Hierarchical, process).hard_weighted_divergence(logits, x, z, t)
 
 
 _MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], _Parts]] = {
     "standard": _standard,
     "hard": _hard,
 }
+
+
+def check_mode(process: ForwardProcess, mode: str) -> None:
+    """Raises ValueError for an unknown mode, TypeError for one that the process does not have."""
+    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    if mode == "hard" and not isinstance(process, Hierarchical):
+        raise TypeError(f"mode 'hard' needs a Hierarchical process, got {type(process).__name__}")
 
 
 def training_loss(
@@ -76,22 +80,31 @@ def training_loss(
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad clip, mode, mask, level weight or reduction.
     """
-    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    check_mode(process, mode)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     check_noised(process, x, z, t)
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    low, high = _clip(weight_clip)
     weight, divergence = _MODES[mode](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
-    weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
-    if level_weights is not None:
-        weight = weight * _level_factor(process, z, level_weights).to(weight)
-    loss = weight * divergence
+    loss = changed_weight(process, weight, z, weight_clip, level_weights) * divergence
     kept = None if count_padding else mask
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)
     return mean_per_token(loss, kept)
+
+
+def changed_weight(
+    process: ForwardProcess,
+    weight: PerToken,
+    z: Tokens,
+    weight_clip: tuple[float, float] | None,
+    level_weights: Sequence[float] | None,
+) -> PerToken:
+    """The weight as training changes it: clipped, then times its level's factor; words keep weight 0."""
+    low, high = _clip(weight_clip)
+    weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
+    return weight if level_weights is None else weight * _level_factor(process, z, level_weights).to(weight)
 
 
 def _clip(weight_clip: tuple[float, float] | None) -> tuple[float, float]:

@@ -14,7 +14,7 @@ AXES = {
     "V": "words",
     "S": "states: words, clusters, mask",
     "N": "rows, one draw each",
-    "K": "choices of a draw; channels of an attention head",
+    "K": "choices of a draw; channels of an attention head; columns of an output layer",
     "levels": "levels of a hierarchy",
     "children": "finer side of a map between levels",
     "parents": "coarser side of a map between levels",

@@ -142,6 +142,14 @@ class ForwardProcess(ExactModule, ABC):
         """
         return None
 
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """The weight of ``weighted_divergence``, which training clips, in float64; no network is needed for it.
+
+        Without a closed form it is the rate at which z is left backwards in time, given the word.
+        """
+        words = one_hot(x, self.vocab_size).to(torch.float64)
+        return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
+
     def level_of(self, z: Tokens) -> Tokens:
         """The level of each state: 0 for words, then upwards; the mask is highest."""
         return (z >= self.vocab_size).to(torch.int64)

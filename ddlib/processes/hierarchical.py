@@ -161,9 +161,13 @@ class Hierarchical(ForwardProcess):
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """w_i(t) and KL(pi(.|z, x) || pi(.|z, p)) over the children of z (theory section 2)."""
-        level = self.level_of(z)
-        weight = self.weights(t).gather(1, level).to(logits.dtype)
-        return weight, children(self.hierarchy, logits, x, z, level)
+        log_p = logits.log_softmax(-1)
+        weight = self.loss_weight(x, z, t).to(logits.dtype)
+        log_px = log_p.gather(-1, x[..., None]).squeeze(-1)
+        return weight, children(self.hierarchy, log_px, self.hierarchy.maps[0].log_push(log_p), x, z)
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        return self.weights(t).gather(1, self.level_of(z))
 
     def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""

@@ -123,12 +123,8 @@ class Mixing(ForwardProcess):
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
-        time = interior(t)
-        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
-        keep, word, _ = (v[:, None] for v in self.mixture(time))
-        likelihood = self.likelihood(z, x, time)
-        weight = torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
-
+        weight = self.loss_weight(x, z, t)
+        keep, word, _ = (v[:, None] for v in self.mixture(interior(t)))
         log_p = logits.log_softmax(-1)
         log_px = log_p.gather(-1, x[..., None]).squeeze(-1)
         if not self.uniform:
@@ -144,6 +140,12 @@ class Mixing(ForwardProcess):
         odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
         itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
         return weight.to(log_p.dtype), kl.clamp_min(0) + itakura_saito.clamp_min(0)
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        time = interior(t)
+        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
+        likelihood = self.likelihood(z, x, time)
+        return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,

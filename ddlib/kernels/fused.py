@@ -1,0 +1,139 @@
+"""The output layer, the divergences and their gradients, block by block and chunk by chunk."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ddlib.kernels.block import Block, Rows
+
+_LOGITS = {"cpu": 1 << 23}  # on a CPU a chunk that stays in its cache
+_ON_ACCELERATORS = 1 << 27
+
+
+class Layer(NamedTuple):
+    """Hidden states, and the output layer's matrix and bias."""
+
+    hidden: Float[Tensor, "N D"]
+    weight: Float[Tensor, "V D"]
+    bias: Float[Tensor, "V"] | None
+
+
+class Gradients(NamedTuple):
+    """What ``Layer`` holds, differentiated."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def zeros(cls, layer: Layer) -> "Gradients":
+        """Nothing yet; the parameters' in float32 at least, since thousands of rows are added up."""
+        wide = torch.promote_types(layer.weight.dtype, torch.float32)
+        bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=wide)
+        return cls(torch.zeros_like(layer.hidden), torch.zeros_like(layer.weight, dtype=wide), bias)
+
+
+def run(
+    layer: Layer, blocks: Sequence[Block], rows: Rows, scale: Float[Tensor, "N"] | None, chunk: int | None
+) -> tuple[Float[Tensor, "N"], Gradients | None]:
+    """The divergence of every token, 0 where no block has it; and the gradients of sum(scale * divergence).
+
+    Args:
+        layer: hidden states of all tokens, and the matrix.
+        blocks: who needs what.
+        rows: the tokens.
+        scale: of each token, or None for no gradients.
+        chunk: number of logits held at a time.
+    """
+    hidden = layer.hidden
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    values = torch.zeros(len(hidden), dtype=wide, device=hidden.device)
+    gradients = None if scale is None else Gradients.zeros(layer)
+    held = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
+    with torch.autocast(hidden.device.type, enabled=False):
+        for block in blocks:
+            _add(layer, block, rows, scale, held, values, gradients)
+    return values, gradients
+
+
+def _add(
+    layer: Layer,
+    block: Block,
+    rows: Rows,
+    scale: Tensor | None,
+    held: int,
+    values: Tensor,
+    gradients: Gradients | None,
+) -> None:
+    """Puts a block's divergences into ``values`` and adds its gradients."""
+    hidden, weight, bias = layer
+    matrix = weight if block.columns is None else weight[block.columns]
+    offset = bias if bias is None or block.columns is None else bias[block.columns]
+    for index in block.rows.split(max(held // len(matrix), 1)):
+        h = hidden[index]
+        logits = torch.nn.functional.linear(h, matrix, offset).to(values.dtype)
+        values[index] = block.divergence(logits, rows.take(index), gradients is not None)
+        if gradients is None or scale is None:
+            continue
+        here, slopes = scale[index].to(values.dtype)[:, None], logits.to(h.dtype)
+        gradients.hidden[index] = (slopes @ matrix) * here.to(h.dtype)
+        scaled = h * here.to(h.dtype)
+        if block.columns is None and gradients.weight.dtype == h.dtype:
+            gradients.weight.addmm_(slopes.t(), scaled)  # in place: no second matrix of this size
+        elif block.columns is None:
+            gradients.weight.add_(slopes.t() @ scaled)
+        else:
+            gradients.weight.index_add_(0, block.columns, (slopes.t() @ scaled).to(gradients.weight.dtype))
+        if gradients.bias is not None:
+            total = (logits * here).sum(0).to(gradients.bias.dtype)
+            gradients.bias.index_add_(0, _columns(block, total), total)
+
+
+def _columns(block: Block, like: Tensor) -> Tensor:
+    return torch.arange(len(like), device=like.device) if block.columns is None else block.columns
+
+
+class PerTokenLoss(torch.autograd.Function):
+    """Divergences by token; what is made of them is not known yet, so their gradients are computed afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, *layer: Any) -> Tensor:
+        ctx.plan = blocks, rows, chunk
+        ctx.save_for_backward(*layer)
+        return run(Layer(*layer), blocks, rows, None, chunk)[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        blocks, rows, chunk = ctx.plan
+        layer = Layer(*ctx.saved_tensors)
+        gradients = run(layer, blocks, rows, slope, chunk)[1]
+        assert gradients is not None
+        return None, None, None, *_like(gradients, layer)
+
+
+class SummedLoss(torch.autograd.Function):
+    """sum(scale * divergence): its gradients are computed along with it, from the same logits."""
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Tensor:
+        derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
+        values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
+        if gradients is not None:
+            ctx.save_for_backward(*_like(gradients, Layer(*layer)))
+        return (values * scale.to(values.dtype)).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        scaled = (None if saved is None else saved * slope.to(saved.dtype) for saved in ctx.saved_tensors)
+        return None, None, None, None, *scaled
+
+
+def _like(gradients: Gradients, layer: Layer) -> tuple[Tensor | None, ...]:
+    pairs = zip(gradients, layer, strict=True)
+    return tuple(None if g is None or p is None else g.to(p.dtype) for g, p in pairs)

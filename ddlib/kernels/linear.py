@@ -1,0 +1,142 @@
+"""``nelbo`` and ``training_loss`` from the hidden states, without ever storing the logits of all tokens."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib.checks import check_count, check_devices, check_mask, check_shape, require
+from ddlib.denoiser import check_parameterization
+from ddlib.kernels.block import Rows
+from ddlib.kernels.fused import PerTokenLoss, SummedLoss
+from ddlib.kernels.plans import Asked, plan
+from ddlib.nelbo import check_noised
+from ddlib.processes import ForwardProcess
+from ddlib.training import check_mode
+from ddlib.typing import PaddingMask, PerToken, Times, Tokens
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator] # which rows need which columns is not known beforehand
+def linear_nelbo(
+    process: ForwardProcess,
+    hidden: Float[Tensor, "B L D"],
+    weight: Float[Tensor, "V D"],
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    bias: Float[Tensor, "V"] | None = None,
+    *,
+    parameterization: str = "cavity",
+    chunk: int | None = None,
+) -> PerToken:
+    """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
+
+    In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
+    gamma = 1 about a quarter of the work). Elsewhere all logits are computed, a chunk at a time.
+
+    Args:
+        process: the forward process.
+        hidden: (B, L, D) what the output layer reads.
+        weight: (V, D) its matrix, words in the tokenizer's order.
+        x: (B, L) clean words.
+        z: (B, L) noisy states.
+        t: (B,) times.
+        bias: (V,) of the output layer.
+        parameterization: what the logits mean, "cavity" or "posterior".
+        chunk: number of logits held at a time; default 2^23 on a CPU, 2^27 elsewhere.
+
+    Returns:
+        (B, L) nats per token, differentiable once by hidden, weight and bias; the backward pass computes the logits
+        anew. For one number to minimise ``linear_training_loss`` needs no second time.
+
+    Raises:
+        TypeError, ValueError: as ``nelbo``; shapes that do not fit.
+    """
+    check_parameterization(parameterization)
+    asked = Asked(parameterization=parameterization)
+    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk)
+    return _per_token(process, rows, layer, asked, chunk).view_as(x)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def linear_training_loss(
+    process: ForwardProcess,
+    hidden: Float[Tensor, "B L D"],
+    weight: Float[Tensor, "V D"],
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    bias: Float[Tensor, "V"] | None = None,
+    weight_clip: tuple[float, float] | None = None,
+    mode: str = "standard",
+    *,
+    mask: PaddingMask | None = None,
+    count_padding: bool = True,
+    level_weights: Sequence[float] | None = None,
+    parameterization: str = "cavity",
+    reduction: str = "mean",
+    chunk: int | None = None,
+) -> Tensor:
+    """``training_loss`` of ``hidden @ weight.T + bias``, computing only the logits it depends on.
+
+    Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
+    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none".
+
+    Raises:
+        TypeError, ValueError: as ``training_loss``; shapes that do not fit.
+    """
+    require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
+    check_mode(process, mode)
+    check_parameterization(parameterization)
+    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk)
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+    asked = Asked(weight_clip, mode, level_weights, parameterization)
+    kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
+    if reduction == "none":
+        return torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
+    blocks, scale = plan(process, rows, asked)
+    scale = torch.where(kept.flatten(), scale, 0.0)
+    if reduction == "mean":
+        scale = scale / kept.sum()
+    result: Tensor = SummedLoss.apply(blocks, rows, chunk, scale, *layer)
+    return result
+
+
+def _per_token(
+    process: ForwardProcess, rows: Rows, layer: tuple[Tensor | None, ...], asked: Asked, chunk: int | None
+) -> Tensor:
+    blocks, scale = plan(process, rows, asked)
+    values: Tensor = PerTokenLoss.apply(blocks, rows, chunk, *layer)
+    return values * scale.to(values.dtype)
+
+
+def _batch(
+    process: ForwardProcess,
+    hidden: Tensor,
+    weight: Tensor,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    bias: Tensor | None,
+    chunk: int | None,
+) -> tuple[Rows, tuple[Tensor | None, ...]]:
+    check_noised(process, x, z, t)
+    check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
+    if chunk is not None:
+        check_count("chunk", chunk)
+    require(hidden.ndim == 3, f"hidden has shape {tuple(hidden.shape)}, must be (B, L, D)")
+    dim = hidden.shape[-1]
+    check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
+    check_shape("weight", weight, (process.vocab_size, dim), f"(V, D) = ({process.vocab_size}, {dim})")
+    if bias is not None:
+        check_shape("bias", bias, (process.vocab_size,), f"(V,) = ({process.vocab_size},)")
+    rows = Rows(x.flatten(), z.flatten(), t.to(torch.float64)[:, None].expand_as(x).flatten())
+    layer = hidden.flatten(0, 1), weight, bias
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind):  # once, not for every chunk
+        half = torch.get_autocast_dtype(kind)
+        return rows, tuple(None if tensor is None else tensor.to(half) for tensor in layer)
+    return rows, layer

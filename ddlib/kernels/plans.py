@@ -1,0 +1,65 @@
+"""Which rows need which columns: one answer for every kind of process."""
+
+from collections.abc import Sequence
+from functools import partial, singledispatch
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib.kernels import ranges
+from ddlib.kernels.block import Block, Rows
+from ddlib.kernels.dense import Dense
+from ddlib.kernels.statistics import Statistics
+from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.training import changed_weight, training_loss
+
+
+class Asked(NamedTuple):
+    """What the loss is to be: arguments as ``training_loss``."""
+
+    weight_clip: tuple[float, float] | None = None
+    mode: str = "standard"
+    level_weights: Sequence[float] | None = None
+    parameterization: str = "cavity"
+
+
+class Plan(NamedTuple):
+    """Blocks, and by what the divergence of each token is multiplied."""
+
+    blocks: list[Block]
+    weight: Float[Tensor, "N"]
+
+
+@singledispatch
+def plan(process: ForwardProcess, rows: Rows, asked: Asked) -> Plan:
+    """The plan for a batch. This one serves any process: its own loss, all columns for all rows."""
+    formula = partial(_loss, process, asked)
+    everyone = torch.arange(len(rows.x), device=rows.x.device)
+    return Plan([Block(everyone, None, Dense(formula))], torch.ones_like(rows.t, dtype=torch.float64))
+
+
+@plan.register
+def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked) -> Plan:
+    if type(process).weighted_divergence is not Hierarchical.weighted_divergence:
+        return plan.dispatch(ForwardProcess)(process, rows, asked)  # a subclass with a bound of its own
+    z, hard = rows.z[:, None], asked.mode == "hard"
+    weight = process.loss_weight(rows.x[:, None], z, rows.t)
+    weight = changed_weight(process, weight, z, asked.weight_clip, asked.level_weights)[:, 0]
+    hierarchy, level, blocks, plain = process.hierarchy, process.level_of(z)[:, 0], list[Block](), True
+    for i, edge in enumerate(hierarchy.maps, start=1):
+        plain = plain and edge.spread is None
+        index = (level == i).nonzero()[:, 0]
+        if plain:  # the cavity and the posterior are then the same law among the words under z
+            blocks += ranges.blocks(hierarchy, i, rows, index, hard)
+        elif asked.parameterization == "cavity" and not (hard and i > 1):
+            blocks.append(Block(index, None, Statistics(hierarchy)))
+        else:
+            weight[index] = 1.0
+            blocks.append(Block(index, None, Dense(partial(_loss, process, asked))))
+    return Plan(blocks, weight)
+
+
+def _loss(process: ForwardProcess, asked: Asked, logits: Tensor, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
+    return training_loss(process, logits, x, z, t, **asked._asdict(), reduction="none")

@@ -1,0 +1,191 @@
+"""The fused output layer and loss: equal to the loss on materialised logits, values and gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zoo import PROCESSES
+
+import ddlib as dd
+from ddlib.testing import strategies
+
+F64 = torch.float64
+NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
+MANY = PROCESSES | {
+    "four-levels": dd.presets.hdlm_levels(NESTED),
+    "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
+    "xi-below": dd.presets.hdlm_levels(NESTED, xi=[0.7, 1.0, 1.0]),
+}
+every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
+both = pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
+
+
+def batch(process, seed=0, rows=12, length=5, dim=7, dtype=F64):
+    """Hidden states, matrix, bias; words, states, times."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (rows, length, dim), (process.vocab_size, dim), (process.vocab_size,)
+    layer = [torch.randn(size, generator=generator, dtype=F64).to(dtype).requires_grad_() for size in sizes]
+    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
+    t = torch.rand(rows, generator=generator, dtype=F64)
+    return layer, (x, process.sample(x, t, generator), t)
+
+
+def logits(layer):
+    return torch.nn.functional.linear(*layer)
+
+
+def close(ours, theirs, tolerance=1e-10):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
+
+
+@every
+@both
+@pytest.mark.parametrize("chunk", [None, 11])
+def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(process, parameterization, chunk):
+    (hidden, weight, bias), noisy = layer, _ = batch(process)
+    slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
+    ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=parameterization, chunk=chunk)
+    theirs = dd.nelbo(process, logits(layer), *noisy, parameterization=parameterization)
+    close([ours], [theirs])
+    close(torch.autograd.grad((ours * slope).sum(), layer), torch.autograd.grad((theirs * slope).sum(), layer))
+
+
+@settings(max_examples=60)
+@given(strategies.processes(), st.integers(0, 99), st.sampled_from(["cavity", "posterior"]), st.integers(1, 60))
+def test_drawn_processes(process, seed, parameterization, chunk):
+    layer, noisy = batch(process, seed, rows=4, length=3)
+    theirs = dd.nelbo(process, logits(layer), *noisy, parameterization=parameterization)
+    ours = dd.linear_training_loss(
+        process, *layer[:2], *noisy, layer[2], parameterization=parameterization, chunk=chunk
+    )
+    close([ours], [theirs.mean()])
+    # where times are near the ends weights are huge and cancel in the mean
+    scale = 1 + float(theirs.detach().abs().max())
+    for one, other in zip(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs.mean(), layer), strict=True):
+        assert (one - other).abs().max() <= 1e-10 * scale
+
+
+OPTIONS = {
+    "clip": dict(weight_clip=(0.5, 3.0)),
+    "hard": dict(mode="hard"),
+    "levels": dict(level_weights=(2.0, 0.5), weight_clip=(0.0, 2.0)),
+    "hard-posterior": dict(mode="hard", parameterization="posterior"),
+}
+CLUSTERS = {"plain": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("process", CLUSTERS.values(), ids=CLUSTERS)
+@pytest.mark.parametrize("padding", [None, True, False])
+def test_every_option_of_the_training_loss(process, options, padding):
+    layer, noisy = batch(process)
+    if padding is not None:
+        mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
+        options = options | dict(mask=mask, count_padding=padding)
+    for reduction in ("mean", "none"):
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction=reduction)
+        theirs = dd.training_loss(process, logits(layer), *noisy, **options, reduction=reduction)
+        close([ours], [theirs])
+        close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
+    total = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction="sum")
+    close([total], [dd.training_loss(process, logits(layer), *noisy, **options, reduction="none").sum()])
+
+
+@pytest.mark.parametrize("name", ["masked", "gidd", "levels", "levels-xi", "ring"])
+def test_gradients_by_finite_differences(name):
+    process = MANY[name]
+    layer, noisy = batch(process, rows=3, length=2, dim=3)
+    assert torch.autograd.gradcheck(lambda h, w, b: dd.linear_nelbo(process, h, w, *noisy, b), layer)
+    assert torch.autograd.gradcheck(lambda h, w, b: dd.linear_training_loss(process, h, w, *noisy, b), layer)
+
+
+@every
+def test_float32(process):
+    layer, noisy = batch(process, dtype=torch.float32)
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+    theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+    close([ours], [theirs], 1e-5)
+    close(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs, layer), 1e-5)
+
+
+def test_without_a_bias_and_without_gradients():
+    process = MANY["levels"]
+    (hidden, weight, _), noisy = batch(process)
+    theirs = dd.training_loss(process, hidden @ weight.T, *noisy)
+    close([dd.linear_training_loss(process, hidden, weight, *noisy)], [theirs])
+    with torch.no_grad():
+        close([dd.linear_training_loss(process, hidden, weight, *noisy)], [theirs])
+    frozen = dd.linear_training_loss(process, hidden, weight.detach(), *noisy)
+    close(torch.autograd.grad(frozen, hidden), torch.autograd.grad(theirs, hidden))
+
+
+@pytest.mark.parametrize("name", ["masked", "levels", "levels-xi", "gidd"])
+def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(name):
+    process = MANY[name]
+    layer, noisy = batch(process, rows=40, dtype=torch.float32)
+    exact = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+        theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+    assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
+    gradients = torch.autograd.grad(ours, layer)
+    assert all(g.dtype == torch.float32 for g in gradients)
+    close(gradients, torch.autograd.grad(theirs, layer), 0.03)
+
+
+# dynamo itself looks at .grad of what it hands over a graph break
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_only_one_graph_break_under_compile():
+    process = MANY["levels"]
+    layer, noisy = batch(process, dtype=torch.float32)
+
+    def step(hidden, weight, bias):
+        hidden = torch.tanh(hidden * 2)
+        return 3 * dd.linear_training_loss(process, hidden, weight, *noisy, bias)
+
+    told = torch._dynamo.explain(step)(*layer)
+    assert told.graph_break_count <= 1
+    compiled = torch.compile(step, backend="aot_eager")
+    close([compiled(*layer)], [step(*layer)], 1e-6)
+    close(torch.autograd.grad(compiled(*layer), layer), torch.autograd.grad(step(*layer), layer), 1e-5)
+
+
+def test_words_need_no_logit_and_a_cluster_only_its_own():
+    process = MANY["four-levels"]
+    layer, (x, z, t) = batch(process, rows=200)
+    asked = torch.zeros(process.num_states, process.vocab_size)
+    for state in range(process.num_states):
+        here = z == state
+        if here.any():
+            loss = dd.linear_nelbo(process, *layer[:2], x, z, t)[here].sum()
+            asked[state] = torch.autograd.grad(loss, layer[1])[0].abs().sum(1)
+    hierarchy = process.hierarchy
+    for level in range(1, hierarchy.depth + 1):
+        under = hierarchy.between(0, level).matrix()
+        for member in range(hierarchy.levels[level]):
+            needed = asked[hierarchy.offsets[level] + member] > 0
+            assert not (needed & (under[:, member] == 0)).any()
+    assert (asked[: process.vocab_size] == 0).all() and (asked[-1] > 0).all()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(hidden=torch.zeros(12, 7)), r"hidden has shape \(12, 7\), must be \(B, L, D\)"),
+        (dict(weight=torch.zeros(3, 7)), r"weight has shape \(3, 7\), must be \(V, D\) = \(6, 7\)"),
+        (dict(bias=torch.zeros(5)), r"bias has shape \(5,\), must be \(V,\) = \(6,\)"),
+        (dict(reduction="max"), "reduction is 'max'"),
+        (dict(mode="soft"), "mode is 'soft'"),
+        (dict(chunk=0), "chunk"),
+        (dict(weight_clip=(2.0, 1.0)), "weight_clip"),
+        (dict(parameterization="joint"), "parameterization is 'joint'"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    process = MANY["levels"]
+    (hidden, weight, bias), (x, z, t) = batch(process)
+    given = dict(hidden=hidden, weight=weight, x=x, z=z, t=t, bias=bias) | change
+    with pytest.raises(ValueError, match=message):
+        dd.linear_training_loss(process, **given)
