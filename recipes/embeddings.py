@@ -1,6 +1,7 @@
 """Word embeddings from the training text itself, and the clusters that make the middle level of a hierarchy.
 
-PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means.
+PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means; and back
+again: the network's embeddings of clusters from what was clustered.
 """
 
 import numpy as np
@@ -10,6 +11,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 from sklearn.cluster import KMeans
 from torch import Tensor
+
+from ddlib.hierarchies.clusters import Clusters
+from ddlib_models import DiT
 
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
@@ -93,3 +97,26 @@ def typical_words(
     score = score * counts.float().log1p()
     order = score.argsort(descending=True)
     return [order[parents[order] == index][:num].tolist() for index in range(int(parents.max()) + 1)]
+
+
+def start_at_centroids(model: DiT, clusters: Clusters) -> None:
+    """Makes the centroids of all levels the network's embeddings of the clusters, in the order of the states.
+
+    HDLM clusters vectors as wide as the network and takes their centroids as they are. Centroids of another width are
+    turned onto their principal axes, of which the first ones are kept, or all with zeros behind them: no other turn
+    keeps their inner products better (Eckart & Young 1936).
+
+    Raises:
+        ValueError: if the states of the network are not these words, these clusters and the mask.
+    """
+    words, rows = len(clusters.parents[0]), torch.cat(clusters.centroids).float()
+    states, dim = words + len(rows) + 1, model.embedding.embedding_dim
+    if (model.vocab_size, model.num_states) != (words, states):
+        raise ValueError(
+            f"clusters has {words} words and {len(rows)} clusters, so {states} states with the mask: the model must "
+            f"have as many, it has {model.vocab_size} words and {model.num_states} states"
+        )
+    if rows.shape[1] != dim:
+        axes = torch.linalg.svd(rows, full_matrices=False).Vh[:dim]
+        rows = torch.nn.functional.pad(rows @ axes.T, (0, dim - len(axes)))
+    model.embedding.start_clusters_at(rows)

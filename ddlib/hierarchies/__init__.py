@@ -6,6 +6,7 @@ from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_cl
 from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.maps import Map, parent_map
 from ddlib.hierarchies.tree import Tree
+from ddlib.hierarchies.wordnet import wordnet_table
 
 __all__ = [
     "Flat",
@@ -19,4 +20,5 @@ __all__ = [
     "save_clusters",
     "semantic_clusters",
     "table_parents",
+    "wordnet_table",
 ]

@@ -37,7 +37,7 @@ def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int
 def table_parents(
     table: Mapping[str, Sequence[str]], vocabulary: Mapping[str, int], other: str | None = None
 ) -> tuple[list[Tensor], list[list[str]]]:
-    """Parents from a table word -> its ancestors, the nearest first, as WordNet's hypernyms give them.
+    """Parents from a table word -> its ancestors, the nearest first, as ``wordnet_table`` gives them.
 
     Args:
         table: ancestors of each token by name, equally many for all; a name has one parent wherever it occurs.

@@ -1,6 +1,8 @@
 """``nelbo`` and ``training_loss`` from the hidden states, without ever storing the logits of all tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,8 +18,23 @@ from ddlib.processes import ForwardProcess
 from ddlib.training import check_mode
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-@torch.compiler.disable  # type: ignore[untyped-decorator] # which rows need which columns is not known beforehand
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Keeps ``torch.compile`` out, at one graph break: which rows need which columns is not known beforehand."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # not before: it would import the compiler along with ddlib
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@uncompiled
 def linear_nelbo(
     process: ForwardProcess,
     hidden: Float[Tensor, "B L D"],
@@ -59,7 +76,7 @@ def linear_nelbo(
     return _per_token(process, rows, layer, asked, chunk).view_as(x)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def linear_training_loss(
     process: ForwardProcess,
     hidden: Float[Tensor, "B L D"],

