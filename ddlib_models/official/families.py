@@ -1,0 +1,209 @@
+"""One importer per family: where each keeps its weights, what it conditions on, which rows are what."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ddlib_models.dit import DiT
+from ddlib_models.heads import round_up
+from ddlib_models.official.files import Checkpoint, Source, load, read
+from ddlib_models.official.network import Layout, Network, Options, names_of
+
+SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
+_TOKENS = {50304: 50259}  # GPT-2's, padding and the mask
+_MASKS = {50258: 50258, 30522: 103}  # by the words that have a cluster: GPT-2's with padding, BERT's
+_ROUNDING = 128
+_OTHER_ARCHITECTURE = (
+    f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another architecture than DiT "
+    "(RMSNorm, normalised queries and keys, 131072 tokens) and cannot be imported"
+)
+
+
+def mdlm(
+    source: Source,
+    *,
+    ema: bool = True,
+    mask_id: int | None = None,
+    heads: int | None = None,
+    revision: str | None = None,
+    **options: Unpack[Options],
+) -> DiT:
+    """MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or the authors' Lightning ``mdlm.ckpt``.
+
+    Its networks see no time: they get sigma = 0 always. Ours is without time condition too, with what theirs adds for
+    sigma = 0 folded into the adaLN vectors.
+
+    Args:
+        source: tensors by name, or what a Lightning checkpoint holds; a file, a folder or a hub id.
+        ema: whether to take the moving average from a Lightning checkpoint, as MDLM does to evaluate. Other files hold
+            one set of weights, and that is taken.
+        mask_id: the mask's token; by default the last one.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        revision: of a hub id.
+        options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
+
+    Raises:
+        ValueError: another family, a network conditioned on sigma, or a tensor that does not belong.
+        FileNotFoundError: no such file, folder or hub id.
+    """
+    checkpoint = read(source, revision)
+    if checkpoint.config.get("time_conditioning"):
+        raise ValueError("time_conditioning is true: that network was conditioned on sigma, not on the t of DiT")
+    tensors = _backbone(checkpoint.content, ema)
+    _refuse_other_family("MDLM", tensors)
+    network = Network(tensors, checkpoint.config, heads)
+    layout = Layout(network.rows, network.rows - 1 if mask_id is None else mask_id)
+    return network.build(layout, False, options)
+
+
+def gidd(
+    source: Source,
+    *,
+    tokens: int | None = None,
+    mask_id: int | None = None,
+    heads: int | None = None,
+    revision: str | None = None,
+    **options: Unpack[Options],
+) -> DiT:
+    """GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` and its kin, or a training folder.
+
+    Its networks are conditioned on t, as ours. The masked models that its repository trains have the same form.
+
+    Args:
+        source: tensors by name, a file, a folder or a hub id.
+        tokens: how many rows are tokens, the mask included; the rest rounds their number up. By default what
+            ``noise_schedule.pt`` or ``config.json`` beside the weights say, else what follows from the number of rows.
+        mask_id: the mask's token; by default what ``noise_schedule.pt`` says, else the last one.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        revision: of a hub id.
+        options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
+
+    Raises:
+        ValueError: another family, a tensor that does not belong, or a number of tokens that nothing tells.
+        FileNotFoundError: no such file, folder or hub id.
+    """
+    if isinstance(source, str) and source in SCALING:
+        raise ValueError(_OTHER_ARCHITECTURE.format(source))
+    checkpoint = read(source, revision)
+    if checkpoint.config.get("model_type") == "gidd":
+        raise ValueError(_OTHER_ARCHITECTURE.format(source))
+    _refuse_other_family("GIDD", checkpoint.content)
+    network = Network(checkpoint.content, checkpoint.config, heads)
+    prior_tokens, prior_mask = _prior(checkpoint)
+    unrounded = network.rows if network.rows % _ROUNDING else None
+    size = _first(tokens, prior_tokens, checkpoint.config.get("vocab_size"), _TOKENS.get(network.rows), unrounded)
+    if size is None:
+        raise ValueError(f"tokens=None: {network.rows} rows may be rounded up, so say how many of them are tokens")
+    mask = _first(mask_id, prior_mask)
+    layout = Layout(size, size - 1 if mask is None else mask)
+    _check_rows(network, layout)
+    return network.build(layout, True, options)
+
+
+def hdlm(
+    source: Source,
+    clusters: Int[Tensor, " V"] | str | Path | None = None,
+    *,
+    mask_id: int | None = None,
+    heads: int | None = None,
+    revision: str | None = None,
+    **options: Unpack[Options],
+) -> tuple[DiT, Int[Tensor, " V"]]:
+    """HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
+
+    Its second head is our head over clusters: its rows of clusters, the only ones it is read at.
+
+    Args:
+        source: tensors by name, a file, a folder or a hub id; the authors have published none.
+        clusters: each token's cluster, from 0 or from the number of tokens on, or the file that holds them
+            (``semantic_cluster_dict_*.pt``); by default what ``noise_schedule.pt`` in the folder says.
+        mask_id: the mask's token. It is known for GPT-2's and BERT's vocabulary, and from ``noise_schedule.pt``.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        revision: of a hub id.
+        options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
+
+    Returns:
+        The network, and the 0-based cluster of each word for ``ddlib.presets.hdlm``.
+
+    Raises:
+        ValueError: another family, a tensor that does not belong, or clusters or a mask that nothing tells.
+        FileNotFoundError: no such file, folder or hub id.
+    """
+    checkpoint = read(source, revision)
+    _refuse_other_family("HDLM", checkpoint.content)
+    network = Network(checkpoint.content, checkpoint.config, heads)
+    told = _clusters(checkpoint, clusters)
+    prior_tokens, prior_mask = _prior(checkpoint)
+    mask = _first(mask_id, prior_mask, _MASKS.get(len(told)))
+    if mask is None:
+        raise ValueError(f"mask_id=None: say which token is the mask of a vocabulary of {len(told)} clustered tokens")
+    tokens = prior_tokens or max(len(told), mask + 1)
+    parents = told - tokens if int(told.max()) >= tokens else told
+    layout = Layout(tokens, mask, int(parents.max()) + 1)
+    if len(parents) != layout.words or int(parents.bincount().min()) == 0:
+        raise ValueError(f"clusters: must put each of {layout.words} words into one of 0..n-1, none of them empty")
+    _check_rows(network, layout)
+    return network.build(layout, True, options), parents
+
+
+def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
+    """MDLM's tensors under the names of its network, out of whichever container they are in."""
+    tensors = {name.removeprefix("backbone."): value for name, value in content.get("state_dict", content).items()}
+    if "state_dict" not in content or not ema:
+        return tensors
+    if not content.get("ema"):
+        raise ValueError("ema=True: the checkpoint holds no moving average, pass ema=False for its raw weights")
+    depth = len([name for name in tensors if name.endswith("attn_qkv.weight")])
+    names, average = list(names_of(depth).values()), content["ema"]["shadow_params"]
+    if len(average) != len(names):
+        raise ValueError(f"ema.shadow_params holds {len(average)} tensors: {depth} blocks have {len(names)}")
+    return tensors | dict(zip(names, average, strict=True))
+
+
+def _family(tensors: Mapping[str, Any]) -> str:
+    """Whose names these are."""
+    marks = {"HDLM": "output_layer_clusters.", "MDLM": "backbone.", "GIDD": "rotary_emb.cos_cached"}
+    for family, mark in marks.items():
+        if any(name.startswith(mark) for name in tensors):
+            return family
+    return "MDLM" if "rotary_emb.inv_freq" in tensors or "state_dict" in tensors else ""
+
+
+def _refuse_other_family(wanted: str, tensors: Mapping[str, Any]) -> None:
+    found = _family(tensors)
+    if found and found != wanted:
+        raise ValueError(f"this checkpoint has the form of {found}, not of {wanted}: import it with {found.lower()}()")
+
+
+def _prior(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
+    """The number of tokens and the mask, which is where all noise ends, from ``noise_schedule.pt``."""
+    if "log_prior" not in checkpoint.noise:
+        return None, None
+    return len(checkpoint.noise["log_prior"]), int(checkpoint.noise["log_prior"].argmax())
+
+
+def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> Tensor:
+    told = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
+    told = checkpoint.noise.get("cluster_dict") if told is None else told
+    if told is None:
+        raise ValueError("clusters=None: no noise_schedule.pt tells each token's cluster, so pass them or their file")
+    if not isinstance(told, Tensor) or told.dtype != torch.int64 or told.ndim != 1 or int(told.min()) < 0:
+        raise ValueError("clusters: must be a vector of int64 >= 0, one for each token but the mask")
+    return told
+
+
+def _check_rows(network: Network, layout: Layout) -> None:
+    used = layout.tokens + layout.clusters
+    if network.rows not in (used, round_up(used, _ROUNDING)):
+        raise ValueError(
+            f"{layout.tokens} tokens and {layout.clusters} clusters: the network has {network.rows} rows, "
+            f"must be {used} or {round_up(used, _ROUNDING)}"
+        )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)

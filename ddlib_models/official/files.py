@@ -1,0 +1,109 @@
+"""Reading a checkpoint of another library: from memory, a file, a folder or the hub, never running what it holds."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+Source = Mapping[str, Any] | str | Path
+"""Tensors by name (or what ``torch.load`` gives for a Lightning checkpoint), a path, or a hub id ``owner/name``."""
+
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
+CONFIG, NOISE = "config.json", "noise_schedule.pt"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read: the weights' file as it is, and from a folder also ``config.json`` and ``noise_schedule.pt``."""
+
+    content: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    noise: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(source: Source, revision: str | None = None) -> Checkpoint:
+    """The checkpoint at ``source``, on the CPU if it comes from a file.
+
+    Args:
+        source: see ``Source``.
+        revision: branch, tag or commit of a hub id.
+
+    Raises:
+        FileNotFoundError: no such path, or a folder without weights.
+        ValueError: a file of another kind, or one that holds more than tensors and plain values.
+    """
+    if isinstance(source, Mapping):
+        return Checkpoint(source)
+    path = Path(source)
+    if not path.exists():
+        path = _download(str(source), revision)
+    if path.is_file():
+        return Checkpoint(_file(path))
+    config, noise = path / CONFIG, path / NOISE
+    return Checkpoint(
+        _file(_weights_in(path)),
+        json.loads(config.read_text()) if config.exists() else {},
+        load(noise) if noise.exists() else {},
+    )
+
+
+def load(path: Path) -> Any:
+    """What ``torch.save`` wrote there, on the CPU, if it is tensors and plain values.
+
+    Raises:
+        ValueError: it holds other objects, which only running code could restore.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds objects other than tensors, and restoring them can run any code. If you trust the file, "
+            "read it with torch.load(path, map_location='cpu', weights_only=False), in an environment with the "
+            "packages that wrote it, and pass the dictionary."
+        ) from error
+
+
+def _safetensors(path: Path) -> Mapping[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+READERS: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    ".safetensors": _safetensors,
+    ".pt": load,
+    ".ckpt": load,
+    ".bin": load,
+}
+
+
+def _file(path: Path) -> Mapping[str, Any]:
+    if path.suffix not in READERS:
+        raise ValueError(f"{path}: a checkpoint's name must end in one of {', '.join(READERS)}")
+    content = READERS[path.suffix](path)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} holds a {type(content).__name__}: must be a mapping of names to tensors")
+    return content
+
+
+def _weights_in(folder: Path) -> Path:
+    for name in WEIGHTS:
+        if (folder / name).exists():
+            return folder / name
+    raise FileNotFoundError(f"{folder} holds none of {', '.join(WEIGHTS)}; pass the file itself if it has another name")
+
+
+def _download(name: str, revision: str | None) -> Path:
+    if Path(name).suffix in READERS:
+        raise FileNotFoundError(f"{name}: no such file")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, NOISE, *WEIGHTS]))
+    except HFValidationError as error:
+        raise FileNotFoundError(f"{name}: no such file or folder, and not a hub id either") from error
