@@ -1,19 +1,21 @@
-"""What the quickstart shows: noisy text in colour, and one progress bar or plain lines."""
+"""What training shows: noisy text in colour, and one progress bar or plain lines."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from datetime import timedelta
+from typing import Self, TextIO
 
 from jaxtyping import Int
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 from tokenizers import Tokenizer
 from torch import Tensor
 
 MASK = "_"
+SECONDS_PER_LINE = 30.0
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
@@ -53,43 +55,69 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: list[str]) ->
     return text
 
 
+class TrainingBar:
+    """Loss, tokens/s and time left: one bar on a terminal, elsewhere a line every tenth of the run and every 30 s.
+
+    Speed and time left are means since the bar was made; what ``leave_out`` leaves out does not count.
+
+    Args:
+        console: where it is shown.
+        name: stands before the number of steps.
+        steps: of the whole run.
+        done: steps that were made before.
+    """
+
+    def __init__(self, console: Console, name: str, steps: int, done: int = 0) -> None:
+        self._console, self._name, self._steps, self._done = console, name, steps, done
+        self._smooth: float | None = None
+        self._tokens = 0
+        self._mark = self._line = time.perf_counter()
+        self.seconds = 0.0
+        """Spent in training."""
+        columns = (
+            TextColumn("  {task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[state]}", markup=False),
+        )
+        self._bar = Progress(*columns, console=console, expand=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(name, total=steps, completed=done, state=f"{done}/{steps}")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self._tokens / max(self.seconds, 1e-9)
+
+    def leave_out(self) -> None:
+        """What happened since the last step was not training."""
+        self._mark = time.perf_counter()
+
+    def step(self, number: int, loss: float, tokens: int) -> None:
+        """Shows that ``number`` steps are made, the last one of so many tokens."""
+        now = time.perf_counter()
+        self.seconds, self._mark = self.seconds + now - self._mark, now
+        self._tokens += tokens
+        self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
+        left = timedelta(seconds=round((self._steps - number) * self.seconds / (number - self._done)))
+        state = f"{number}/{self._steps}  loss {self._smooth:.3f} nats/token  {self.speed:,.0f} tokens/s  {left}"
+        self._bar.update(self._task, completed=number, state=state)
+        tenth = number * 10 // self._steps > (number - 1) * 10 // self._steps
+        if not self._console.is_terminal and (tenth or now - self._line >= SECONDS_PER_LINE):
+            self._line = now
+            self._console.print(f"  {self._name} {state} left", markup=False, soft_wrap=True)
+
+
 Report = Callable[[int, float], None]
 
 
 @contextmanager
 def training_progress(console: Console, name: str, steps: int, tokens_per_step: int) -> Iterator[Report]:
-    """Yields ``report(step, loss)``, to be called after every step: a bar on a terminal, ten lines elsewhere."""
-    started, smooth = time.perf_counter(), None
-
-    def speed(step: int) -> float:
-        return step * tokens_per_step / max(time.perf_counter() - started, 1e-9)
-
-    def mean(loss: float) -> float:
-        nonlocal smooth
-        smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
-        return smooth
-
-    if not console.is_terminal:
-
-        def line(step: int, loss: float) -> None:
-            loss = mean(loss)
-            if step * 10 // steps > (step - 1) * 10 // steps:
-                left = (steps - step) * tokens_per_step / speed(step)
-                console.print(
-                    f"  {name:<12} step {step:>5}/{steps}  loss {loss:.3f} nats/token  "
-                    f"{speed(step):>7,.0f} tokens/s  {left:>3.0f} s left"
-                )
-
-        yield line
-        return
-
-    columns = (
-        TextColumn("  {task.description:<12}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}  loss {task.fields[loss]} nats/token"),
-        TextColumn("{task.fields[speed]:,.0f} tokens/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=steps, loss="  ...", speed=0.0)
-        yield lambda step, loss: progress.update(task, completed=step, loss=f"{mean(loss):.3f}", speed=speed(step))
+    """Yields ``report(step, loss)``, to be called after every step."""
+    with TrainingBar(console, f"{name:<12} step", steps) as bar:  # several below each other
+        yield lambda step, loss: bar.step(step, loss, tokens_per_step)

@@ -1,0 +1,137 @@
+"""What packing wins on short documents: sentences of State of the Union addresses in rows of 128 tokens.
+
+    python benchmarks/packing.py > benchmarks/results/packing.json
+
+A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways
+read the same documents, as many rows at a time; what packing raises is the number of real tokens per second. On a GPU
+attention is the variable-length kernel of torch in bfloat16. On a CPU it is dense: every token of a pack pays for all,
+and packs of many rows are slow. ``gain`` compares the best of both ways.
+"""
+
+import argparse
+import json
+import platform
+import re
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ddlib_models import DiT
+from recipes.data import Batch, Prepared, examples, local, prepare
+from recipes.text import load_speeches
+
+WARM_UP = 3
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+class Taken(NamedTuple):
+    """One step: its seconds, its real tokens, and these with the padding."""
+
+    seconds: float
+    real: int
+    places: int
+
+
+def sentences() -> list[str]:
+    """All sentences of the speeches, oldest first."""
+    return [s for speech in load_speeches() for line in speech.text.splitlines() for s in SENTENCE_END.split(line)]
+
+
+def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) -> Tensor:
+    """Nats per real token of a masked batch, differentiated."""
+    packed = batch.cu_seqlens is not None
+    t = torch.rand(len(batch.index), generator=generator).to(batch.x.device)
+    owner = torch.arange(len(t), device=t.device).repeat_interleave(
+        batch.cu_seqlens.diff() if packed else torch.full_like(batch.index, batch.x.shape[1])
+    )
+    noise = torch.rand(batch.x.shape, generator=generator).to(batch.x.device)
+    z = torch.where(noise < t[owner].view_as(batch.x), mask_state, batch.x)
+    with torch.autocast(z.device.type, torch.bfloat16, enabled=z.device.type == "cuda"):
+        logits = model(z.view(1, -1), t, batch.cu_seqlens) if packed else model(z, t)
+    loss = F.cross_entropy(logits.flatten(0, 1)[batch.mask.flatten()].float(), batch.x[batch.mask])
+    loss.backward()
+    return loss.detach()
+
+
+def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[dict[str, float]]:
+    """Padding and speed of both ways, step by step in turn: what slows the machine down meets both."""
+    device, words = torch.device(given.device), prepared.vocab_size
+    attention = "varlen" if device.type == "cuda" else "sdpa"
+    torch.manual_seed(0)
+    model = DiT(words + 1, words, given.dim, given.depth, given.dim // 64, attention=attention).to(device)
+    generator = torch.Generator().manual_seed(0)
+    shape = dict(length=given.length, pad_id=prepared.pad_id, batch_size=rows, seed=0)
+    ways = [islice(examples(prepared.train, packed=packed, **shape), given.steps + WARM_UP) for packed in (False, True)]
+    taken: tuple[list[Taken], list[Taken]] = ([], [])
+    for pair in zip(*ways, strict=True):
+        for batch, so_far in zip(pair, taken, strict=True):
+            moved = batch.to(device)
+            _wait(device)
+            began = time.perf_counter()
+            step(model, moved, words, generator)
+            _wait(device)
+            so_far.append(Taken(time.perf_counter() - began, int(batch.mask.sum()), batch.mask.numel()))
+    return [
+        {
+            "packed": packed,
+            "rows": rows,
+            "padding": round(1 - sum(s.real for s in steps) / sum(s.places for s in steps), 4),
+            "real_tokens_per_second": round(median(s.real / s.seconds for s in steps[WARM_UP:])),
+            "tokens_per_second": round(median(s.places / s.seconds for s in steps[WARM_UP:])),
+        }
+        for packed, steps in zip((False, True), taken, strict=True)
+    ]
+
+
+def main() -> None:
+    """Measures both ways and prints JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--words", type=int, default=8192)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--rows", type=int, nargs="+", default=[4, 8, 16])
+    parser.add_argument("--steps", type=int, default=30)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "sentences.txt"
+        text.write_text("\n".join(sentences()), encoding="utf-8")
+        prepared = prepare(local(str(text), f"train:{given.words}", 1000), Path(folder) / "tokens")
+        ways = [way for rows in given.rows for way in measure(prepared, rows, given)]
+    name = (
+        torch.cuda.get_device_name()
+        if given.device == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    best = {p: max(way["real_tokens_per_second"] for way in ways if way["packed"] == p) for p in (False, True)}
+    print(
+        json.dumps(
+            {
+                "device": name,
+                "torch": torch.__version__,
+                "settings": vars(given),
+                "documents": len(prepared.train),
+                "tokens_per_document": round(float(prepared.train.lengths.mean()), 2),
+                "measured": ways,
+                "gain": round(best[True] / best[False], 2),
+            },
+            indent=2,
+        )
+    )
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What a run is: typed, frozen, plain values; checked when it is built, before any work.
+
+The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from recipes.data import Corpus
+from recipes.data.source import STRICT
+from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
+
+
+def at_least(least: float, **values: float) -> None:
+    """Raises ValueError naming the first value below ``least``."""
+    for name, value in values.items():
+        if not value >= least:
+            raise ValueError(f"{name}={value}: must be at least {least}")
+
+
+def share(**values: float) -> None:
+    """Raises ValueError naming the first value outside [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value}: must lie in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The text, and how sequences are cut from it."""
+
+    corpus: Corpus
+    folder: Path
+    """Where ``python -m recipes.prepare`` put the tokens."""
+    length: int = 512
+    """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
+    packed: bool = False
+    """Fill every row with several short documents instead of padding; attention stays inside each."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        at_least(1, length=self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The DiT; arguments as ``ddlib_models.DiT``."""
+
+    dim: int
+    depth: int
+    heads: int
+    cond_dim: int = 128
+    pad_to: int = 128
+    dropout: float = 0.0
+    time_conditioned: bool = True
+    tied: bool = False
+    mean_of_members: bool = False
+    """A cluster's embedding adds the mean of its words'."""
+    attention: Literal["sdpa", "varlen", "flex", "xformers"] = "sdpa"
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        at_least(1, dim=self.dim, depth=self.depth, heads=self.heads, cond_dim=self.cond_dim, pad_to=self.pad_to)
+        share(dropout=self.dropout)
+        if self.dim % (2 * self.heads):
+            raise ValueError(f"dim={self.dim}, heads={self.heads}: dim must be an even multiple of heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What is minimised; arguments as ``ddlib.training_loss``."""
+
+    weight_clip: tuple[float, float] = (0.0, 2.0)
+    """Lowest and highest weight of a token's loss; evaluation never clips."""
+    mode: Literal["standard", "hard"] = "standard"
+    auxiliary: float = 0.0
+    """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
+    count_padding: bool = True
+    """Whether padding counts in the training loss (the paper's choice); in the bound it never does."""
+    parameterization: Literal["cavity", "posterior"] = "cavity"
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        low, high = self.weight_clip
+        if not 0 <= low <= high or high <= 0:
+            raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
+        at_least(0, auxiliary=self.auxiliary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """AdamW, its learning rate over the steps, and the average of the weights."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-9
+    weight_decay: float = 0.02
+    max_grad_norm: float = 1.0
+    warmup: int = 10_000
+    """Steps over which the rate rises linearly."""
+    final: float = 0.1
+    """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
+    ema: float = 0.9999
+    """Decay of the exponential moving average of the weights; 0 for none."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, warmup=self.warmup)
+        share(beta1=self.betas[0], beta2=self.betas[1], ema=self.ema)
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be positive")
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final={self.final}: must lie in [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """How the work is laid out; it changes no number but by rounding."""
+
+    micro_batch: int | None = None
+    """Sequences that one device takes at a time; None takes its share of the batch at once."""
+    shard: bool = False
+    """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP)."""
+    bf16: bool = False
+    """Products in bfloat16; weights, optimizer and loss stay float32."""
+    compile: bool = False
+    recompute: bool = False
+    """Keep no activations inside blocks: less memory, a third more work."""
+    threads: int = 4
+    """Threads that read data."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        at_least(1, threads=self.threads, micro_batch=1 if self.micro_batch is None else self.micro_batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a run leaves behind, and how often."""
+
+    folder: Path
+    log_every: int = 10
+    validate_every: int = 2000
+    validate_sequences: int = 1024
+    sample_every: int = 10_000
+    sample_steps: int = 128
+    samples: int = 4
+    save_every: int = 2000
+    keep: int = 2
+    """Newest checkpoints that are kept, besides the one of the best validation bound."""
+    tensorboard: bool = True
+    wandb: str | None = None
+    """Project to which Weights & Biases logs."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
+        at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run from the text to the weights."""
+
+    data: Data
+    process: MDLM | GIDD | HDLM | HDLMLevels
+    model: Model
+    optimizer: Optimizer
+    output: Output
+    loss: Loss = field(default_factory=Loss)
+    hardware: Hardware = field(default_factory=Hardware)
+    batch: int
+    """Sequences of a step, over all devices."""
+    steps: int
+    seed: int = 0
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        at_least(1, batch=self.batch, steps=self.steps)
+        at_least(0, seed=self.seed)
+        levels = self.process.levels
+        if self.loss.mode == "hard" and not levels:
+            raise ValueError("loss.mode='hard': the process has no clusters, choose hdlm or hdlm-levels")
+        if self.loss.auxiliary and not levels:
+            raise ValueError("loss.auxiliary: the process has no clusters, choose hdlm or hdlm-levels")
+        if self.model.mean_of_members and not levels:
+            raise ValueError("model.mean_of_members: the process has no clusters, choose hdlm or hdlm-levels")
+        if self.data.packed and self.loss.auxiliary:
+            raise ValueError("loss.auxiliary: not with data.packed")

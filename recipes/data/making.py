@@ -1,0 +1,133 @@
+"""Tokenising a corpus once: all of it or nothing, and never over something else."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tokenizers import Tokenizer
+
+import ddlib as dd
+from recipes.data.corpora import Corpus
+from recipes.data.prepared import (
+    FORMAT,
+    MANIFEST,
+    SPLITS,
+    TOKENIZER,
+    Documents,
+    Prepared,
+    changed,
+    open_prepared,
+    sizes,
+)
+from recipes.data.source import load_documents, place
+from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
+
+
+def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
+    """Writes the tokens of a corpus into a folder; does nothing if they are there.
+
+    What is written depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder
+    of this name is whole. Processes that prepare the same folder wait for each other.
+
+    Args:
+        corpus: the text and its tokenizer.
+        folder: to be made, for the tokens.
+        workers: number of processes that tokenise; one already uses all cores for most of the work.
+
+    Raises:
+        FileNotFoundError, ValueError: text or tokenizer that cannot be used, see ``load_documents``; the folder holds
+            something else: another corpus, or this one before its files or tokenizer were changed.
+    """
+    if workers < 1:
+        raise ValueError(f"workers={workers}: must be at least 1")
+    folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"folder={folder}: is a file")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock"):
+        tokenizer = None if corpus.tokenizer.startswith(TRAIN) else load_tokenizer(corpus.tokenizer)
+        inputs = _inputs(corpus, tokenizer)
+        if folder.is_dir() and any(folder.iterdir()):
+            prepared = open_prepared(folder)
+            if differing := changed(prepared.manifest["inputs"], inputs):
+                raise ValueError(f"{folder} holds something else, remove it or choose another folder: {differing}")
+            return prepared
+        with _new(folder) as unfinished:
+            _write(corpus, tokenizer, inputs, unfinished, workers)
+    return open_prepared(folder)
+
+
+def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    """All that decides the tokens: hashes of the texts, and how they are read and cut."""
+    fields = asdict(corpus)
+    for name in SPLITS:
+        source = getattr(corpus, name)
+        # files may be moved
+        fields[name] = {k: v for k, v in fields[name].items() if k not in ("path", "revision")}
+        fields[name]["content"] = place(source).identity(source)
+    fields["tokenizer"] = corpus.tokenizer if tokenizer is None else _hash(tokenizer)
+    return fields
+
+
+@contextmanager
+def _new(folder: Path) -> Iterator[Path]:
+    """A folder that takes its name at the end; it is removed if there is no end."""
+    unfinished = folder.parent / f".{folder.name}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed: we hold the lock
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        os.replace(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write(corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], folder: Path, workers: int) -> None:
+    cache = folder / "cache"
+    cache.mkdir()
+    texts = {name: load_documents(getattr(corpus, name), cache) for name in SPLITS}
+    if tokenizer is None:
+        tokenizer = learn_tokenizer(corpus.tokenizer, texts["train"])
+    special = add_special(tokenizer, corpus)
+    (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    vocab = dd.vocabulary.fingerprint(tokenizer.get_vocab())
+    manifest = {
+        "format": FORMAT,
+        "corpus": asdict(corpus),
+        "inputs": inputs,
+        "tokenizer": {"sha256": _hash(tokenizer), "vocabulary": vocab, **asdict(special)},
+    }
+    for name, text in texts.items():
+        path = getattr(corpus, name).path
+        try:
+            tokens = tokenize(text, tokenizer, special, corpus, cache / f"{name}.arrow", workers)
+        except UnicodeDecodeError as error:  # of Parquet, whose strings nobody looked at before
+            raise ValueError(f"{name}: {path} has a document that is not UTF-8: {error}") from error
+        if len(tokens) == 0:
+            raise ValueError(f"{name}: all {len(text)} documents of {path} are empty")
+        tokens.save_to_disk(str(folder / name))
+        manifest[name] = _facts(Documents.open(folder / name, tokenizer.get_vocab_size()), len(text))
+    del texts, tokens
+    shutil.rmtree(cache)
+    manifest["files"] = sizes(folder)
+    with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _facts(documents: Documents, given: int) -> dict[str, int]:
+    """What is told of a split; every document is read, so that wrong ids are met here and not in training."""
+    tokens, num_bytes = sum(map(len, documents)), int(documents.num_bytes.sum())
+    return {"documents": len(documents), "empty": given - len(documents), "tokens": tokens, "bytes": num_bytes}
+
+
+def _hash(tokenizer: Tokenizer) -> str:
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()

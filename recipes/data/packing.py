@@ -1,0 +1,58 @@
+"""Several short documents in one row: which ones, decided once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+
+@dataclass(frozen=True)
+class Rows(Sequence[np.ndarray]):
+    """Row i holds the documents ``order[begins[i]:begins[i + 1]]``, in this order."""
+
+    order: Int[np.ndarray, " N"]
+    begins: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.begins) - 1
+
+    def __getitem__(self, index: int) -> Int[np.ndarray, " m"]:
+        return self.order[self.begins[index] : self.begins[index + 1]]
+
+
+def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
+    """Documents to rows of ``length`` tokens, each whole in one row; longer ones fill a row alone.
+
+    Best-fit decreasing: the longest first, each into the fullest row that has room for it. As lengths are small whole
+    numbers, all documents of a length are placed at once. Which of several documents of a length goes where is drawn
+    by ``seed``.
+
+    Args:
+        lengths: tokens of each document.
+        length: tokens of a row.
+        seed: of the draw.
+    """
+    sizes = np.minimum(lengths, length)
+    ties = np.random.Philox(seed).random_raw(len(sizes))
+    longest_first = np.lexsort((ties, -sizes))
+    counts = np.bincount(sizes, minlength=length + 1)
+    row, num_rows, placed = np.empty(len(sizes), dtype=np.int64), 0, 0
+    rooms: list[Int[np.ndarray, " m"]] = [np.empty(0, dtype=np.int64) for _ in range(length + 1)]
+    for size in range(length, 0, -1):
+        group = longest_first[placed : placed + counts[size]]
+        placed += len(group)
+        while len(group):
+            room = next((r for r in range(size, length + 1) if len(rooms[r])), None)
+            if room is None:
+                room, new = length, -(-len(group) // (length // size))
+                rooms[room] = np.arange(num_rows, num_rows + new)
+                num_rows += new
+            taken, rooms[room] = rooms[room][: len(group)], rooms[room][len(group) :]
+            row[group[: len(taken)]] = taken
+            group = group[len(taken) :]
+            rooms[room - size] = np.concatenate([rooms[room - size], taken])
+    row_of = row[longest_first]
+    order = longest_first[np.argsort(row_of, kind="stable")]
+    begins = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=num_rows))])
+    return Rows(order, begins)

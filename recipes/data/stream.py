@@ -1,0 +1,185 @@
+"""Batches without end: what stands at a position of the global order depends on the seed and the position alone."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from recipes.data.packing import pack
+from recipes.data.prepared import Documents
+
+before = logging.root.manager.disable
+logging.disable(logging.WARNING)  # grain warns that there is no profiler of jax
+import grain  # noqa: E402
+
+logging.disable(before)
+
+SMALL = 1024
+"""Rows below which grain's shuffle, which walks through 16 bits to find each place, is too slow: 30 ms for one row."""
+
+END = 2**62
+"""Where the endless order ends: grain rounds the number of batches up to a double, which must stay an index."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens, padded at their ends.
+
+    Unpacked, a row is one example. Packed, the rows one after another are cut into pieces by ``cu_seqlens``: documents,
+    and what is left of a row, padding alone.
+    """
+
+    x: Int[Tensor, "B L"]
+    mask: Bool[Tensor, "B L"]
+    """True at real tokens, False at padding."""
+    index: Int[Tensor, " N"]
+    """Position of each example in the global order. Packed, of each piece: the position of its first token in the
+    global order of tokens, so that ``index + offset`` is a number of its own for every token."""
+    cu_seqlens: Int[Tensor, " n"] | None = None
+    """Packed: where pieces begin in ``x.flatten()``, and its length."""
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on another device."""
+        return Batch(*(None if part is None else part.to(device) for part in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, the number of real tokens in it, where its pieces begin, and its position in the global order."""
+
+    tokens: Int[np.ndarray, " L"]
+    real: int
+    begins: tuple[int, ...]
+    position: int = -1
+
+
+def examples(
+    documents: Documents,
+    *,
+    length: int,
+    pad_id: int,
+    batch_size: int,
+    seed: int,
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    packed: bool = False,
+    threads: int = 4,
+) -> Iterator[Batch]:
+    """Batches of this rank from position ``start`` of the global order on, for ever.
+
+    The global order goes through all rows in an order drawn anew every epoch; a document longer than ``length`` gives a
+    window drawn anew every epoch. Rank r of W reads the positions start + r, start + r + W, ...: the W ranks together
+    read what one rank with W times the batch does. To resume, ``start`` is the next position.
+
+    Args:
+        documents: token ids.
+        length: tokens of a row.
+        pad_id: fills it up.
+        batch_size: rows of a batch.
+        seed: of order and windows, and of what is packed together.
+        start: first position of the whole world.
+        rank: of this process.
+        world: number of processes.
+        packed: rows of several documents, see ``pack``, instead of one document each.
+        threads: that read ahead; 0 to read only when asked.
+
+    Raises:
+        ValueError: naming the argument, its value and the rule it breaks; fewer rows than ranks.
+    """
+    least = dict(length=(length, 1), batch_size=(batch_size, 1), world=(world, 1))
+    least |= dict(pad_id=(pad_id, 0), seed=(seed, 0), start=(start, 0), rank=(rank, 0), threads=(threads, 0))
+    for name, (value, lowest) in least.items():
+        if value < lowest:
+            raise ValueError(f"{name}={value}: must be at least {lowest}")
+    if rank >= world:
+        raise ValueError(f"rank={rank}: must be below world={world}")
+    rows = pack(documents.lengths, length, seed) if packed else range(len(documents))
+    if len(rows) < world:
+        raise ValueError(f"world={world}: there are only {len(rows)} rows of text, fewer than processes")
+
+    def fill(members: int | Int[np.ndarray, " m"], random: np.random.Generator) -> Row:
+        tokens, begins, end = np.full(length, pad_id, dtype=np.int64), [], 0
+        for number in np.atleast_1d(members):
+            piece = window(documents[int(number)], length, random)
+            begins.append(end)
+            tokens[end : (end := end + len(piece))] = piece
+        return Row(tokens, end, tuple(begins))
+
+    mine = slice(start + rank, END, world)
+    return _read(rows, fill, _pieces if packed else _examples, mine, seed, batch_size, threads)
+
+
+@dataclass(frozen=True)
+class Shuffled(Sequence[Any]):
+    """A few rows without end, every epoch in an order of its own, which is drawn at each access."""
+
+    rows: Sequence[Any]
+    seed: int
+
+    def __len__(self) -> int:
+        return END
+
+    def __getitem__(self, position: int) -> Any:
+        epoch, place = divmod(position, len(self.rows))
+        draws = np.random.Philox(key=self.seed, counter=[0, 0, 0, epoch]).random_raw(len(self.rows))
+        return self.rows[int(np.argsort(draws, kind="stable")[place])]
+
+
+def window(document: Int[np.ndarray, " m"], length: int, random: np.random.Generator) -> Int[np.ndarray, " n"]:
+    """The document, or ``length`` tokens of it from a place drawn uniformly."""
+    spare = len(document) - length
+    if spare <= 0:
+        return document
+    begin = random.integers(spare + 1)
+    return document[begin : begin + length]
+
+
+def _examples(rows: Sequence[Row]) -> Batch:
+    tokens, mask = _stack(rows)
+    return Batch(tokens, mask, torch.tensor([row.position for row in rows]))
+
+
+def _pieces(rows: Sequence[Row]) -> Batch:
+    tokens, mask = _stack(rows)
+    length, begins, index = tokens.shape[1], [], []
+    for number, row in enumerate(rows):
+        for begin in (*row.begins, *([row.real] if row.real < length else [])):
+            begins.append(number * length + begin)
+            index.append(row.position * length + begin)
+    return Batch(tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]))
+
+
+def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+    tokens = torch.from_numpy(np.stack([row.tokens for row in rows]))
+    return tokens, torch.arange(tokens.shape[1]) < torch.tensor([row.real for row in rows])[:, None]
+
+
+def _read(
+    rows: Sequence[Any],
+    fill: Callable[[Any, np.random.Generator], Row],
+    collate: Callable[[Sequence[Row]], Batch],
+    mine: slice,
+    seed: int,
+    batch_size: int,
+    threads: int,
+) -> Iterator[Batch]:
+    """All that is asked of grain: an order without memory, a random generator for each position, and read-ahead."""
+    order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
+    if len(rows) < SMALL:
+        data = grain.MapDataset.source(Shuffled(rows, order))
+    else:
+        data = grain.MapDataset.source(rows).shuffle(seed=order).repeat()
+    data = data.random_map(fill, seed=windows)
+    data = data.map_with_index(lambda position, row: replace(row, position=position))
+    data = data.slice(mine).batch(batch_size, batch_fn=collate)
+    stream = iter(data.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
+    try:
+        yield from stream
+    finally:
+        stream.close()

@@ -1,0 +1,144 @@
+"""From documents to token ids: the tokenizer, its special tokens, and the bytes that the tokens stand for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import datasets
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from recipes.data.corpora import Corpus
+from recipes.data.detokenize import DETOKENIZERS
+from recipes.text import train_tokenizer
+
+TRAIN = "train:"
+END_OF_TEXT = "<|endoftext|>"
+BEGINNINGS, ENDINGS = (END_OF_TEXT, "[CLS]", "<s>"), (END_OF_TEXT, "[SEP]", "</s>")
+"""What tokenizers call the beginning and the end of a text."""
+
+LEARNED_FROM = 50_000
+"""Documents from which a vocabulary is learned."""
+
+
+@dataclass(frozen=True)
+class Special:
+    """Ids of the tokens that stand for no text."""
+
+    pad: int
+    bos: int
+    eos: int
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """A tokenizer from the hub, a tokenizer.json, or a folder with one; it neither cuts off nor fills up texts.
+
+    Raises:
+        FileNotFoundError: a file or folder without a tokenizer.
+        ValueError: a file that is none, or a name that the hub does not know.
+    """
+    path = Path(name)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if path.is_file():
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises nothing more special
+            raise ValueError(f"tokenizer={name!r}: {path} is no tokenizer: {error}") from error
+    elif path.name.endswith(".json"):
+        raise FileNotFoundError(f"tokenizer={name!r}: there is no file {path}")
+    else:
+        try:
+            tokenizer = Tokenizer.from_pretrained(name)
+        except Exception as error:
+            raise ValueError(f"tokenizer={name!r}: no file or folder here, and the hub says: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
+    """Byte-level BPE of as many words as "train:4096" says, and the end of a text.
+
+    Raises:
+        ValueError: not a number, or fewer words than bytes or more than the text yields.
+    """
+    if not name.removeprefix(TRAIN).isdigit():
+        raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of words, like {TRAIN}4096")
+    text = "\n".join(row["text"] or "" for row in islice(documents, LEARNED_FROM))
+    tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=False)])
+    return tokenizer
+
+
+def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
+    """Finds the special tokens; padding is added to the vocabulary if it has none.
+
+    Raises:
+        ValueError: no token for the beginning or the end, or ids that are not 0..V-1.
+    """
+    bos = _find(tokenizer, "bos", corpus.bos, BEGINNINGS)
+    eos = _find(tokenizer, "eos", corpus.eos, ENDINGS)
+    if tokenizer.token_to_id(corpus.pad) is None:
+        tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
+    size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
+    if highest != size - 1:
+        raise ValueError(
+            f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be 0..{size - 1}"
+        )
+    return Special(tokenizer.token_to_id(corpus.pad), bos, eos)
+
+
+def id_dtype(vocab_size: int) -> str:
+    """The smallest type that holds every id."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def tokenize(
+    documents: datasets.Dataset, tokenizer: Tokenizer, special: Special, corpus: Corpus, cache: Path, workers: int
+) -> datasets.Dataset:
+    """The documents as "tokens" and "bytes", in the same order; without the empty ones.
+
+    Bytes are those of the UTF-8 text that the tokenizer reads; the special tokens stand for none.
+
+    Args:
+        documents: with the column "text".
+        tokenizer: makes the ids.
+        special: is put around each document.
+        corpus: says how texts are cleaned.
+        cache: file for the result.
+        workers: number of processes; it changes nothing but the time.
+    """
+    kind = id_dtype(tokenizer.get_vocab_size())
+    clean = DETOKENIZERS[corpus.detokenizer]
+
+    def encode(rows: dict[str, list[str | None]]) -> dict[str, list[object]]:
+        texts = [clean(text) for text in rows["text"] if text and not text.isspace()]
+        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        kept = [(number, text) for number, text in zip(ids, texts, strict=True) if number]
+        return {
+            "tokens": [np.array([special.bos, *number, special.eos], dtype=kind) for number, _ in kept],
+            "bytes": [len(text.encode()) for _, text in kept],
+        }
+
+    features = {"tokens": datasets.List(datasets.Value(kind)), "bytes": datasets.Value("int64")}
+    return documents.map(
+        encode,
+        batched=True,
+        remove_columns=["text"],
+        features=datasets.Features(features),
+        num_proc=workers if workers > 1 else None,
+        cache_file_name=str(cache),
+        load_from_cache_file=False,
+        new_fingerprint=cache.stem,  # its own would be a hash of this function
+        desc=f"Tokens of {cache.stem}",
+    )
+
+
+def _find(tokenizer: Tokenizer, role: str, wanted: str | None, known: Iterable[str]) -> int:
+    for token in known if wanted is None else (wanted,):
+        found = tokenizer.token_to_id(token)
+        if found is not None:
+            return found
+    tried = ", ".join(known) if wanted is None else wanted
+    raise ValueError(f"{role}={wanted!r}: the tokenizer has no token {tried}; name one of its {role}=")

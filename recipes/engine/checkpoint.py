@@ -1,0 +1,142 @@
+"""Checkpoints of a run: whole or not there, checked byte by byte, the damaged ones passed over.
+
+A checkpoint is a folder ``step_00001000`` that ``torch.distributed.checkpoint`` writes under another name; it gets a
+manifest and is renamed. Its metadata is a pickle, so it serves to resume one's own run and nothing else: what is
+published is ``weights``, safetensors and JSON.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from ddlib_models.manifest import ManifestError, check_manifest, read_facts, write_manifest
+from recipes.engine.optimizer import Average
+from recipes.engine.parallel import World
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a checkpoint says of itself."""
+
+    step: int
+    """Steps that were made; the next example is number ``step`` times the batch."""
+    recipe: str
+    """Hash of what decides the numbers."""
+    vocabulary: str
+    """Fingerprint of the tokenizer."""
+    world: int
+    """Number of processes."""
+    bound: float | None = None
+    """The last validation bound in nats per token."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What training changes."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    average: Average | None
+
+    def tensors(self) -> dict[str, Any]:
+        """All of it by name, the same names however the model is spread."""
+        state: dict[str, Any] = {
+            "model": get_model_state_dict(self.model),
+            "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
+        }
+        if self.average is not None:
+            state["average"] = self.average.weights
+        return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes over what ``tensors`` gave; the averages were read in place."""
+        set_model_state_dict(self.model, state["model"])
+        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
+
+
+def name_of(step: int) -> str:
+    """The folder of a step's checkpoint."""
+    return f"step_{step:08d}"
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in a run's folder, newest first."""
+    return sorted((path for path in folder.glob("step_*") if path.suffix != ".tmp"), reverse=True)
+
+
+def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> Path:
+    """Writes a checkpoint; removes those that are neither among the newest ``keep`` nor the one of the best bound."""
+    final = folder / name_of(facts.step)
+    temporary = final.with_name(final.name + ".tmp")
+    if world.first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    world.barrier()
+    with quietly():
+        dcp.save(state.tensors(), checkpoint_id=temporary, no_dist=world.size == 1)
+    world.barrier()
+    if world.first:
+        write_manifest(temporary, vars(facts))
+        shutil.rmtree(final, ignore_errors=True)  # one of this step that was damaged
+        os.replace(temporary, final)
+        _flush(folder)
+        _prune(folder, keep)
+    world.barrier()
+    return final
+
+
+def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Facts]]:
+    """The whole checkpoints, newest first; ``say`` is told of each damaged one that is passed over."""
+    for path in found(folder):
+        try:
+            yield path, Facts(**check_manifest(path))
+        except ManifestError as error:
+            say(f"passing over a damaged checkpoint: {error}")
+
+
+def load(path: Path, state: State, world: World) -> None:
+    """Reads a checkpoint into the model, the optimizer and the averages, whatever the number of processes was."""
+    tensors = state.tensors()
+    with quietly():
+        dcp.load(tensors, checkpoint_id=path, no_dist=world.size == 1)
+    state.load(tensors)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without the warning that a single process is one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _prune(folder: Path, keep: int) -> None:
+    facts = {path: Facts(**read_facts(path)) for path in found(folder)}
+    bounds = {path: fact.bound for path, fact in facts.items() if fact.bound is not None}
+    best = min(bounds, key=bounds.__getitem__, default=None)
+    for path in list(facts)[keep:]:
+        if path != best:
+            shutil.rmtree(path)
+
+
+def _flush(folder: Path) -> None:
+    """Makes a rename last through a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

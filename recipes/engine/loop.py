@@ -1,0 +1,125 @@
+"""Training: one loop for one process and for many; killed at any moment, it goes on as if it had not been."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+from rich.text import Text
+
+import ddlib as dd
+from recipes.cli import differences, read_recipe, recipe_yaml
+from recipes.config import Recipe
+from recipes.console import render
+from recipes.engine import checkpoint
+from recipes.engine.parallel import joined
+from recipes.engine.provenance import record
+from recipes.engine.publish import publish
+from recipes.engine.run import Run
+from recipes.engine.signals import Signals
+from recipes.saved import RECIPE, WEIGHTS
+from recipes.watch import Watch
+
+CHECKPOINTS = "checkpoints"
+
+
+def train(recipe: Recipe, accept_changes: bool = False) -> None:
+    """Trains, from the newest whole checkpoint in the run's folder if there is one.
+
+    Under ``torchrun`` all its processes train together. SIGTERM and SIGINT save and return.
+
+    Args:
+        recipe: what to train.
+        accept_changes: whether to resume although recipe, vocabulary or number of processes changed.
+
+    Raises:
+        ValueError, OSError: before the first step, whatever would fail later.
+        NonFiniteError: after the batch that caused it was saved.
+    """
+    with ExitStack() as stack:
+        world = stack.enter_context(joined())
+        signals = stack.enter_context(Signals())
+        run = Run.prepare(recipe, world)
+        passed_over = resume(run, accept_changes)
+        if world.first:
+            (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
+            record(recipe.output.folder, run.facts.step)
+        watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
+        for message in passed_over:
+            watch.say(message)
+        if run.facts.step >= recipe.steps:
+            watch.say(f"{recipe.steps} steps were made already: nothing to do")
+            return
+        for batches in run.batches():
+            told = run.step(batches, signals.asked)
+            watch.step(run.facts.step, told)
+            attend(run, watch, told.stop)
+            if told.stop:
+                watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")
+            if told.stop or run.facts.step == recipe.steps:
+                return
+
+
+def attend(run: Run, watch: Watch, stop: bool) -> None:
+    """What is due after a step: the bound, samples, a checkpoint."""
+    recipe, number = run.recipe, run.facts.step
+    output, last = recipe.output, number == recipe.steps
+    if number % output.validate_every == 0 or last:
+        terms = run.validate()
+        watch.bound(number, terms)
+        watch.weights(number, run.weights())
+        run.facts = replace(run.facts, bound=terms.per_token.value)
+    if number % output.sample_every == 0 or last:
+        watch.samples(number, *draw(run))
+    if number % output.save_every == 0 or last or stop:
+        checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
+        publish(run, output.folder / WEIGHTS)
+
+
+def resume(run: Run, accept_changes: bool) -> list[str]:
+    """Goes on from the newest whole checkpoint, if there is one; returns what there is to say.
+
+    Raises:
+        ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted.
+    """
+    said: list[str] = []
+    folder = run.recipe.output.folder
+    for path, facts in checkpoint.newest(folder / CHECKPOINTS, said.append):
+        changes = changed(run, facts)
+        if changes and not accept_changes:
+            raise ValueError(
+                f"{path} is of another run: {'; '.join(changes)}. Choose another output.folder, or --accept-changes"
+            )
+        checkpoint.load(path, run.state, run.world)
+        run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
+        return [*said, f"going on from step {facts.step}", *changes]
+    return said
+
+
+def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
+    """What differs between the run that wrote a checkpoint and this one."""
+    changes = []
+    if facts.vocabulary != run.facts.vocabulary:
+        changes.append(f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}")
+    if facts.world != run.facts.world:
+        changes.append(f"there are {run.facts.world} processes, were {facts.world}")
+    if facts.recipe != run.facts.recipe:
+        before = run.recipe.output.folder / RECIPE
+        changes += differences(read_recipe(before), run.recipe) if before.exists() else ["the recipe differs"]
+    return changes
+
+
+@torch.no_grad()
+def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
+    """Texts, and the first one on its way; every process draws the same."""
+    recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
+    names = [f"{i}:{k}" for i in range(1, recipe.process.levels + 1) for k in range(run.process.hierarchy.levels[i])]
+    with run.averaged():
+        tokens = dd.sample(
+            run.process,
+            run.denoiser,
+            (recipe.output.samples, recipe.data.length),
+            steps=recipe.output.sample_steps,
+            generator=torch.Generator(run.world.device).manual_seed(recipe.seed),
+            on_step=lambda step, t, z: trace.append((float(t[0]), render(tokenizer, z[0], names))),
+        )
+    return [tokenizer.decode(row.tolist()) for row in tokens], trace

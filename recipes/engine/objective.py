@@ -1,0 +1,113 @@
+"""The network and its loss as one module: what is compiled, copied and sharded, and what a batch goes through."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+import ddlib as dd
+from ddlib_models import DiT
+from recipes.config import Loss
+from recipes.data import Batch
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A batch at its times: words, states and padding (B, L), times (B,).
+
+    Of packed rows every token is a sequence of its own, (T, 1) and (T,); the network sees them as one row.
+    """
+
+    x: Int[Tensor, "B L"]
+    z: Int[Tensor, "B L"]
+    t: Float[Tensor, " B"]
+    mask: Bool[Tensor, "B L"]
+    cu_seqlens: Int[Tensor, " n"] | None = None
+    """Where packed documents begin, and the total."""
+    piece_t: Float[Tensor, " N"] | None = None
+    """The time of each packed document."""
+
+
+def noised(process: dd.processes.ForwardProcess, batch: Batch, seed: int, step: int) -> Noisy:
+    """The batch with times and noise that depend on (seed, step, example) alone."""
+    if batch.cu_seqlens is None:
+        noise = dd.KeyedGenerator(seed, step, batch.index)
+        t = dd.sample_times(len(batch.x), generator=noise)
+        return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
+    piece_t = dd.sample_times(len(batch.index), generator=dd.KeyedGenerator(seed, step, batch.index))
+    lengths = batch.cu_seqlens.diff()
+    owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    x, t = batch.x.view(-1, 1), piece_t[owner]
+    # a stream of its own for every token, and none that a document's time is drawn from
+    offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
+    token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
+    return Noisy(x, process.sample(x, t, token), t, batch.mask.view(-1, 1), batch.cu_seqlens, piece_t)
+
+
+class Objective(nn.Module):
+    """Loss of a noisy batch in nats, token by token.
+
+    Args:
+        model: the network.
+        process: the noise. It is no submodule: it has nothing to train, copy or shard.
+        loss: what is minimised.
+        half: whether products are taken in bfloat16.
+    """
+
+    def __init__(self, model: DiT, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
+        super().__init__()
+        self.model, self.loss, self.half = model, loss, half
+        self._process = [process]
+
+    def forward(self, noisy: Noisy) -> Float[Tensor, "B L"]:
+        """The training loss of every token; NaN, with NaN gradients, where the network's output is not finite."""
+        with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
+            logits, clusters = self._predict(noisy)
+        if logits.device.type == "cpu" and not bool(logits.isfinite().all()):
+            # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange of
+            # gradients, after which the loop stops
+            return (logits * torch.nan).sum(-1)
+        process = self._process[0]
+        losses = dd.training_loss(
+            process,
+            logits,
+            noisy.x,
+            noisy.z,
+            noisy.t,
+            weight_clip=self.loss.weight_clip,
+            mode=self.loss.mode,
+            parameterization=self.loss.parameterization,
+            reduction="none",
+        )
+        if clusters is not None:
+            losses = losses + self.loss.auxiliary * cluster_loss(process, clusters.float(), noisy)
+        return losses
+
+    def _predict(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
+        if self.loss.auxiliary:
+            return self.model.with_clusters(noisy.z, noisy.t)
+        if noisy.cu_seqlens is None:
+            return self.model(noisy.z, noisy.t), None
+        return self.model(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).view(len(noisy.z), 1, -1), None
+
+
+def cluster_loss(
+    process: dd.processes.ForwardProcess, logits: Float[Tensor, "B L K"], noisy: Noisy
+) -> Float[Tensor, "B L"]:
+    """-log c(k(x) | z, t) of the second head in nats per token, where the finest cluster of the word is not known."""
+    cluster = process.hierarchy.maps[0].parents[noisy.x]
+    nats = F.cross_entropy(logits.flatten(0, 1), cluster.flatten(), reduction="none").view_as(noisy.x)
+    return torch.where(process.level_of(noisy.z) >= 2, nats, 0.0)
+
+
+def level_sums(
+    process: dd.processes.ForwardProcess, losses: Float[Tensor, "B L"], noisy: Noisy, kept: Bool[Tensor, "B L"]
+) -> Float[Tensor, "n 2"]:
+    """Sum of the loss and number of tokens, of those that count, for every level of the noise."""
+    count = int(process.level_of(torch.tensor([[process.num_states - 1]], device=noisy.z.device)))
+    level = process.level_of(noisy.z).flatten()
+    sums = torch.zeros(count + 1, 2, dtype=torch.float64, device=noisy.z.device)
+    values = torch.stack([losses.detach().flatten().double(), kept.flatten().double()], -1)
+    return sums.index_add_(0, level, values)

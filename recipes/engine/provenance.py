@@ -1,0 +1,45 @@
+"""Which code, on which machine, by which command."""
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("ddlib", "torch", "datasets", "grain", "tokenizers")
+
+
+def provenance() -> dict[str, Any]:
+    """Commit (and the hash of what was changed since), versions, device, command, time."""
+    changes = _git("diff", "HEAD")
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "changes": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def record(folder: Path, step: int) -> None:
+    """Adds a line to ``starts.jsonl``: this start of the run, and the step that it begins at."""
+    with (folder / "starts.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": step} | provenance()) + "\n")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout that this code is from; None where there is none."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,195 @@
+"""Everything a training run is made of, and one step of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import ddlib as dd
+from ddlib.hierarchies.clusters import Clusters
+from recipes.config import Recipe
+from recipes.data import Batch, Prepared, examples, open_prepared
+from recipes.engine.checkpoint import Facts, State
+from recipes.engine.objective import Noisy, Objective, level_sums, noised
+from recipes.engine.optimizer import Average, adamw, rate, set_rate
+from recipes.engine.parallel import World, accumulating, gathered_anew, spread
+from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch
+from recipes.measure import Terms, measure
+
+
+class NonFiniteError(RuntimeError):
+    """The loss or its gradient is NaN or infinite; what led to it was saved."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step tells."""
+
+    loss: float
+    """Nats per token, over all processes."""
+    norm: float
+    """Of the gradient, before it was clipped."""
+    rate: float
+    levels: Float[Tensor, "n 2"]
+    """Sum of the loss and number of tokens at every level of the noise."""
+    stop: bool
+    """Whether any process was asked to stop."""
+
+
+@dataclass
+class Run:
+    """The objects of a run; ``facts`` follows its progress."""
+
+    recipe: Recipe
+    world: World
+    data: Prepared
+    process: dd.processes.ForwardProcess
+    clusters: Clusters | None
+    objective: Objective
+    called: nn.Module
+    state: State
+    facts: Facts
+    last: Noisy | None = None
+    """What the network saw last."""
+
+    @classmethod
+    def prepare(cls, recipe: Recipe, world: World) -> "Run":
+        """Builds all of it.
+
+        Raises:
+            ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
+        """
+        micro_batch(recipe, world)
+        data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        process, clusters = make_process(recipe, data, world)
+        model = make_model(recipe, process)
+        check_folder(recipe, model)
+        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
+        called = spread(objective, recipe.hardware, world)
+        average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
+        state = State(objective, adamw(objective.parameters(), recipe.optimizer), average)
+        facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
+        return cls(recipe, world, data, process, clusters, objective, called, state, facts)
+
+    def batches(self) -> Iterator[list[Batch]]:
+        """From the next step on, the micro-batches of this process: their order is one for the whole world."""
+        recipe, world = self.recipe, self.world
+        micro = micro_batch(recipe, world)
+        stream = examples(
+            self.data.train,
+            length=recipe.data.length,
+            pad_id=self.data.pad_id,
+            batch_size=micro,
+            seed=recipe.seed,
+            start=self.facts.step * recipe.batch,
+            rank=world.rank,
+            world=world.size,
+            packed=recipe.data.packed,
+            threads=recipe.hardware.threads,
+        )
+        while batches := list(islice(stream, recipe.batch // world.size // micro)):
+            yield batches
+
+    def step(self, batches: list[Batch], stop: bool) -> Step:
+        """One step of the optimizer.
+
+        Raises:
+            NonFiniteError: on every process, after the batch was saved on those that met it.
+        """
+        recipe, world, number = self.recipe, self.world, self.facts.step
+        # dropout: nothing to save, and the same after a resume
+        torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
+        noisy = [noised(self.process, batch.to(world.device), recipe.seed, number) for batch in batches]
+        kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
+        total = world.sum(torch.stack([k.sum() for k in kept]).sum())
+        sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
+        for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
+            with accumulating(self.called, self.objective, index + 1 == len(noisy)):
+                losses = torch.where(keep, self.called(part), 0.0)
+                # gradients are averaged over the processes
+                (losses.sum() * world.size / total).backward()
+            loss += losses.detach().sum().double()
+            sums = sums + level_sums(self.process, losses, part, keep)
+        self.last = noisy[-1]
+        norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
+        own = loss.isfinite() & norm.isfinite()
+        told = world.sum(torch.cat([torch.stack([loss, (~own).double(), loss.new_tensor(stop)]), sums.flatten()]))
+        told = told.cpu()
+        if told[1]:
+            self._refuse(noisy, bool(own))
+        value = rate(recipe.optimizer, number, recipe.steps)
+        set_rate(self.state.optimizer, value)
+        self.state.optimizer.step()
+        self.state.optimizer.zero_grad()
+        if self.state.average is not None:
+            self.state.average.update(number)
+        self.facts = replace(self.facts, step=number + 1)
+        return Step(float(told[0] / total), float(norm), value, told[3:].view(-1, 2), bool(told[2]))
+
+    def validate(self) -> Terms:
+        """The bound of the first validation sequences, by the averaged weights if there are any."""
+        recipe, world, micro = self.recipe, self.world, micro_batch(self.recipe, self.world)
+        wanted = min(recipe.output.validate_sequences, len(self.data.validation))
+        stream = examples(
+            self.data.validation,
+            length=recipe.data.length,
+            pad_id=self.data.pad_id,
+            batch_size=micro,
+            seed=0,
+            rank=world.rank,
+            world=world.size,
+        )
+        # equally many batches everywhere: sharded weights are gathered in every pass
+        batches = [batch.to(world.device) for batch in islice(stream, -(-wanted // (micro * world.size)))]
+        with self.averaged():
+            terms = measure(self.process, self.denoiser, batches, recipe.seed, 0, recipe.loss.parameterization)
+        return Terms.join(world.gather(terms)).first(wanted)
+
+    def weights(self) -> Float[Tensor, " n"]:
+        """The loss weights, not clipped, of the noisy tokens that were seen last."""
+        if self.last is None:
+            return torch.zeros(0)
+        weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
+        return weights[self.process.level_of(self.last.z) > 0]
+
+    def denoiser(self, z: Tensor, t: Tensor) -> Tensor:
+        """The network as ``ddlib`` calls it."""
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.recipe.hardware.bf16):
+            return self.objective.model(z, t)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights in place of the last ones, and no dropout."""
+        self.objective.eval()
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+            self.objective.train()
+
+    def _swap(self) -> None:
+        if self.state.average is not None:
+            self.state.average.swap()
+            gathered_anew(self.objective)
+
+    def _refuse(self, noisy: list[Noisy], own: bool) -> None:
+        path = self.recipe.output.folder / f"non_finite_step{self.facts.step}_rank{self.world.rank}.safetensors"
+        if not own:
+            parts = {name: torch.cat([getattr(n, name) for n in noisy]).cpu() for name in ("x", "z", "t", "mask")}
+            save_file(parts, path)
+        paths = [str(saved) for saved in self.world.gather(None if own else path) if saved is not None]
+        raise NonFiniteError(
+            f"step {self.facts.step}: the loss or its gradient is not finite; its batch (x, z, t, mask) is in "
+            f"{', '.join(paths)}. Nothing was updated; the last checkpoint is from before"
+        )
+
+
+def _full(norm: Tensor) -> Tensor:
+    """A number that is spread over the processes, whole."""
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

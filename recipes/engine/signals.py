@@ -1,0 +1,25 @@
+"""Being asked to stop: by a scheduler (SIGTERM) or at the keyboard (SIGINT)."""
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+
+class Signals:
+    """A context in which SIGTERM and SIGINT are noted instead of killing; a second SIGINT kills as usual."""
+
+    asked = False
+    """Whether one came."""
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, self._before[signal.SIGINT])

@@ -1,0 +1,57 @@
+"""The clusters that a recipe's process needs: read from where they were saved, or made from the text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
+from ddlib.hierarchies.clusters import Clusters
+from recipes.data import Prepared
+from recipes.embeddings import word_embeddings
+
+TEXT = 20_000_000
+"""Tokens whose neighbourhoods are counted."""
+
+
+def clusters_for(wanted: int | tuple[int, ...] | Path, data: Prepared) -> Clusters:
+    """Clusters of the vocabulary of ``data``.
+
+    Numbers are made of the text's own co-occurrences, once, and kept beside the data; a path (without suffix) is what
+    ``python -m recipes.clusters`` or ``save_clusters`` wrote.
+
+    Raises:
+        FileNotFoundError: nothing is saved there.
+        ValueError: clusters of another tokenizer.
+    """
+    if isinstance(wanted, Path):
+        return load_clusters(wanted, data.fingerprint)
+    counts = (wanted,) if isinstance(wanted, int) else wanted
+    path = data.folder / "clusters-{}".format("-".join(map(str, counts)))
+    if not path.with_name(path.name + ".json").exists():
+        found = semantic_clusters(neighbourhoods(data), counts, nested="up", fingerprint=data.fingerprint)
+        save_clusters(path, found)
+    return load_clusters(path, data.fingerprint)
+
+
+def neighbourhoods(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
+    """Unit vectors of the words from the beginning of the training text; words it lacks are drawn at random."""
+    stream = torch.from_numpy(np.concatenate(list(leading(data, TEXT))).astype(np.int64))
+    vectors = word_embeddings(stream, data.vocab_size, min(dim, data.vocab_size - 1), reach=1)
+    absent = vectors.square().sum(1) == 0
+    vectors[absent] = torch.nn.functional.normalize(
+        torch.randn(int(absent.sum()), vectors.shape[1], generator=torch.Generator().manual_seed(0))
+    )
+    return vectors
+
+
+def leading(data: Prepared, tokens: int) -> Iterator[np.ndarray]:
+    """The first documents of the training text, until they hold so many tokens."""
+    for document in data.train:
+        yield document
+        tokens -= len(document)
+        if tokens <= 0:
+            return

@@ -1,0 +1,46 @@
+"""LM1B as the HDLM paper trains on it: sequences of 128 tokens without packing, a million steps, 33 billion tokens.
+
+    python -m recipes.prepare lm1b --out data/lm1b                        # once
+    python -m recipes.lm1b hdlm                                           # one device
+    torchrun --nproc-per-node 8 -m recipes.lm1b hdlm
+    python -m recipes.lm1b hdlm --data.packed                             # no padding: several sentences in a row
+    python -m recipes.lm1b hdlm --smoke                                   # seconds, on text that is here
+
+Tokens are those of bert-base-uncased, and the text is first joined to what it was before LM1B cut it apart, as in the
+protocol of MDLM (Sahoo et al. 2024).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from recipes.config import Data, Recipe
+from recipes.data import lm1b
+from recipes.owt import small as owt_small
+from recipes.papers import run, variants
+
+
+def small() -> Recipe:
+    """The paper's SMALL on LM1B: as on OpenWebText, but for a constant rate of 3e-4 and dropout."""
+    recipe = owt_small()
+    return replace(
+        recipe,
+        data=Data(corpus=lm1b(), folder=Path("data/lm1b"), length=128),
+        model=replace(recipe.model, dropout=0.1),
+        optimizer=replace(recipe.optimizer, lr=3e-4, warmup=2500, final=1.0),
+        output=replace(recipe.output, folder=Path("runs/lm1b")),
+        steps=1_000_000,
+    )
+
+
+def recipes() -> Mapping[str, tuple[str, Recipe]]:
+    """The recipes by name."""
+    return variants(small(), weight_clip=10.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(recipes(), "python -m recipes.lm1b", arguments)
+
+
+if __name__ == "__main__":
+    main()

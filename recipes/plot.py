@@ -1,0 +1,249 @@
+"""Draws the curves of training runs together: losses, validation bounds, losses level by level.
+
+    python -m recipes.plot runs/owt/mdlm runs/owt/hdlm --out owt.png
+    python -m recipes.plot runs/owt/* --smooth 0.99 --x hours
+
+A line is the training loss, whose weights are clipped; a point with its standard error is the validation bound, whose
+weights are not. Hours count training and saving only.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from recipes.figure import BLUE, GREEN, GREY, ORANGE
+from recipes.watch import METRICS, Record, read_metrics
+
+Numbers = Float[np.ndarray, " n"]
+
+COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#CC79A7", "#56B4E9", "#2B2B2B", "#B8A800")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+BEGINNING = 0.05
+"""Share of a run that may lie above the picture."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Numbers, and the steps after which they were told."""
+
+    step: Numbers
+    value: Numbers
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind, losses in nats per token."""
+
+    name: str
+    loss: Curve
+    levels: dict[int, Curve]
+    bound: Curve
+    error: Numbers
+    """Standard error of the bound; NaN where one sequence alone was measured."""
+    seconds: Curve
+    """Spent in training."""
+    tokens: float
+    """Of a step."""
+
+
+def collect(folders: Sequence[Path]) -> list[Run]:
+    """Reads the runs.
+
+    Raises:
+        FileNotFoundError: a folder is not there, or is not a run's.
+        ValueError: damaged or empty metrics, nothing to draw in them, the same folder twice.
+    """
+    names = unique([folder.resolve() for folder in folders])
+    return [read_run(name, folder) for name, folder in zip(names, folders, strict=True)]
+
+
+def unique(folders: Sequence[Path]) -> list[str]:
+    """As many of the last parts of each path as tell it from the others.
+
+    Raises:
+        ValueError: two are the same.
+    """
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"{folder}: given twice")
+    return [_name(folder, [other for other in folders if other != folder]) for folder in folders]
+
+
+def _name(folder: Path, others: Sequence[Path]) -> str:
+    ends = (folder.parts[-length:] for length in range(1, len(folder.parts) + 1))
+    return str(Path(*next(end for end in ends if all(other.parts[-len(end) :] != end for other in others))))
+
+
+def read_run(name: str, folder: Path) -> Run:
+    path = folder / METRICS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; is {folder} the output.folder of a run?")
+    records = [record for _, record in read_metrics(path)]
+    if not records:
+        raise ValueError(f"{path}: is empty")
+    train, bounds = ([record for record in records if record["kind"] == kind] for kind in ("train", "bound"))
+    if not train:
+        raise ValueError(f"{path}: nothing to draw, it has no records of training")
+    levels = dict.fromkeys(level for record in train for level in record["levels"])
+    return Run(
+        name,
+        loss=curve(train, "loss"),
+        levels={int(level): curve(train, "levels", level) for level in sorted(levels, key=int)},
+        bound=curve(bounds, "nats_per_token"),
+        error=curve(bounds, "standard_error").value,
+        seconds=curve(train, "seconds"),
+        tokens=float(np.mean([record["tokens"] for record in train])),
+    )
+
+
+def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve:
+    """A field of records, or what stands there under a key, NaN where there is nothing."""
+    values = [record[name] if key is None else record[name].get(key) for record in records]
+    return Curve(np.array([record["step"] for record in records], float), np.array(values, float))
+
+
+def smoothed(values: Numbers, decay: float) -> Numbers:
+    """Exponential moving average, divided by the weight that it has gathered; NaN is passed over."""
+    total, weight, means = 0.0, 0.0, []
+    for value in values:
+        if not np.isnan(value):
+            total, weight = decay * total + (1 - decay) * value, decay * weight + (1 - decay)
+        means.append(total / weight if weight else np.nan)
+    return np.array(means)
+
+
+Place = Callable[[Run, Numbers], Numbers]
+Line = tuple[Run, Numbers, Numbers]
+
+PLACES: dict[str, tuple[str, Place]] = {
+    "step": ("step", lambda run, step: step),
+    "tokens": ("tokens seen", lambda run, step: step * run.tokens),
+    "hours": ("hours of training", lambda run, step: np.interp(step, run.seconds.step, run.seconds.value) / 3600),
+}
+"""Label of the horizontal axis, and where a run stands on it after so many steps."""
+
+
+def draw_runs(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
+    """Training losses and validation bounds; perplexities on the right."""
+    shown: list[Line] = []
+    for number, run in enumerate(runs):
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        loss = smoothed(run.loss.value, smooth)
+        axes.plot(place(run, run.loss.step), loss, color=colour, linewidth=0.8, alpha=0.7)
+        axes.errorbar(
+            place(run, run.bound.step), run.bound.value, run.error, color=colour, linewidth=1.8, marker=marker,
+            markersize=5, capsize=2, label=run.name,
+        )  # fmt: skip
+        error = np.nan_to_num(run.error)
+        shown += [(run, run.loss.step, loss)]
+        shown += [(run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)]
+    frame(axes, shown)
+    axes.set(title="training loss (thin) and validation bound (points)", ylabel="nats per token")
+    add_perplexity(axes)
+
+
+def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
+    """Training losses of the tokens at each level of the noise."""
+    shown: list[Line] = []
+    levels = set()
+    for number, run in enumerate(runs):
+        for level, found in run.levels.items():
+            if not np.nan_to_num(found.value).any():  # a level whose tokens are known costs nothing
+                continue
+            levels.add(level)
+            loss, colour = smoothed(found.value, smooth), COLOURS[number % len(COLOURS)]
+            axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=DASHES[level % len(DASHES)])
+            shown.append((run, found.step, loss))
+    axes.set(title="training loss by level of the noise", ylabel="nats per token of the level")
+    if not shown:
+        return
+    frame(axes, shown)
+    handles = [
+        Line2D([], [], color=GREY, linestyle=DASHES[lv % len(DASHES)], label=f"level {lv}") for lv in sorted(levels)
+    ]
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(handles))
+
+
+def frame(axes: Axes, shown: Sequence[Line]) -> None:
+    """Limits that leave out how a run begins, far above all the rest."""
+    value = np.concatenate([value for _, _, value in shown])
+    late = np.concatenate([step >= BEGINNING * run.loss.step[-1] for run, step, _ in shown])
+    low, high = np.nanmin(value), np.nanmax(value[late] if np.isfinite(value[late]).any() else value)
+    margin = 0.06 * (high - low) or 0.1
+    axes.set_ylim(low - margin, high + margin)
+
+
+def add_perplexity(axes: Axes) -> None:
+    """exp(nats) at round numbers on the right."""
+    low, high = axes.get_ylim()
+    near = high - low < np.log(10)
+    numbers = (MaxNLocator(8) if near else LogLocator(subs=(1, 1.5, 2, 3, 5, 7))).tick_values(np.exp(low), np.exp(high))
+    numbers = numbers[(numbers > np.exp(low)) & (numbers < np.exp(high))]
+    right = axes.twinx()
+    right.set(ylim=(low, high), ylabel="perplexity", yticks=np.log(numbers), yticklabels=[f"{n:,.5g}" for n in numbers])
+    right.spines["right"].set_visible(True)
+
+
+def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
+    """Draws runs together into a PNG."""
+    label, place = PLACES[x]
+    style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
+    with matplotlib.rc_context(style | {"legend.frameon": False}):
+        figure = Figure(figsize=(11, 9), dpi=130, layout="constrained")
+        FigureCanvasAgg(figure)
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        draw_runs(upper, runs, place, smooth)
+        draw_levels(lower, runs, place, smooth)
+        lower.set(xlabel=label)
+        lower.xaxis.set_major_formatter("{x:,.12g}")
+        widest = max(len(run.name) for run in runs)
+        figure.legend(
+            *upper.get_legend_handles_labels(), loc="outside lower center", ncols=max(1, 120 // (widest + 12))
+        )
+        figure.savefig(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draws what the command line says; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        write_plot(given.out, collect(given.runs), given.x, given.smooth)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(given.out)
+    return 0
+
+
+def _decay(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must lie in [0, 1)")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output.folder of a run")
+    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="the picture (default plot.png)")
+    parser.add_argument("--smooth", type=_decay, default=0.9, help="decay of the running mean of losses (default 0.9)")
+    parser.add_argument("--x", choices=PLACES, default="step", help="horizontal axis (default step)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

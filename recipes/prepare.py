@@ -1,0 +1,90 @@
+"""Tokenise a corpus once, for all runs that read it.
+
+    python -m recipes.prepare speeches --out data/speeches
+    python -m recipes.prepare owt --out data/owt
+    python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
+
+Called again it does nothing, and it refuses a folder that holds something else.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from recipes.data import Corpus, Prepared, lm1b, local, openwebtext, prepare, speeches
+from recipes.data.prepared import SPLITS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepares what the command line says and prints what it is; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers)
+    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(table(prepared, given.length))
+    return 0
+
+
+def table(prepared: Prepared, length: int) -> str:
+    """Documents, tokens and bytes of both splits, and how many documents are longer than ``length`` tokens."""
+    head = ("", "documents", "empty", "tokens", "bytes", "tokens/document", "bytes/token", f"over {length} tokens")
+    rows = [head]
+    for name in SPLITS:
+        facts, documents = prepared.manifest[name], getattr(prepared, name)
+        counts = tuple(f"{facts[key]:,}" for key in ("documents", "empty", "tokens", "bytes"))
+        means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
+        rows.append((name, *counts, *(f"{mean:.2f}" for mean in means), f"{(documents.lengths > length).mean():.1%}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
+    words = f"{prepared.vocab_size} words ({ids}), vocabulary {prepared.fingerprint[:12]}"
+    return "\n".join([f"{prepared.folder}: {words}", *lines])
+
+
+def _local(given: argparse.Namespace) -> Corpus:
+    held_out = given.held_out if given.validation is None else given.validation
+    corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
+    return replace(corpus, bos=given.bos, eos=given.eos)
+
+
+CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
+    "owt": lambda given: openwebtext(),
+    "lm1b": lambda given: lm1b(),
+    "speeches": lambda given: speeches(given.words),
+    "local": _local,
+}
+"""The corpus of each command."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m recipes.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="corpus", required=True)
+    commands.add_parser("owt", help="OpenWebText, GPT-2's tokens; from the hub")
+    commands.add_parser("lm1b", help="One Billion Word benchmark, BERT's tokens; from the hub")
+    sotu = commands.add_parser("speeches", help="State of the Union addresses; no network")
+    sotu.add_argument("--words", type=int, default=1024, help="of the vocabulary learned from them (default 1024)")
+    files = commands.add_parser("local", help="files here, or any other data set of the hub")
+    files.add_argument("--files", required=True, help="file, folder, quoted pattern, or name on the hub")
+    files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
+    held = files.add_mutually_exclusive_group(required=True)
+    held.add_argument("--held-out", type=int, help="how many of the last documents are for validation")
+    held.add_argument("--validation", help="files for validation")
+    files.add_argument("--column", default="text", help="where the documents stand (default text)")
+    files.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="line", help="for .txt")
+    files.add_argument("--bos", help="token that begins a document, if it is not found")
+    files.add_argument("--eos", help="token that ends a document, if it is not found")
+    for command in commands.choices.values():
+        command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
+        command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")
+        command.add_argument("--length", type=int, default=512, help="context of the table's last column (default 512)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

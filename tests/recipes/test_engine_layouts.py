@@ -1,0 +1,62 @@
+"""One process, two with copies, two with shards, accumulated gradients: the same training."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from runs import curve, losses, recipe, text, trained
+
+from recipes.config import Hardware
+from recipes.saved import open_saved
+
+LAYOUTS = {
+    "accumulated": (1, Hardware(micro_batch=2, threads=1)),
+    "recomputed": (1, Hardware(recompute=True, threads=1)),
+    "copies": (2, Hardware(threads=1)),
+    "copies, accumulated": (2, Hardware(micro_batch=2, threads=1)),
+    "shards": (2, Hardware(shard=True, threads=1)),
+    "shards, accumulated": (2, Hardware(shard=True, micro_batch=2, threads=1)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("layouts")
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    return given(folder, "plain"), trained(given(folder, "plain"))
+
+
+def given(folder, name):
+    # dropout is drawn by process, and the last bits of a sum may decide which way Adam goes where a gradient is 0
+    base = recipe(text(folder / "data"), folder / name)
+    return replace(base, model=replace(base.model, dropout=0.0), optimizer=replace(base.optimizer, eps=1e-6))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_layout_changes_no_number(folder, plain, name):
+    size, hardware = LAYOUTS[name]
+    run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
+    other = trained(run, size)
+    assert len(losses(other)) == 20
+    assert torch.allclose(torch.tensor(losses(other)), torch.tensor(losses(plain[1])), rtol=0, atol=1e-5)
+    bounds, before = ([r for r in curve(path) if r["kind"] == "bound"] for path in (other, plain[1]))
+    for one, two in zip(bounds, before, strict=True):
+        assert one["sequences"] == two["sequences"] == 24
+        assert abs(one["nats_per_token"] - two["nats_per_token"]) < 1e-4
+    weights, wanted = (open_saved(path).model.state_dict() for path in (other, plain[1]))
+    assert weights.keys() == wanted.keys()
+    assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
+
+
+def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
+    run = given(folder, "grown")
+    half = replace(run, output=replace(run.output, save_every=10))
+    stopped = trained(replace(half, steps=10), 2)
+    assert len(losses(stopped)) == 10
+    trained(half, 1, accept_changes=True)  # the number of steps changed too, and with it the learning rate
+    assert len(losses(stopped)) == 20
+    assert torch.allclose(torch.tensor(losses(stopped)[:4]), torch.tensor(losses(plain[1])[:4]), rtol=0, atol=1e-5)
+    assert [r["tokens"] for r in curve(stopped) if r["kind"] == "train"] == [8 * 16] * 20

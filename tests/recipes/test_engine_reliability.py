@@ -1,0 +1,280 @@
+"""Killed at any moment, stopped, damaged, changed: a run goes on exactly, or says why it does not."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
+
+from ddlib_models.manifest import check_manifest
+from recipes.config import Hardware, Loss, Output
+from recipes.engine import NonFiniteError, checkpoint, train
+from recipes.saved import open_saved
+from recipes.variants import GIDD, MDLM
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reliability")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """The run that nothing happened to."""
+    return trained(recipe(text(folder / "data"), folder / "whole"))
+
+
+def given(folder, name, **changes):
+    return recipe(text(folder / "data"), folder / name, **changes)
+
+
+def copied(whole, folder, name):
+    """A run's folder as if it had been trained here."""
+    shutil.copytree(whole, folder / name)
+    return folder / name
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.001)
+
+
+def kill_at_random(run, size, chance, in_a_save):
+    """Starts a run and kills it, one rank of it if there are several; True if it was still running."""
+    processes = start(run, size)
+    target = chance.randrange(1, run.steps)
+    if in_a_save:
+        saving = run.output.folder / "checkpoints"
+        until(lambda: any(saving.glob("*.tmp")) or not all(p.is_alive() for p in processes))
+    else:
+        until(lambda: steps_made(run.output.folder) >= target or not all(p.is_alive() for p in processes))
+    time.sleep(chance.random() * 0.03)
+    victim = chance.choice(processes)
+    alive = victim.is_alive()
+    if alive:
+        os.kill(victim.pid, signal.SIGKILL)
+    finish(processes, seconds=1 if size > 1 else 30)
+    return alive
+
+
+def killed_and_finished(run, size, seed, in_a_save):
+    chance, kills = random.Random(seed), 0
+    for _ in range(2):
+        kills += kill_at_random(run, size, chance, in_a_save)
+    trained(run, size)
+    return kills
+
+
+@pytest.mark.parametrize("in_a_save", [False, True], ids=["anywhere", "while saving"])
+def test_killed_and_started_again_it_makes_the_same_run(folder, whole, in_a_save):
+    run = given(folder, f"killed-{in_a_save}")
+    assert killed_and_finished(run, 1, 3, in_a_save) > 0
+    assert curve(run.output.folder) == curve(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_twenty_kills(folder, whole, seed):
+    run = given(folder, f"trial-{seed}")
+    assert killed_and_finished(run, 1, seed, in_a_save=seed % 3 == 0) > 0
+    assert curve(run.output.folder) == curve(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_of_two_ranks_is_killed(folder, shard, seed):
+    hardware = Hardware(shard=shard, threads=1)
+    untouched = given(folder, f"pair-{shard}", hardware=hardware)
+    if not untouched.output.folder.exists():
+        trained(untouched, 2)
+    run = given(folder, f"pair-{shard}-{seed}", hardware=hardware)
+    assert killed_and_finished(run, 2, seed, in_a_save=seed == 0) > 0
+    assert curve(run.output.folder) == curve(untouched.output.folder)
+
+
+def test_asked_to_stop_it_saves_and_goes_on(folder, whole):
+    run = given(folder, "stopped")
+    processes = start(run)
+    until(lambda: steps_made(run.output.folder) >= 6)
+    os.kill(processes[0].pid, signal.SIGTERM)
+    assert finish(processes) == [0]
+    made = steps_made(run.output.folder)
+    assert 6 <= made < 20 and checkpoint.found(run.output.folder / "checkpoints")[0].name == f"step_{made:08d}"
+    assert f"asked to stop: saved after step {made}" in said(run)
+    trained(run)
+    assert curve(run.output.folder) == curve(whole)
+
+
+def test_the_newest_and_the_best_checkpoints_are_kept(whole):
+    found = checkpoint.found(whole / "checkpoints")
+    assert [path.name for path in found[:2]] == ["step_00000020", "step_00000016"]
+    bounds = {r["step"]: r["nats_per_token"] for r in curve(whole) if r["kind"] == "bound"}
+    best = min(bounds, key=bounds.__getitem__)
+    assert any(check_manifest(path)["bound"] == bounds[best] for path in found)
+    assert len(found) == (2 if best == 20 else 3)
+
+
+def test_published_are_the_averaged_weights(folder, whole):
+    saved = open_saved(whole)
+    average = {f"average.model.{name}": torch.zeros_like(value) for name, value in saved.model.state_dict().items()}
+    with checkpoint.quietly():
+        dcp.load(average, checkpoint_id=whole / "checkpoints" / "step_00000020", no_dist=True)
+    for name, value in saved.model.state_dict().items():
+        assert torch.equal(value, average[f"average.model.{name}"]), name
+    assert saved.process.hierarchy.levels == (302, 6, 1)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, os.remove], ids=["flipped", "truncated", "missing"])
+@pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata"])
+def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
+    run = given(folder, f"damaged-{damage.__name__}{file}")
+    copied(whole, folder, run.output.folder.name)
+    damage(run.output.folder / "checkpoints" / "step_00000020" / file)
+    train(run)
+    assert curve(run.output.folder) == curve(whole)
+
+
+def test_what_was_passed_over_is_said(folder, whole, capsys):
+    run = given(folder, "said")
+    copied(whole, folder, "said")
+    flip(run.output.folder / "checkpoints" / "step_00000020" / "__0_0.distcp")
+    train(run)
+    told = capsys.readouterr().out
+    assert "passing over a damaged checkpoint" in told and "__0_0.distcp is altered" in told
+    assert "going on from step 16" in told
+
+
+def test_a_finished_run_says_so(folder, whole, capsys):
+    copied(whole, folder, "finished")
+    train(given(folder, "finished"))
+    assert "20 steps were made already: nothing to do" in capsys.readouterr().out
+    assert curve(folder / "finished") == curve(whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(seed=1), "seed is 1, was 0"),
+        (dict(steps=30), "steps is 30, was 20"),
+        (dict(loss=Loss(weight_clip=(0.0, 5.0))), r"loss.weight_clip is \[0.0, 5.0\], was \[0.0, 2.0\]"),
+    ],
+)
+def test_another_recipe_is_refused_by_name(folder, whole, change, message):
+    name = "changed-" + "-".join(change)
+    copied(whole, folder, name)
+    before = (folder / name / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        train(given(folder, name, **change))
+    assert (folder / name / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_recipe_is_accepted_when_asked_for(folder, whole):
+    copied(whole, folder, "longer")
+    train(given(folder, "longer", steps=22), accept_changes=True)
+    assert len(losses(folder / "longer")) == 22 and losses(folder / "longer")[:20] == losses(whole)
+
+
+def test_another_number_of_processes_is_refused(folder, whole):
+    copied(whole, folder, "two")
+    run = given(folder, "two", steps=20)
+    assert finish(start(run, 2)) != [0, 0]
+    assert "there are 2 processes, were 1" in said(run)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, monkeypatch):
+    run = given(folder, "infinite")
+    from recipes.engine import run as engine
+
+    make, calls = engine.make_model, []
+
+    def poisoned(*arguments):
+        model = make(*arguments)
+
+        def poison(module, inputs, output):
+            if module.training:
+                calls.append(1)
+            return output * torch.nan if len(calls) == 6 else output
+
+        model.head.register_forward_hook(poison)
+        return model
+
+    monkeypatch.setattr(engine, "make_model", poisoned)
+    with pytest.raises(NonFiniteError, match=r"step 5: .*non_finite_step5_rank0.safetensors"):
+        train(run)
+    from safetensors.torch import load_file
+
+    kept = load_file(run.output.folder / "non_finite_step5_rank0.safetensors")
+    assert kept["x"].shape == kept["z"].shape == kept["mask"].shape == (8, 16) and kept["t"].shape == (8,)
+    assert losses(run.output.folder) == losses(folder / "whole")[:5]
+
+
+def test_a_folder_that_cannot_be_written_to(folder):
+    run = given(folder, "x")
+    blocked = folder / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(OSError, match="cannot be written to"):
+        train(replace(run, output=replace(run.output, folder=blocked / "run")))
+
+
+def test_a_disk_that_is_too_small(folder, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(OSError, match=r"0.0 GB are free there, the checkpoints need .* GB"):
+        train(given(folder, "small"))
+
+
+def test_a_batch_that_does_not_divide(folder):
+    run = given(folder, "odd", hardware=Hardware(micro_batch=3, threads=1))
+    with pytest.raises(ValueError, match=r"batch=8: must be a multiple of 1 processes times hardware\.micro_batch=3"):
+        train(run)
+
+
+@pytest.mark.parametrize("process", [MDLM(), GIDD(p_uniform=0.2)], ids=["mdlm", "gidd"])
+def test_other_processes(folder, process):
+    run = given(folder, process.kind, process=process, steps=6)
+    run = replace(run, output=replace(run.output, save_every=3))
+    train(run)
+    assert all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
+    assert open_saved(run.output.folder).process.vocab_size == 302
+
+
+def test_packed_rows(folder):
+    run = given(folder, "packed", steps=6)
+    run = replace(run, data=replace(run.data, packed=True, length=48), output=replace(run.output, save_every=3))
+    train(run)
+    made = losses(run.output.folder)
+    assert len(made) == 6 and all(1 < loss < 9 for loss in made)
+    run = replace(run, output=replace(run.output, folder=folder / "packed-again"))
+    train(replace(run, hardware=Hardware(micro_batch=2, threads=1)))
+    assert torch.allclose(torch.tensor(losses(folder / "packed-again")), torch.tensor(made), atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["standard", "hard"])
+def test_the_auxiliary_head(folder, mode):
+    run = given(folder, f"auxiliary-{mode}", steps=4, loss=Loss(mode=mode, auxiliary=1.0))
+    train(run)
+    assert len(losses(run.output.folder)) == 4
+    assert open_saved(run.output.folder).model.cluster_head.linear.out_features == 6
+
+
+def test_outputs_are_checked():
+    with pytest.raises(ValueError, match="save_every=0: must be at least 1"):
+        Output(folder="x", save_every=0)

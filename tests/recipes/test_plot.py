@@ -1,0 +1,156 @@
+"""Drawing runs together: what is read from their metrics, and the picture."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from recipes import plot
+from recipes.watch import METRICS
+from recipes.watch.metrics import Metrics
+
+STEPS = range(10, 210, 10)
+
+
+def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
+    """A run of 200 steps of 64 tokens, half a second each; level 2 has no tokens at every other record."""
+    folder.mkdir(parents=True)
+    with Metrics(folder / METRICS, 0) as metrics:
+        for step in STEPS:
+            levels = {"0": 0.0, "1": 4 + shift} | ({"2": 6 + shift} if step % 20 else {})
+            loss, seconds = 3 + shift + 100 / step, step / 2
+            metrics.write(
+                {"step": step, "kind": "train", "loss": loss, "tokens": 64, "levels": levels, "seconds": seconds}
+            )
+            metrics.write({"step": step, "kind": "weights", "count": 3})
+            if bounds and step % 50 == 0:
+                error = 0.1 if step < 200 else np.nan
+                metrics.write({"step": step, "kind": "bound", "nats_per_token": 4.0 + shift, "standard_error": error})
+    return folder
+
+
+def test_what_is_collected(tmp_path):
+    one, other = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "other", 0.5, bounds=False)])
+    assert (one.name, other.name, one.tokens) == ("one", "other", 64)
+    assert one.loss.step.tolist() == list(STEPS)
+    assert other.loss.value.tolist() == [3.5 + 100 / step for step in STEPS]
+    assert (one.bound.step.tolist(), one.bound.value.tolist()) == ([50, 100, 150, 200], [4.0] * 4)
+    np.testing.assert_array_equal(one.error, [0.1, 0.1, 0.1, np.nan])
+    assert not len(other.bound.step)
+    assert list(one.levels) == [0, 1, 2]
+    np.testing.assert_array_equal(other.levels[2].value, [6.5, np.nan] * 10)
+
+
+def test_a_run_that_is_writing_is_read_up_to_its_last_whole_line(tmp_path):
+    path = write_run(tmp_path / "run") / METRICS
+    path.write_bytes(path.read_bytes()[:-5])
+    (run,) = plot.collect([path.parent])
+    assert run.bound.step.tolist() == [50, 100, 150]
+
+
+def test_names_are_as_short_as_can_be_told_apart():
+    paths = [Path(path) for path in ("/runs/a/small", "/runs/b/small", "/runs/large", "/small")]
+    assert plot.unique(paths) == ["a/small", "b/small", "large", "/small"]
+
+
+@pytest.mark.parametrize(("x", "places"), [("step", [20, 50]), ("tokens", [1280, 3200]), ("hours", [1 / 360, 1 / 144])])
+def test_where_steps_stand(tmp_path, x, places):
+    (run,) = plot.collect([write_run(tmp_path / "run")])
+    assert plot.PLACES[x][1](run, np.array([20.0, 50.0])) == pytest.approx(places)
+
+
+def test_smoothing():
+    values = np.array([4.0, np.nan, 1.0, 1.0])
+    np.testing.assert_array_equal(plot.smoothed(values, 0.0), [4.0, 4.0, 1.0, 1.0])
+    np.testing.assert_allclose(plot.smoothed(values, 0.5), [4.0, 4.0, 2.0, (4 + 2 * 1 + 4 * 1) / 7])
+    np.testing.assert_allclose(plot.smoothed(np.full(50, 7.0), 0.9), 7.0)
+
+
+def panels(runs, smooth=0.0):
+    upper, lower = Figure().subplots(2, 1)
+    plot.draw_runs(upper, runs, plot.PLACES["step"][1], smooth)
+    plot.draw_levels(lower, runs, plot.PLACES["step"][1], smooth)
+    return upper, lower
+
+
+def test_the_lines_are_the_numbers(tmp_path):
+    runs = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "two", 0.5)])
+    upper, lower = panels(runs)
+    loss = upper.lines[0]
+    np.testing.assert_array_equal(loss.get_xydata(), np.stack([runs[0].loss.step, runs[0].loss.value], 1))
+    assert upper.get_legend_handles_labels()[1] == ["one", "two"]
+    points = [container[0].get_xydata() for container in upper.containers]
+    assert [found[:, 1].tolist() for found in points] == [[4.0] * 4, [4.5] * 4]
+    segments = upper.containers[0][2][0].get_segments()
+    np.testing.assert_allclose(segments[0], [[50, 3.9], [50, 4.1]])
+    # two levels of two runs; level 0 costs nothing and is left out
+    assert [np.nanmean(line.get_ydata()) for line in lower.lines] == [4.0, 6.0, 4.5, 6.5]
+    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["level 1", "level 2"]
+
+
+def test_the_beginning_does_not_set_the_scale(tmp_path):
+    upper, _ = panels(plot.collect([write_run(tmp_path / "run")]))
+    low, high = upper.get_ylim()
+    assert low < 3.5 and 13 < high < 14  # the first record is 5 % of the way
+
+
+def test_perplexity_stands_at_the_height_of_its_logarithm(tmp_path):
+    upper, _ = panels(plot.collect([write_run(tmp_path / "run")]))
+    (right,) = [axes for axes in upper.figure.axes if axes.get_ylabel() == "perplexity"]
+    numbers = [float(label.get_text().replace(",", "")) for label in right.get_yticklabels()]
+    assert len(numbers) > 3
+    np.testing.assert_allclose(np.log(numbers), right.get_yticks())
+    assert right.get_ylim() == upper.get_ylim()
+
+
+def test_the_picture(tmp_path, capsys):
+    runs = [str(write_run(tmp_path / name, shift, bounds=not shift)) for name, shift in (("a", 0.0), ("b", 0.3))]
+    out = tmp_path / "runs.png"
+    assert plot.main([*runs, "--out", str(out), "--x", "hours"]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    picture = imread(out)[..., :3]
+    colours = {tuple(colour) for colour in np.round(picture * 255).astype(int).reshape(-1, 3).tolist()}
+    assert {(0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)} <= colours  # both runs are there
+
+
+def test_a_run_without_levels_or_bounds(tmp_path):
+    with Metrics(tmp_path / METRICS, 0) as metrics:
+        metrics.write({"step": 1, "kind": "train", "loss": 3.0, "tokens": 4, "levels": {}, "seconds": 1.0})
+    plot.write_plot(tmp_path / "plot.png", plot.collect([tmp_path]), "step", 0.9)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file; is"),
+        ("", "is empty"),
+        ('{"step": 1, "kind": "weights"}\n', "nothing to draw, it has no records of training"),
+        ('{"step"\n{"step": 1, "kind": "weights"}\n', "line 1: not a JSON object"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, content, message):
+    out = tmp_path / "out.png"
+    if content is not None:
+        (tmp_path / METRICS).write_text(content)
+    assert plot.main([str(tmp_path), "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"error: {tmp_path / METRICS}") and message in said.err
+    assert not out.exists()
+
+
+def test_a_run_given_twice_is_refused(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    assert plot.main([str(folder), f"{folder}/../run"]) == 1
+    assert f"{folder}: given twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--smooth", "1"], ["--smooth", "-0.1"], ["--smooth", "much"], ["--x", "epochs"], []]
+)
+def test_bad_flags_end_the_program(tmp_path, capsys, flags):
+    with pytest.raises(SystemExit, match="2"):
+        plot.main([str(tmp_path), *flags] if flags else [])
+    assert "error" in capsys.readouterr().err
