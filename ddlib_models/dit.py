@@ -151,10 +151,17 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         Raises:
             ValueError: if the model was built without ``num_clusters``.
         """
+        features, clusters = self.features_with_clusters(z, t, cu_seqlens)
+        return self.head(features), clusters
+
+    def features_with_clusters(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
+        """As ``with_clusters``, with ``features`` in place of the logits over words."""
         if self.cluster_head is None:
             raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
         trunk = self._trunk(z, t, cu_seqlens)
-        return self.head(self._final(trunk)), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
+        return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
         """Positions, owners and the attention mask of packed sequences; an accelerator waits for it.

@@ -117,19 +117,20 @@ class PerTokenLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """sum(scale * divergence): its gradients are computed along with it, from the same logits."""
+    """sum(scale * divergence), and the divergences: gradients are computed along with it, from the same logits."""
 
     @staticmethod
-    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Tensor:
+    def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Any:
         derive = any(tensor is not None and tensor.requires_grad for tensor in layer)
         values, gradients = run(Layer(*layer), blocks, rows, scale if derive else None, chunk)
         if gradients is not None:
             ctx.save_for_backward(*_like(gradients, Layer(*layer)))
-        return (values * scale.to(values.dtype)).sum()
+        ctx.mark_non_differentiable(values)
+        return (values * scale.to(values.dtype)).sum(), values
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
         scaled = (None if saved is None else saved * slope.to(saved.dtype) for saved in ctx.saved_tensors)
         return None, None, None, None, *scaled
 

@@ -94,11 +94,13 @@ def linear_training_loss(
     parameterization: str = "cavity",
     reduction: str = "mean",
     chunk: int | None = None,
-) -> Tensor:
+    per_token: bool = False,
+) -> Tensor | tuple[Tensor, PerToken]:
     """``training_loss`` of ``hidden @ weight.T + bias``, computing only the logits it depends on.
 
     Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
-    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none".
+    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". With ``per_token`` the loss of every
+    token, to be looked at and not differentiated, is returned beside the number.
 
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.
@@ -113,13 +115,13 @@ def linear_training_loss(
     asked = Asked(weight_clip, mode, level_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     if reduction == "none":
-        return torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
-    blocks, scale = plan(process, rows, asked)
-    scale = torch.where(kept.flatten(), scale, 0.0)
-    if reduction == "mean":
-        scale = scale / kept.sum()
-    result: Tensor = SummedLoss.apply(blocks, rows, chunk, scale, *layer)
-    return result
+        losses = torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
+        return (losses, losses.detach()) if per_token else losses
+    blocks, weight = plan(process, rows, asked)
+    weight = torch.where(kept.flatten(), weight, 0.0)
+    scale = weight / kept.sum() if reduction == "mean" else weight
+    result, values = SummedLoss.apply(blocks, rows, chunk, scale, *layer)
+    return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 
 def _per_token(

@@ -116,7 +116,7 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
     with run.averaged():
         tokens = dd.sample(
             run.process,
-            run.denoiser,
+            run.objective.predict,
             (recipe.output.samples, recipe.data.length),
             steps=recipe.output.sample_steps,
             generator=torch.Generator(run.world.device).manual_seed(recipe.seed),

@@ -61,36 +61,52 @@ class Objective(nn.Module):
         self.model, self.loss, self.half = model, loss, half
         self._process = [process]
 
-    def forward(self, noisy: Noisy) -> Float[Tensor, "B L"]:
-        """The training loss of every token; NaN, with NaN gradients, where the network's output is not finite."""
-        with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
-            logits, clusters = self._predict(noisy)
-        if logits.device.type == "cpu" and not bool(logits.isfinite().all()):
-            # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange of
-            # gradients, after which the loop stops
-            return (logits * torch.nan).sum(-1)
-        process = self._process[0]
-        losses = dd.training_loss(
-            process,
-            logits,
-            noisy.x,
-            noisy.z,
-            noisy.t,
-            weight_clip=self.loss.weight_clip,
-            mode=self.loss.mode,
-            parameterization=self.loss.parameterization,
-            reduction="none",
-        )
-        if clusters is not None:
-            losses = losses + self.loss.auxiliary * cluster_loss(process, clusters.float(), noisy)
-        return losses
+    def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"]) -> tuple[Tensor, Float[Tensor, "B L"]]:
+        """The sum of the training loss over the tokens that are ``kept``, and the loss of each, not differentiated.
 
-    def _predict(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
+        NaN, with NaN gradients, where the network's activations are not finite.
+        """
+        process, loss = self._process[0], self.loss
+        with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
+            hidden, clusters = self._features(noisy)
+            if hidden.device.type == "cpu" and not bool(hidden.isfinite().all()):
+                # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange
+                # of gradients, after which the loop stops
+                lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
+                return lost, lost.detach().expand(noisy.x.shape)
+            weight, bias = self.model.head.words()
+            total, losses = dd.linear_training_loss(
+                process,
+                hidden,
+                weight,
+                noisy.x,
+                noisy.z,
+                noisy.t,
+                bias,
+                weight_clip=loss.weight_clip,
+                mode=loss.mode,
+                mask=kept,
+                count_padding=False,
+                parameterization=loss.parameterization,
+                reduction="sum",
+                per_token=True,
+            )
+        if clusters is not None:
+            own = torch.where(kept, cluster_loss(process, clusters.float(), noisy), 0.0)
+            total, losses = total + loss.auxiliary * own.sum(), losses + loss.auxiliary * own.detach()
+        return total, losses
+
+    def predict(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
+        """Logits: the network as ``ddlib`` calls it."""
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.half):
+            return self.model(z, t)
+
+    def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:
-            return self.model.with_clusters(noisy.z, noisy.t)
+            return self.model.features_with_clusters(noisy.z, noisy.t)
         if noisy.cu_seqlens is None:
-            return self.model(noisy.z, noisy.t), None
-        return self.model(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).view(len(noisy.z), 1, -1), None
+            return self.model.features(noisy.z, noisy.t), None
+        return self.model.features(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1), None
 
 
 def cluster_loss(

@@ -86,9 +86,9 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
         # inputs keep their type: a time in bfloat16 would have two digits
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in (*model.blocks, model):
+        for part in (*model.blocks, objective):
             fully_shard(part, mesh=mesh, mp_policy=policy)
-        register_fsdp_forward_method(model, "with_clusters")
+        register_fsdp_forward_method(objective, "predict")
         return objective
     if world.size > 1:
         ids = [world.device.index] if world.device.type == "cuda" else None
@@ -106,8 +106,8 @@ def gathered_anew(objective: Objective) -> None:
 @contextmanager
 def accumulating(called: nn.Module, objective: Objective, last: bool) -> Iterator[None]:
     """Lets gradients be exchanged only in the ``last`` of several backward passes."""
-    if isinstance(objective.model, FSDPModule):
-        objective.model.set_requires_gradient_sync(last)
+    if isinstance(objective, FSDPModule):
+        objective.set_requires_gradient_sync(last)
     apart = isinstance(called, DistributedDataParallel) and not last
     with called.no_sync() if apart else nullcontext():
         yield

@@ -110,10 +110,10 @@ class Run:
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
             with accumulating(self.called, self.objective, index + 1 == len(noisy)):
-                losses = torch.where(keep, self.called(part), 0.0)
+                part_loss, losses = self.called(part, keep)
                 # gradients are averaged over the processes
-                (losses.sum() * world.size / total).backward()
-            loss += losses.detach().sum().double()
+                (part_loss * world.size / total).backward()
+            loss += part_loss.detach().double()
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
@@ -147,7 +147,7 @@ class Run:
         # equally many batches everywhere: sharded weights are gathered in every pass
         batches = [batch.to(world.device) for batch in islice(stream, -(-wanted // (micro * world.size)))]
         with self.averaged():
-            terms = measure(self.process, self.denoiser, batches, recipe.seed, 0, recipe.loss.parameterization)
+            terms = measure(self.process, self.objective.predict, batches, recipe.seed, 0, recipe.loss.parameterization)
         return Terms.join(world.gather(terms)).first(wanted)
 
     def weights(self) -> Float[Tensor, " n"]:
@@ -156,11 +156,6 @@ class Run:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
         return weights[self.process.level_of(self.last.z) > 0]
-
-    def denoiser(self, z: Tensor, t: Tensor) -> Tensor:
-        """The network as ``ddlib`` calls it."""
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.recipe.hardware.bf16):
-            return self.objective.model(z, t)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

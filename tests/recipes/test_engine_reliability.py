@@ -214,7 +214,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, mon
                 calls.append(1)
             return output * torch.nan if len(calls) == 6 else output
 
-        model.head.register_forward_hook(poison)
+        model.norm.register_forward_hook(poison)
         return model
 
     monkeypatch.setattr(engine, "make_model", poisoned)
