@@ -93,7 +93,7 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """AdamW, its learning rate over the steps, and the average of the weights."""
+    """AdamW, with Muon beside it if asked for, the learning rate over the steps, and the average of the weights."""
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.99)
@@ -104,6 +104,8 @@ class Optimizer:
     """Steps over which the rate rises linearly."""
     final: float = 0.1
     """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
+    muon: bool = False
+    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs get further."""
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
 
@@ -193,5 +195,7 @@ class Recipe:
             raise ValueError("loss.auxiliary: the process has no clusters, choose hdlm or hdlm-levels")
         if self.model.mean_of_members and not levels:
             raise ValueError("model.mean_of_members: the process has no clusters, choose hdlm or hdlm-levels")
+        if self.optimizer.muon and self.hardware.shard:
+            raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")

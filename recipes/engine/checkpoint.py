@@ -49,14 +49,14 @@ class State:
     """What training changes."""
 
     model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
     average: Average | None
 
     def tensors(self) -> dict[str, Any]:
         """All of it by name, the same names however the model is spread."""
         state: dict[str, Any] = {
             "model": get_model_state_dict(self.model),
-            "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
+            "optimizer": get_optimizer_state_dict(self.model, self.optimizers),
         }
         if self.average is not None:
             state["average"] = self.average.weights
@@ -65,7 +65,7 @@ class State:
     def load(self, state: dict[str, Any]) -> None:
         """Takes over what ``tensors`` gave; the averages were read in place."""
         set_model_state_dict(self.model, state["model"])
-        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
+        set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
 
 
 def name_of(step: int) -> str:

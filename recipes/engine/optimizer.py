@@ -6,14 +6,20 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from ddlib_models import DiT
 from recipes.config import Optimizer
 
 
-def adamw(parameters: Iterable[nn.Parameter], config: Optimizer) -> torch.optim.AdamW:
-    """The optimizer; its rate is set before every step by ``set_rate``."""
-    return torch.optim.AdamW(
-        parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
-    )
+def optimizers(model: DiT, config: Optimizer) -> list[torch.optim.Optimizer]:
+    """AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest."""
+    matrices = [p for name, p in model.blocks.named_parameters() if p.ndim == 2 and "modulation" not in name]
+    held = {id(p) for p in matrices} if config.muon else set()
+    rest = [p for p in model.parameters() if id(p) not in held]
+    decay = config.weight_decay
+    adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True)
+    if not config.muon:
+        return [adamw]
+    return [torch.optim.Muon(matrices, lr=config.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adamw]
 
 
 def rate(config: Optimizer, step: int, steps: int) -> float:
@@ -24,10 +30,13 @@ def rate(config: Optimizer, step: int, steps: int) -> float:
     return config.lr * (config.final + (1 - config.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Makes ``value`` the learning rate of all parameters."""
-    for group in optimizer.param_groups:
-        group["lr"] = value
+def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
+    """A step of all of them at a learning rate; the gradients are used up."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 class Average:

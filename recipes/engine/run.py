@@ -16,7 +16,7 @@ from recipes.config import Recipe
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
-from recipes.engine.optimizer import Average, adamw, rate, set_rate
+from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch
 from recipes.measure import Terms, measure
@@ -72,7 +72,7 @@ class Run:
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
-        state = State(objective, adamw(objective.parameters(), recipe.optimizer), average)
+        state = State(objective, optimizers(model, recipe.optimizer), average)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         return cls(recipe, world, data, process, clusters, objective, called, state, facts)
 
@@ -123,9 +123,7 @@ class Run:
         if told[1]:
             self._refuse(noisy, bool(own))
         value = rate(recipe.optimizer, number, recipe.steps)
-        set_rate(self.state.optimizer, value)
-        self.state.optimizer.step()
-        self.state.optimizer.zero_grad()
+        update(self.state.optimizers, value)
         if self.state.average is not None:
             self.state.average.update(number)
         self.facts = replace(self.facts, step=number + 1)

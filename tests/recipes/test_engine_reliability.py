@@ -267,6 +267,16 @@ def test_packed_rows(folder):
     assert torch.allclose(torch.tensor(losses(folder / "packed-again")), torch.tensor(made), atol=1e-5)
 
 
+def test_muon_goes_on_from_a_checkpoint(folder):
+    run = given(folder, "muon", steps=8)
+    run = replace(run, optimizer=replace(run.optimizer, muon=True))
+    train(run)
+    shutil.copytree(folder / "muon", folder / "muon-again")
+    shutil.rmtree(folder / "muon-again" / "checkpoints" / "step_00000008")
+    train(replace(run, output=replace(run.output, folder=folder / "muon-again")))
+    assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
+
+
 @pytest.mark.parametrize("mode", ["standard", "hard"])
 def test_the_auxiliary_head(folder, mode):
     run = given(folder, f"auxiliary-{mode}", steps=4, loss=Loss(mode=mode, auxiliary=1.0))
