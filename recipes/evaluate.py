@@ -1,0 +1,283 @@
+"""How good a trained model is: its bound on held-out text, and the perplexity of its samples with their entropy.
+
+    python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
+    python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a causal language model that is here
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
+    torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
+
+Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
+numbers do not depend on the batch size or the number of processes, but for the rounding of float32.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import ddlib as dd
+from ddlib.vocabulary import fingerprint
+from recipes.config import at_least
+from recipes.console import make_console
+from recipes.data import Prepared, examples, open_prepared
+from recipes.engine.parallel import World, joined
+from recipes.engine.provenance import provenance
+from recipes.generate import Sampling, draw, protocol
+from recipes.measure import Terms, measure
+from recipes.saved import WEIGHTS, Precision, Saved, open_saved
+from recipes.scoring import Scorer, generative, load_scorer, score
+
+NONE = "none"
+RESULT = "evaluation.json"
+TERMS = ("diffusion", "prior", "reconstruction")
+WINDOWS = 0
+"""Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``python -m recipes.evaluate`` takes."""
+
+    run: tyro.conf.Positional[str]
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
+    sequences: int | None = None
+    """Validation sequences; all by default."""
+    replicates: int = 4
+    """Passes over them, each with new times and noise."""
+    scorer: str = "gpt2-large"
+    """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
+    scorer_bos: bool = False
+    """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
+    samples: int = 256
+    """Texts that are drawn from nothing for it."""
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=lambda: Sampling(steps=512))
+    precision: Precision = "float32"
+    """Of the network; bounds are summed and words drawn in float64."""
+    batch: int = 32
+    """Sequences that one process takes at a time; changes nothing but memory and speed."""
+    seed: int = 0
+    """Of times and noise."""
+    data: Path | None = None
+    """Prepared text; by default where the recipe says."""
+    out: Path | None = None
+    """File for the result; by default evaluation.json in the folder of the run."""
+
+    def __post_init__(self) -> None:
+        at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
+        at_least(1, sequences=1 if self.sequences is None else self.sequences)
+        at_least(0, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, how far it may be off, and how much of that is time and noise."""
+
+    value: float
+    error: float
+    """Standard error over sequences: other texts, and what is left of the noise after averaging over replicates."""
+    noise: float | None
+    """Standard error over replicates: the same texts, other times and noise. None of a single replicate."""
+    unit: str
+
+    @classmethod
+    def of(cls, whole: dd.Measure, replicates: Sequence[dd.Measure]) -> "Estimate":
+        values = torch.tensor([one.value for one in replicates], dtype=torch.float64)
+        noise = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
+        return cls(whole.value, whole.standard_error, noise, whole.unit)
+
+    def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
+        """Errors times ``factor``, and the value too unless another is given."""
+        noise = None if self.noise is None else self.noise * factor
+        return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
+
+
+def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
+    """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
+    wanted = min(options.sequences or len(data.validation), len(data.validation))
+    batch = min(options.batch, -(-wanted // world.size))
+    replicates = []
+    for number in range(options.replicates):
+        stream = examples(
+            data.validation,
+            length=saved.recipe.data.length,
+            pad_id=data.pad_id,
+            batch_size=batch,
+            seed=WINDOWS,
+            rank=world.rank,
+            world=world.size,
+        )
+        with closing(stream):
+            batches = (part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
+            parameterization = saved.recipe.loss.parameterization
+            own = measure(saved.process, saved.denoiser, batches, options.seed, number, parameterization)
+        replicates.append(Terms.join(world.gather(own)).first(wanted))
+    return replicates
+
+
+def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
+    """The bound in its units, then its three terms."""
+    whole = Terms.average(replicates)
+    per_token = Estimate.of(whole.per_token, [one.per_token for one in replicates])
+    perplexity = math.exp(per_token.value)
+    found = {
+        "nats_per_token": per_token,
+        "perplexity": per_token.scaled(perplexity, "per token", perplexity),
+        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0), "bits/byte"),
+    }
+    for number, name in enumerate(TERMS):
+        found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
+    return found
+
+
+def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
+    """Words of samples from nothing, drawn by all processes; the same in each."""
+    length = saved.recipe.data.length
+    own = torch.arange(options.samples, device=world.device)[world.rank :: world.size]
+    drawn = {}
+    for index in own.split(options.batch) if len(own) else ():
+        drawn |= zip(index.tolist(), draw(saved, options.sampling, options.seed, index, length).tolist(), strict=True)
+    everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
+    return [everything[number] for number in range(options.samples)]
+
+
+def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], options: Options) -> dict[str, Any]:
+    """Generative perplexity and entropy, and how they were found."""
+    documents = [saved.document(words) for words in drawn]
+    texts = [saved.tokenizer.decode(words) for words in documents]
+    found = generative(score(scorer, texts, options.scorer_bos, options.batch), documents)
+    per_token = Estimate.of(found.per_token, [])
+    perplexity = math.exp(per_token.value)
+    return {
+        "perplexity": asdict(per_token.scaled(perplexity, "per scorer token", perplexity)),
+        "nats_per_token": asdict(per_token),
+        "entropy": asdict(Estimate.of(found.entropy, [])),
+        "samples": found.samples,
+        "empty_samples": found.empty,
+        "samples_cut_by_scorer": found.cut,
+        "scored_tokens": found.scored_tokens,
+        "protocol": protocol(saved, options.sampling, options.seed, saved.recipe.data.length)
+        | {
+            "scorer": scorer.name,
+            "scorer_revision": scorer.revision,
+            "scorer_precision": "float32",
+            "scorer_limit": scorer.limit,
+            "scorer_bos": options.scorer_bos,
+            "transformers": version("transformers"),
+            "text": "from the beginning of a sample to its first end of text or padding, without special tokens",
+            "retokenised": "decoded by our tokenizer, encoded by the scorer's",
+            "average": "exp of all nats over all tokens; standard errors are over samples",
+            "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",
+        },
+    }
+
+
+def evaluate(options: Options, world: World) -> dict[str, Any]:
+    """Everything that is measured, as it stands in the result file; the same in every process but for the samples.
+
+    Raises:
+        ValueError: the text is of another tokenizer; a scorer that cannot be loaded. Before anything is measured.
+    """
+    saved = open_saved(options.run, world.device, options.precision)
+    data = open_prepared(options.data or saved.recipe.data.folder)
+    if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
+        raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
+    scorer = load_scorer(options.scorer, world.device) if options.scorer != NONE and world.first else None
+    replicates = bounds(saved, data, options, world)
+    result: dict[str, Any] = {
+        "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},
+        "protocol": {
+            "run": options.run,
+            "checkpoint_sha256": saved.sha256,
+            "ema": saved.recipe.optimizer.ema or None,
+            "sequences": len(replicates[0].index),
+            "tokens": int(replicates[0].tokens.sum()),
+            "replicates": options.replicates,
+            "seed": options.seed,
+            "length": saved.recipe.data.length,
+            "wrapped": False,
+            "long_documents": f"one random window each, seed {WINDOWS}",
+            "padding": "not counted",
+            "times": "one per sequence and replicate, stratified over the corpus",
+            "weights": "not clipped",
+            "parameterization": saved.recipe.loss.parameterization,
+            "network_precision": saved.precision,
+            "vocabulary": data.fingerprint,
+            "text": data.manifest["inputs"],
+            "bits_per_byte": "tokens per byte are those of all validation documents, whole",
+            "error": "standard error over sequences, of texts and of what noise is left",
+            "noise": "standard error over replicates, of times and noise alone",
+        },
+        "generative": None,
+    }
+    if options.scorer != NONE:
+        drawn = samples(saved, options, world)
+        if scorer is not None:
+            result["generative"] = generated(saved, scorer, drawn, options)
+    return result | {"provenance": provenance()}
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The table."""
+    asked = result["protocol"]
+    table = Table(title=f"{asked['run']}  {asked['checkpoint_sha256'][:12]}", title_justify="left")
+    for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
+        table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
+    rows = dict(result["bound"])
+    if (generative := result["generative"]) is not None:
+        rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
+    for name, found in rows.items():
+        noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
+        table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
+    console.print(table)
+    console.print(
+        f"bound: {asked['sequences']} sequences, {asked['tokens']} tokens, {asked['replicates']} replicates; over "
+        "sequences ± is of texts and of the noise that is left, over replicates of times and noise alone"
+    )
+    if generative is not None:
+        how = generative["protocol"]
+        console.print(
+            f"generative: {generative['samples']} samples of {how['length']} tokens "
+            f"({generative['empty_samples']} empty), {how['sampler']}, {how['steps']} steps, "
+            f"temperature {how['temperature']:g}, top-p {how['top_p']:g}; "
+            f"scored by {how['scorer']}"
+        )
+
+
+def result_path(options: Options) -> Path:
+    """Where the result goes: not among weights, whose folder has a manifest."""
+    if options.out is not None:
+        return options.out
+    return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(RESULT)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Writes the file, or leaves it as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
+    with joined() as world:
+        result = evaluate(options, world)
+        if world.first:
+            write(result_path(options), result)
+            console = make_console()
+            show(result, console)
+            console.print(f"written to {result_path(options)}")
+
+
+if __name__ == "__main__":
+    main()

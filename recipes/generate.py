@@ -1,0 +1,247 @@
+"""Text from a trained model: from nothing, after a prompt, or in the gaps of a text.
+
+    python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
+    python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
+
+Without a gap the prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
+are twelve, and all else stands. A space before a gap belongs to what fills it, as it does in tokens.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+import yaml
+from jaxtyping import Int
+from rich.console import Console
+from torch import Tensor
+
+import ddlib as dd
+from recipes.config import at_least
+from recipes.console import make_console, render
+from recipes.embeddings import typical_words
+from recipes.engine.provenance import provenance
+from recipes.saved import Precision, Saved, open_saved
+
+GAP = re.compile(r"\[MASK(?::(\d+))?\]")
+
+NOISE = 2**62
+"""Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
+
+SNAPSHOTS = 6
+"""States of a trajectory that are shown."""
+
+OnStep = Callable[[int, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How words are drawn."""
+
+    steps: int = 128
+    sampler: str = "ancestral"
+    """A name that ``python -m ddlib`` lists, with options if need be: ancestral:force_transition=true"""
+    temperature: float = 1.0
+    """Of every law that is drawn from; 0 is greedy."""
+    top_p: float = 1.0
+    """Keep the fewest words that hold this much probability."""
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps)
+        at_least(0, temperature=self.temperature)
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: must lie in (0, 1]")
+        make_sampler(self.sampler)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``python -m recipes.generate`` takes."""
+
+    run: tyro.conf.Positional[str]
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
+    prompt: str | None = None
+    """How the text begins; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled."""
+    samples: int = 4
+    length: int | None = None
+    """Tokens of a sequence; as in training by default."""
+    sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
+    precision: Precision = "float32"
+    """Of the network; draws are always made in float64."""
+    batch: int = 16
+    """Samples drawn at a time; changes nothing but memory and speed."""
+    seed: int = 0
+    trajectory: bool = False
+    """Show the first sample on its way from noise."""
+    out: Path | None = None
+    """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
+
+    def __post_init__(self) -> None:
+        at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
+        at_least(0, seed=self.seed)
+
+
+def make_sampler(text: str) -> dd.samplers.Sampler:
+    """The sampler of a name, or of ``name:option=value,option=value``.
+
+    Raises:
+        ValueError: no such sampler, with the nearest that there is; or options that it does not take.
+    """
+    name, _, options = text.partition(":")
+    kind = dd.registry.get("samplers", name)
+    pairs = [option.partition("=")[::2] for option in options.split(",") if option]
+    try:
+        return kind(**{key.strip(): yaml.safe_load(value) for key, value in pairs})
+    except TypeError as error:
+        raise ValueError(f"sampler={text!r}: {error}") from error
+
+
+def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
+    """What stands and what is free: words, and the mask at every free position of a text with gaps.
+
+    A text with gaps is a whole document: behind it come the end of text and, unless the model was trained on packed
+    rows, padding up to ``length``. A text without gaps is a beginning: what follows it is free.
+
+    Raises:
+        ValueError: it is longer than ``length``.
+    """
+    states, special, end = [saved.special.bos], saved.special, 0
+    for gap in GAP.finditer(text):
+        states += saved.encode(text[end : gap.start()].removesuffix(" "))
+        states += [saved.process.num_states - 1] * int(gap[1] or 1)
+        end = gap.end()
+    states += saved.encode(text[end:])
+    if end:
+        states.append(special.eos)
+    if len(states) > length:
+        raise ValueError(f"prompt: {len(states)} tokens with its special ones, the sequence has only {length}")
+    if end and not saved.recipe.data.packed:
+        states += [special.pad] * (length - len(states))
+    return torch.tensor(states)
+
+
+def draw(
+    saved: Saved,
+    sampling: Sampling,
+    seed: int,
+    index: Int[Tensor, " B"],
+    length: int,
+    prompt: Int[Tensor, "... P"] | None = None,
+    on_step: OnStep | None = None,
+) -> Int[Tensor, "B L"]:
+    """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
+
+    Args:
+        saved: the model.
+        sampling: how.
+        seed: of the noise.
+        index: number of each sample, on the model's device.
+        length: tokens of a sample.
+        prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
+        on_step: see ``dd.sample``.
+    """
+    return dd.sample(
+        saved.process,
+        saved.denoiser,
+        (len(index), length),
+        make_sampler(sampling.sampler),
+        sampling.steps,
+        None if prompt is None else prompt.to(index.device),
+        infill=prompt is not None,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        parameterization=saved.recipe.loss.parameterization,
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
+
+
+def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
+    """All that decides a sample."""
+    return {
+        "checkpoint_sha256": saved.sha256,
+        "ema": saved.recipe.optimizer.ema or None,
+        **asdict(sampling),
+        "network_precision": saved.precision,
+        "draw_precision": "float64",
+        "length": length,
+        "seed": seed,
+    }
+
+
+def cluster_names(saved: Saved) -> list[str]:
+    """A name for every cluster, in the order of the states: the word whose embedding is nearest to the cluster's mean.
+
+    A cluster whose word is no readable text is called by its number, c17.
+    """
+    if saved.clusters is None:
+        return []
+    vectors = saved.model.embedding.weight[: saved.process.vocab_size].detach().float().cpu()
+    alike = torch.ones(len(vectors), dtype=torch.int64)
+    words = [
+        members[0]
+        for level in range(len(saved.clusters.parents))
+        for members in typical_words(vectors, saved.clusters.words(level), alike, num=1)
+    ]
+    names = [saved.tokenizer.decode([word]).strip() for word in words]
+    return [name if name.isprintable() and name.strip("\ufffd") else f"c{n}" for n, name in enumerate(names)]
+
+
+def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
+    """Prints states of one sample, from noise to words."""
+    names = cluster_names(saved)
+    for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
+        t, states = trace[number]
+        console.print(f"t = {t:.2f}", style="bold")
+        console.print(render(saved.tokenizer, states, names))
+
+
+def generate(options: Options, console: Console) -> list[str]:
+    """Draws, prints and keeps samples; returns their texts.
+
+    Raises:
+        ValueError: before anything is drawn, whatever does not fit.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    saved = open_saved(options.run, device, options.precision)
+    length = options.length or saved.recipe.data.length
+    prompt = None if options.prompt is None else prompt_states(saved, options.prompt, length)
+    if prompt is not None and GAP.search(options.prompt):
+        length = len(prompt)
+    trace: list[tuple[float, Tensor]] = []
+    follow = (lambda k, t, z: trace.append((float(t[0]), z[0].cpu()))) if options.trajectory else None
+    rows: list[list[int]] = []
+    for index in torch.arange(options.samples, device=device).split(options.batch):
+        on_step = follow if not rows else None
+        rows += draw(saved, options.sampling, options.seed, index, length, prompt, on_step).tolist()
+    if options.trajectory:
+        show(saved, trace, console)
+    texts = [saved.tokenizer.decode(saved.document(row)) for row in rows]
+    for number, text in enumerate(texts):
+        console.print(f"sample {number}", style="bold")
+        console.print(text, markup=False)
+    if options.out is not None:
+        how = protocol(saved, options.sampling, options.seed, length) | {"prompt": options.prompt}
+        how["provenance"] = provenance()
+        lines = [
+            json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)
+            for number, (text, row) in enumerate(zip(texts, rows, strict=True))
+        ]
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return texts
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, args=arguments, prog="python -m recipes.generate", description=__doc__)
+    generate(options, make_console())
+
+
+if __name__ == "__main__":
+    main()

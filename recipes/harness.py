@@ -1,0 +1,247 @@
+"""Zero-shot tasks of the lm-evaluation-harness for a trained model, by its bound on the likelihood.
+
+    python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks arc_easy,hellaswag
+
+The arguments are those of ``lm_eval``. Version 0.4.13 of it finds a model of another package only this way; a version
+that reads entry points needs no more than ``lm_eval --model ddlib ...``.
+
+What ``lm_eval`` calls a log-likelihood is minus an upper bound of -log p here, estimated with ``samples`` draws of time
+and noise, the same draws for all choices of a question. As in the HDLM paper it is that of context and completion
+together, without padding; with ``conditional=True`` that of the completion alone, the context given.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import ddlib as dd
+from recipes.config import at_least
+from recipes.generate import Sampling, draw, protocol
+from recipes.saved import Precision, open_saved
+
+try:
+    import lm_eval.models  # noqa: F401  fills the registry, which is left empty if ours is the first to enter
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import model_registry
+    from tqdm import tqdm
+except ImportError as error:
+    raise ModuleNotFoundError('zero-shot tasks need lm_eval: pip install "ddlib[eval]"') from error
+
+NAME = "ddlib"
+GENERATED = 256
+"""Tokens that a task gets if it does not say how many."""
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text to be measured."""
+
+    words: tuple[int, ...]
+    given: int
+    """Words at the beginning that are not measured."""
+    key: int
+    """Of the noise: equal for the choices of one question."""
+
+
+class DiffusionLM(LM):
+    """A trained diffusion model as ``lm_eval`` knows models.
+
+    ``is_greedy`` is always False: a bound does not say what greedy decoding would write. So the accuracy of tasks that
+    rest on it, such as LAMBADA's, means nothing here; that of multiple choice does not use it.
+
+    Args:
+        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub.
+        samples: draws of time and noise for each text, at stratified times.
+        conditional: measure the completion given the context instead of both together. The context then stays clean
+            and only the completion is noised: the bound of -log p(completion | context) of a model that writes it as
+            ``dd.sample`` does behind a prompt.
+        per_token: divide by the number of tokens that are measured, so that choices of several lengths compare by nats
+            per token; not for whole texts, whose perplexities need the sum.
+        seed: of the noise.
+        batch_size: texts at a time, each with all its samples.
+        device: ``lm_eval`` asks for cuda:0 unless told otherwise; where there is no CUDA it is the CPU.
+        precision: of the network.
+        steps, sampler, top_p: for tasks that generate.
+
+    Raises:
+        ValueError: a value out of range, or what ``open_saved`` refuses.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        samples: int = 16,
+        conditional: bool = False,
+        per_token: bool = False,
+        seed: int = 0,
+        batch_size: int = 1,
+        device: str | None = None,
+        precision: Precision = "float32",
+        steps: int = 128,
+        sampler: str = "ancestral",
+        top_p: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not str(batch_size).isdigit():
+            raise ValueError(f"batch_size={batch_size!r}: must be a number of texts")
+        at_least(1, samples=samples, batch_size=int(batch_size))
+        at_least(0, seed=seed)
+        self._device = torch.device(device or "cuda")
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            self._device = torch.device("cpu")
+        self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
+        self.saved = open_saved(pretrained, self._device, precision)
+        self.length = self.saved.recipe.data.length
+        self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
+        self.conditional, self.per_token = conditional, per_token
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Minus the bound of every (context, continuation) in nats, and False.
+
+        The beginning of text is given. A text longer than the model's sequences loses the beginning of its context.
+        """
+        rows = [self._row(*request.args, key(request, *request.args[:1])) for request in requests]
+        sizes = [max(len(row.words) - row.given, 1) if self.per_token else 1 for row in rows]
+        return [(-nats / n, False) for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Minus the bound of every text in nats; a long one is cut into windows that do not see each other."""
+        rows, owner = [], []
+        for number, request in enumerate(requests):
+            words = [self.saved.special.bos, *self.saved.encode(request.args[0])]
+            for start in range(0, len(words), self.length):
+                window = tuple(words[start : start + self.length])
+                rows.append(Row(window, int(start == 0), key(request, request.args[0], start)))
+                owner.append(number)
+        totals = [0.0] * len(requests)
+        for number, nats in zip(owner, self._bounds(rows, disable_tqdm), strict=True):
+            totals[number] -= nats
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """What the model writes behind each context, up to the first of the task's stops.
+
+        As long as the task allows, but no more than half of the model's sequence; a context longer than the rest loses
+        its beginning. Without ``do_sample`` the likeliest word is taken wherever one is drawn.
+        """
+        texts, repeats = [""] * len(requests), Counter[int]()
+        noise = [key(request, request.args[0]) for request in requests]
+        for number, first in enumerate(noise):
+            noise[number] += repeats[first]  # a question asked again is answered with other noise
+            repeats[first] += 1
+        jobs = [self._job(*request.args) for request in requests]
+        groups = list(batches(jobs, lambda job: (len(job[0]), job[1], job[2]), self.batch_size))
+        for group in tqdm(groups, disable=disable_tqdm):
+            _, temperature, limit = jobs[group[0]]
+            prompt = torch.tensor([jobs[number][0] for number in group], device=self._device)
+            index = torch.tensor([noise[number] for number in group], device=self._device)
+            drawn = draw(
+                self.saved, replace(self.sampling, temperature=temperature), self.seed, index, self.length, prompt
+            )
+            for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
+                text = self.saved.tokenizer.decode(self.saved.ended(words)[:limit])
+                texts[number] = until(text, requests[number].args[1].get("until") or ())
+        return texts
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What ``lm_eval`` writes beside its results."""
+        measured = "completion given context" if self.conditional else "context and completion"
+        return protocol(self.saved, self.sampling, self.seed, self.length) | {
+            "likelihood": f"-NELBO of {measured}, mean of {self.samples} draws, in nats"
+            + " per token" * self.per_token,
+            "samples": self.samples,
+            "is_greedy": "not known, always False",
+        }
+
+    def _row(self, context: str, continuation: str, noise: int) -> Row:
+        special, encode = self.saved.special, self.saved.encode
+        words = [special.bos, *encode(context + continuation)]
+        # a space between the two belongs to the word that follows it
+        given = 1 + len(encode(context.rstrip())) if self.conditional else 1
+        cut = max(len(words) - self.length, 0)
+        if cut > 1 + len(encode(context)):
+            log.warning("a continuation is longer than the model's %d tokens: its beginning is left out", self.length)
+        return Row(tuple(words[cut:]), max(min(given, len(words)) - cut, 0), noise)
+
+    def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
+        """Prompt, temperature and number of tokens."""
+        limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
+        prompt = [self.saved.special.bos, *self.saved.encode(context)][-(self.length - limit) :]
+        temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
+        return tuple(prompt), temperature, limit
+
+    @torch.no_grad()
+    def _bounds(self, rows: Sequence[Row], disable_tqdm: bool) -> list[float]:
+        found = [0.0] * len(rows)
+        groups = list(batches(rows, lambda row: len(row.words), self.batch_size))
+        for group in tqdm(groups, disable=disable_tqdm):
+            for number, nats in zip(group, self._bound([rows[n] for n in group]).tolist(), strict=True):
+                found[number] = nats
+        return found
+
+    def _bound(self, rows: Sequence[Row]) -> Float[Tensor, " N"]:
+        """Of rows of equal length, in nats: the mean over the samples."""
+        device, saved, count = self._device, self.saved, self.samples
+        x = torch.tensor([row.words for row in rows], device=device).repeat_interleave(count, 0)
+        given = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
+        fixed = torch.arange(x.shape[1], device=device) < given[:, None]
+        index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
+
+        def denoiser(z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
+            # the network sees what is given as it is; the bound is a sum over positions, so those can be left out
+            return saved.denoiser(torch.where(fixed, x, z), t)
+
+        noise = dd.KeyedGenerator(self.seed, 0, index.flatten())
+        bound = dd.bound(saved.process, denoiser, x, noise, parameterization=saved.recipe.loss.parameterization)
+        return torch.where(fixed, 0.0, bound.total.double()).sum(1).view(-1, count).mean(1)
+
+
+def key(request: Instance, text: str, window: int = 0) -> int:
+    """Number of the noise of a question: its samples are this and the next ones, whose times are stratified.
+
+    Those of two questions are at least 2^20 apart.
+    """
+    question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
+    digest = hashlib.sha256(f"{window}\n{question}".encode()).digest()
+    return int.from_bytes(digest[:5], "big") << 20
+
+
+def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
+    """Numbers of items that are alike, at most ``size`` together."""
+    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
+    for _, members in groupby(order, key=lambda number: alike(items[number])):
+        group = list(members)
+        yield from (group[first : first + size] for first in range(0, len(group), size))
+
+
+def until(text: str, stops: str | Sequence[str]) -> str:
+    """The text before the first of the stops."""
+    for stop in [stops] if isinstance(stops, str) else stops:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
+if NAME not in model_registry:
+    model_registry.register(NAME, target="recipes.harness:DiffusionLM")
+
+
+def main() -> None:
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()

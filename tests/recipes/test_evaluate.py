@@ -1,0 +1,213 @@
+import json
+import math
+import multiprocessing
+import os
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from published import publish_tiny
+from torch.distributed import TCPStore
+from torch.multiprocessing import start_processes
+
+import ddlib as dd
+from recipes.data import examples, local, open_prepared, prepare
+from recipes.engine.parallel import World, joined
+from recipes.evaluate import Estimate, Options, bounds, estimates, evaluate, main, result_path, samples
+from recipes.generate import Sampling
+from recipes.measure import Terms, measure
+from recipes.saved import open_saved
+from recipes.variants import HDLM
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("evaluated"), HDLM(clusters=8, xi=0.9))
+
+
+@pytest.fixture(scope="module")
+def options(published):
+    return Options(run=str(published.run), scorer="none", replicates=2, samples=5, sampling=Sampling(steps=3), batch=4)
+
+
+def measured(options, world=ALONE):
+    saved = open_saved(options.run)
+    data = open_prepared(saved.recipe.data.folder)
+    return bounds(saved, data, options, world), samples(saved, options, world)
+
+
+def close(one, other):
+    """The same sequences and, but for the rounding of float32 products, the same nats."""
+    assert torch.equal(one.index, other.index) and torch.equal(one.tokens, other.tokens)
+    torch.testing.assert_close(one.nats, other.nats, atol=1e-5, rtol=1e-5)
+    assert one.per_token.value == pytest.approx(other.per_token.value, rel=1e-6)
+
+
+def test_every_document_counts_once_without_padding(options, published):
+    replicates, _ = measured(options)
+    assert [len(terms.index) for terms in replicates] == [11, 11]
+    assert int(replicates[0].tokens.sum()) == sum(min(int(n), 24) for n in published.data.validation.lengths)
+    assert bool((replicates[0].nats[:, 0] != replicates[1].nats[:, 0]).all())
+
+
+def test_the_same_bound_and_samples_whatever_the_batch(options):
+    expected, words = measured(options)
+    for batch in (1, 7):
+        replicates, drawn = measured(replace(options, batch=batch))
+        for one, other in zip(expected, replicates, strict=True):
+            close(one, other)
+        assert drawn == words
+
+
+def test_times_and_noise_are_exactly_the_same_whatever_the_batch(options):
+    """A network without products leaves nothing to rounding."""
+    saved = open_saved(options.run)
+    data = open_prepared(saved.recipe.data.folder)
+
+    def denoiser(z, t):
+        return torch.sin(z[..., None] + 10 * t[:, None, None] + torch.arange(saved.process.vocab_size))
+
+    def nats(batch, rank=0, world=1):
+        stream = examples(
+            data.validation, length=24, pad_id=data.pad_id, batch_size=batch, seed=0, rank=rank, world=world, threads=0
+        )
+        return measure(saved.process, denoiser, islice(stream, -(-12 // (batch * world))), 5, 1).first(12)
+
+    whole = nats(12)
+    for batch in (1, 4, 7):
+        assert torch.equal(nats(batch).nats, whole.nats)
+    assert torch.equal(Terms.join([nats(4, rank, 3) for rank in range(3)]).nats, whole.nats)
+
+
+def work(rank, port, options, folder):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    with joined() as world:
+        torch.save(measured(options, world), folder / f"{rank}.pt")
+
+
+def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
+    port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+    multiprocessing.set_forkserver_preload(["recipes.evaluate"])  # imported once for both, and without our threads
+    start_processes(work, (port, options, tmp_path), nprocs=2, start_method="forkserver")
+    expected, words = measured(options)
+    for rank in range(2):
+        replicates, drawn = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        for one, other in zip(expected, replicates, strict=True):
+            close(one, other)
+        assert drawn == words
+
+
+def test_the_first_sequences_are_a_part_of_all(options):
+    everything, _ = measured(options)
+    few, _ = measured(replace(options, sequences=3))
+    for one, other in zip(everything, few, strict=True):
+        close(one.first(3), other)
+
+
+def test_the_bound_is_that_of_ddlib(options):
+    """One sequence at a time, straight from ``dd.bound``."""
+    replicates, _ = measured(replace(options, replicates=1))
+    saved = open_saved(options.run)
+    data = open_prepared(saved.recipe.data.folder)
+    stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=1, seed=0, threads=0)
+    for number in range(3):
+        batch = next(stream)
+        noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
+        with torch.no_grad():
+            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior")
+        nats = [float(part[batch.mask].double().sum()) for part in (bound.diffusion, bound.prior, bound.reconstruction)]
+        assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
+
+
+def terms(*nats):
+    nats = torch.tensor(nats, dtype=torch.float64)
+    return Terms(torch.arange(len(nats)), nats, torch.tensor([2, 3])[: len(nats)])
+
+
+def test_errors_over_texts_and_over_noise_by_hand(published):
+    one, other = terms([4.0, 0.0, 0.0], [9.0, 0.0, 1.0]), terms([6.0, 0.0, 0.0], [9.0, 0.0, 1.0])
+    found = estimates([one, other], published.data)
+    bound = found["nats_per_token"]
+    assert bound.value == pytest.approx(15 / 5)
+    # replicates say 14/5 and 16/5
+    assert bound.noise == pytest.approx(0.2)
+    # sequences say 5 of 2 tokens and 10 of 3: residuals -1 and 1
+    assert bound.error == pytest.approx(math.sqrt(2 * 2) / 5)
+    assert found["diffusion"].value == pytest.approx(14 / 5) and found["prior"].value == 0
+    assert found["reconstruction"].value == pytest.approx(1 / 5)
+    assert found["perplexity"].value == pytest.approx(math.exp(3))
+    assert found["perplexity"].noise == pytest.approx(0.2 * math.exp(3))
+    documents = published.data.validation
+    factor = int(documents.lengths.sum()) / int(documents.num_bytes.sum()) / math.log(2)
+    assert found["bits_per_byte"].value == pytest.approx(3 * factor)
+    assert found["bits_per_byte"].error == pytest.approx(bound.error * factor)
+    assert Estimate.of(dd.Measure(1.0, 0.1, "nats"), []).noise is None
+
+
+def test_terms_from_several_processes_may_overlap():
+    joined = Terms.join([terms([1.0, 0.0, 0.0], [2.0, 0.0, 0.0]), terms([1.0, 0.0, 0.0])])
+    assert joined.first(2).nats[:, 0].tolist() == [1, 2]
+    assert joined.first(1).index.tolist() == [0]
+
+
+def test_the_result_file_says_everything(options, published, scorer, capsys):
+    main([str(published.run), "--replicates", "2", "--samples", "3", "--steps", "4", "--scorer", str(scorer)])
+    result = json.loads((published.run / "evaluation.json").read_text(encoding="utf-8"))
+    saved = open_saved(published.run)
+    bound = result["bound"]
+    parts = sum(bound[name]["value"] for name in ("diffusion", "prior", "reconstruction"))
+    assert bound["nats_per_token"]["value"] == pytest.approx(parts)
+    assert bound["perplexity"]["value"] == pytest.approx(math.exp(parts))
+    protocol, generative = result["protocol"], result["generative"]
+    assert protocol["checkpoint_sha256"] == saved.sha256 and protocol["ema"] == 0.9999
+    assert (protocol["sequences"], protocol["replicates"], protocol["weights"]) == (11, 2, "not clipped")
+    assert generative["entropy"]["value"] > 0 and generative["perplexity"]["value"] > 1
+    asked = generative["protocol"]
+    for name in ("steps", "sampler", "temperature", "top_p", "network_precision", "ema", "scorer", "scorer_revision"):
+        assert name in asked
+    assert (asked["steps"], asked["length"], generative["samples"], len(asked["scorer_revision"])) == (4, 24, 3, 64)
+    assert result["provenance"]["versions"]["torch"] == torch.__version__
+    shown = capsys.readouterr().out
+    assert "generative entropy" in shown and f"{bound['nats_per_token']['value']:.4f}" in shown
+    assert [path.name for path in published.run.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory, published):
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("scorer")
+    tokenizer = published.data.tokenizer
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_without_a_scorer_the_bound_is_still_told(options):
+    result = evaluate(options, ALONE)
+    assert result["generative"] is None
+    assert evaluate(replace(options, replicates=1), ALONE)["bound"]["nats_per_token"]["noise"] is None
+
+
+def test_a_scorer_that_is_not_there_is_refused_before_anything_is_measured(options, monkeypatch):
+    monkeypatch.setattr("recipes.evaluate.measure", None)
+    with pytest.raises(ValueError, match="--scorer none"):
+        evaluate(replace(options, scorer="./no-such-folder"), ALONE)
+
+
+def test_text_of_another_tokenizer_is_refused(options, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("Quite another text, of other words.\n" * 40, encoding="utf-8")
+    prepare(local(str(other), "train:270", held_out=5), tmp_path / "data")
+    with pytest.raises(ValueError, match="another tokenizer"):
+        evaluate(replace(options, data=tmp_path / "data"), ALONE)
+
+
+def test_the_result_lies_beside_the_weights_and_not_among_them(options, published):
+    assert result_path(options) == published.run / "evaluation.json"
+    assert result_path(replace(options, run=str(published.run / "weights"))).parent.name == ""

@@ -1,0 +1,151 @@
+import io
+import json
+
+import pytest
+import torch
+from published import LENGTH, publish_tiny
+
+import ddlib as dd
+from recipes.console import make_console
+from recipes.generate import NOISE, Options, Sampling, cluster_names, draw, generate, main, make_sampler, prompt_states
+from recipes.saved import open_saved
+from recipes.variants import HDLMLevels
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    levels = HDLMLevels(clusters=(8, 4), xi=(0.9, 1.0))
+    return publish_tiny(tmp_path_factory.mktemp("levels"), levels).run
+
+
+@pytest.fixture(scope="module")
+def saved(run):
+    return open_saved(run)
+
+
+def quiet():
+    return make_console(io.StringIO())
+
+
+def test_a_sample_is_that_of_ddlib(saved):
+    sampling = Sampling(steps=8, temperature=0.7, top_p=0.9, sampler="first_hitting")
+    expected = dd.sample(
+        saved.process,
+        saved.denoiser,
+        (2, LENGTH),
+        dd.samplers.FirstHitting(),
+        steps=8,
+        temperature=0.7,
+        top_p=0.9,
+        parameterization="posterior",
+        generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
+    )
+    assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
+
+
+def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
+    sampling, index = Sampling(steps=8), torch.arange(5)
+    whole = draw(saved, sampling, 3, index, LENGTH)
+    assert whole.shape == (5, LENGTH) and int(whole.max()) < saved.process.vocab_size
+    parts = [draw(saved, sampling, 3, part, LENGTH) for part in index.split(2)]
+    assert torch.equal(whole, torch.cat(parts))
+    assert not torch.equal(whole, draw(saved, sampling, 4, index, LENGTH))
+
+
+@pytest.mark.parametrize("sampler", ["ancestral", "first_hitting", "ancestral:force_transition=true"])
+def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler):
+    out = tmp_path / "texts" / "samples.jsonl"
+    sampling = Sampling(steps=4, sampler=sampler)
+    texts = generate(Options(run=str(run), prompt="The state of", samples=3, sampling=sampling, out=out), quiet())
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    begin = [saved.special.bos, *saved.encode("The state of")]
+    for line, text in zip(lines, texts, strict=True):
+        assert line["tokens"][: len(begin)] == begin and len(line["tokens"]) == LENGTH
+        assert line["text"] == text and text.startswith("The state of")
+        assert line["protocol"]["checkpoint_sha256"] == saved.sha256
+        assert line["protocol"]["sampler"] == sampler and line["protocol"]["steps"] == 4
+    assert len({tuple(line["tokens"]) for line in lines}) == 3
+
+
+def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
+    out = tmp_path / "filled.jsonl"
+    prompt = "The [MASK:3] of our[MASK] is"
+    states = prompt_states(saved, prompt, LENGTH)
+    free = states == saved.process.num_states - 1
+    assert int(free.sum()) == 4 and len(states) == LENGTH
+    generate(Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out), quiet())
+    rows = torch.tensor([json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()])
+    assert bool((rows[:, ~free] == states[~free]).all())
+    assert len(rows[:, free].unique(dim=0)) > 1
+    words = states[~free].tolist()
+    assert saved.document(words) == [*saved.encode("The"), *saved.encode(" of our"), *saved.encode(" is")]
+    assert words[-1] == saved.special.pad
+
+
+def test_a_model_of_packed_rows_gets_no_padding(tmp_path):
+    saved = open_saved(publish_tiny(tmp_path, packed=True).run)
+    states = prompt_states(saved, "The [MASK:3]", LENGTH)
+    assert states[-1] == saved.special.eos and saved.special.pad not in states
+
+
+def test_a_document_ends_at_its_end_or_at_padding(saved):
+    bos, eos, pad = saved.special.bos, saved.special.eos, saved.special.pad
+    assert saved.document([bos, 5, 6, eos, 7, pad]) == [5, 6]
+    assert saved.document([5, 6, pad, 7]) == [5, 6]
+    assert saved.document([bos, eos]) == [] and saved.document([]) == []
+    assert saved.ended([eos, 5]) == [] and saved.ended([5, eos]) == [5]
+
+
+def test_the_trajectory_shows_noise_first_and_words_last(run, saved):
+    console = quiet()
+    options = Options(run=str(run), samples=2, sampling=Sampling(steps=8), trajectory=True, length=10, batch=1)
+    generate(options, console)
+    shown = console.file.getvalue()
+    first, last = shown.split("t = 1.00\n")[1].split("\n")[0], shown.split("t = 0.00\n")[1].split("sample 0")[0]
+    assert first.split() == ["_"] * 10
+    assert " _ _" not in last
+    names = cluster_names(saved)
+    assert len(names) == 8 + 4 and all(names)
+
+
+def test_greedy_sampling_and_precision_are_honoured(run):
+    options = dict(run=str(run), samples=2, length=6)
+    cold = generate(Options(**options, sampling=Sampling(steps=4, temperature=0.0)), quiet())
+    warm = generate(Options(**options, sampling=Sampling(steps=4)), quiet())
+    assert cold != warm
+    assert (
+        open_saved(run, precision="bfloat16")
+        .denoiser(torch.zeros(1, 4, dtype=torch.int64), torch.ones(1))
+        .isfinite()
+        .all()
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"steps": 0}, "steps=0: must be at least 1"),
+        ({"sampler": "ancestal"}, "did you mean 'ancestral'"),
+        ({"sampler": "ancestral:force=true"}, "sampler='ancestral:force=true'.*force"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused_at_once(values, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**values)
+
+
+def test_a_prompt_longer_than_the_sequence_is_refused(run):
+    with pytest.raises(ValueError, match="the sequence has only 4"):
+        generate(Options(run=str(run), prompt="The state of our union is strong", length=4), quiet())
+
+
+def test_sampler_options_reach_it():
+    assert make_sampler("ancestral:force_transition=true").force_transition is True
+    assert make_sampler("first_hitting").force_transition is False
+
+
+def test_the_command_line(run, capsys):
+    main([str(run), "--prompt", "We", "--steps", "2", "--samples", "1", "--sampler", "first_hitting"])
+    assert "sample 0\nWe" in capsys.readouterr().out

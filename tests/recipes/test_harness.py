@@ -1,0 +1,236 @@
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from published import LENGTH, publish_tiny
+
+import ddlib as dd
+from recipes.harness import DiffusionLM, Row, batches, key, until
+from recipes.variants import HDLM
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return str(publish_tiny(tmp_path_factory.mktemp("harness"), HDLM(clusters=8, xi=0.8)).run)
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return DiffusionLM(run, samples=4, batch_size=3)
+
+
+def request(*arguments, doc=0, kind="loglikelihood"):
+    return Instance(kind, {}, arguments, 0, metadata=("task", doc, 1))
+
+
+def ask(model, *pairs):
+    return [score for score, _ in model.loglikelihood([request(*pair) for pair in pairs], disable_tqdm=True)]
+
+
+def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
+    saved = model.saved
+    x = torch.tensor([[saved.special.bos, *saved.encode("The state of our union")]])
+    first = key(request("The state of", " our union"), "The state of")
+    expected = []
+
+    def denoiser(z, t):
+        return saved.denoiser(torch.cat([x[:, :1], z[:, 1:]], 1), t)
+
+    for number in range(first, first + 4):
+        noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
+        with torch.no_grad():
+            bound = dd.bound(saved.process, denoiser, x, noise, parameterization="posterior")
+        expected.append(float(bound.total[:, 1:].sum()))
+    assert ask(model, ("The state of", " our union"))[0] == pytest.approx(-sum(expected) / 4, rel=1e-5)
+
+
+def test_scores_do_not_depend_on_batch_or_order(run, model):
+    pairs = [("The state of", " our union"), ("The state of", " free people"), ("", "No."), ("We", " pay for them")]
+    expected = ask(model, *pairs)
+    assert ask(DiffusionLM(run, samples=4), *pairs) == pytest.approx(expected, rel=1e-5)
+    assert ask(model, *pairs[::-1])[::-1] == pytest.approx(expected, rel=1e-5)
+
+
+def test_choices_of_a_question_share_times_and_noise(model):
+    """The same completion gets the same score; a question of another number gets other noise."""
+    same = request("The state", " of"), request("The state", " of"), request("The state", " of", doc=1)
+    (one, _), (two, _), (other, _) = model.loglikelihood(list(same), disable_tqdm=True)
+    assert one == two and one != other
+
+
+def test_choices_of_a_question_meet_the_same_noisy_context(model):
+    context, choices = "The state of", (" our union", " roads")
+    seen = watched(model, lambda: [model.loglikelihood([request(context, c)], disable_tqdm=True) for c in choices])
+    shared = 1 + len(model.saved.encode(context))
+    assert len(seen) == 2 and torch.equal(seen[0][:, :shared], seen[1][:, :shared])
+    assert seen[0].shape[1] != seen[1].shape[1]
+
+
+def watched(model, call):
+    """The states that the network sees."""
+    seen, network = [], model.saved.model
+    handle = network.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    call()
+    handle.remove()
+    return seen
+
+
+def test_times_of_a_question_are_stratified():
+    for doc in range(5):
+        start = key(request("The", " state", doc=doc), "The")
+        t = dd.sample_times(16, generator=dd.KeyedGenerator(0, 0, torch.arange(start, start + 16)))
+        assert sorted((t * 16).long().tolist()) == list(range(16))
+
+
+def test_scores_per_token(run, model):
+    context, completion = "The state of", " our union"
+    size = len(model.saved.encode(context + completion))
+    per_token = ask(DiffusionLM(run, samples=4, per_token=True), (context, completion))[0]
+    assert per_token * size == pytest.approx(ask(model, (context, completion))[0], rel=1e-5)
+
+
+def test_greedy_is_never_claimed(model):
+    assert model.loglikelihood([request("The", " state")], disable_tqdm=True)[0][1] is False
+
+
+def test_the_conditional_score_leaves_the_context_clean(run, model):
+    conditional = DiffusionLM(run, samples=4, conditional=True)
+    row = conditional._row("The state of ", "our union", 0)
+    assert row.given == 1 + len(conditional.saved.encode("The state of"))
+    assert model._row("The state of ", "our union", 0).given == 1
+    seen = watched(conditional, lambda: ask(conditional, ("The state of ", "our union")))
+    words = torch.tensor(row.words)
+    for z in seen:
+        assert bool((z[:, : row.given] == words[: row.given]).all())
+    assert any(bool((z[:, row.given :] != words[row.given :]).any()) for z in seen)
+    score, together = (ask(one, ("The state of ", "our union"))[0] for one in (conditional, model))
+    assert together < score < 0
+
+
+def test_the_conditional_score_bounds_what_the_model_writes_behind_a_prompt():
+    """One free position of a masked process: -log p(word | context) exactly, so the mean of bounds is that."""
+    process = dd.presets.mdlm(5)
+    table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))
+
+    recipe = SimpleNamespace(loss=SimpleNamespace(parameterization="cavity"))
+    model = object.__new__(DiffusionLM)
+    model._device, model.samples, model.seed = torch.device("cpu"), 2048, 0
+    model.saved = SimpleNamespace(
+        process=process, recipe=recipe, denoiser=lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)
+    )
+    for context, word in product(range(3), range(3)):
+        exact = -table[context, 5].log_softmax(-1)[word]
+        found = model._bound([Row((context, word), 1, 0)])[0]
+        assert float(found) == pytest.approx(float(exact), rel=0.01)
+
+
+def test_a_long_context_loses_its_beginning(model, caplog):
+    encode = model.saved.encode
+    row = model._row("The state of our union is strong. " * 9, " No.", 0)
+    assert len(row.words) == LENGTH and row.given == 0
+    assert list(row.words[-len(encode(" No.")) :]) == encode(" No.")
+    assert not caplog.messages
+    model._row("", "The state of our union is strong. " * 9, 0)
+    assert "a continuation is longer" in caplog.messages[0]
+
+
+def test_rolling_counts_every_word_once(model):
+    text = "The state of our union is strong. " * 5
+    words = [model.saved.special.bos, *model.saved.encode(text)]
+    assert len(words) > 2 * LENGTH
+    rows = []
+    model._bounds, bounds = lambda given, quiet: rows.extend(given) or bounds(given, quiet), model._bounds
+    try:
+        found = model.loglikelihood_rolling([request(text, kind="loglikelihood_rolling")] * 2, disable_tqdm=True)
+    finally:
+        del model._bounds
+    half = rows[: len(rows) // 2]
+    assert [word for row in half for word in row.words] == words
+    assert [row.given for row in half] == [1] + [0] * (len(half) - 1)
+    assert len({row.key for row in half}) == len(half)
+    assert found[0] == found[1] < 0
+
+
+def test_text_is_written_behind_the_context_up_to_a_stop(model):
+    many = {"until": [], "max_gen_toks": 6}
+    asked = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]
+    plain = model.generate_until(asked, disable_tqdm=True)
+    assert all(isinstance(text, str) for text in plain) and any(plain)
+    shorter = model.generate_until([request("We", many | {"max_gen_toks": 2}, doc=1)], disable_tqdm=True)[0]
+    assert len(shorter) < len(plain[1])
+    assert model.generate_until(asked[::-1], disable_tqdm=True)[::-1] == plain
+    warm = {"until": [], "do_sample": True, "temperature": 1.0}
+    again = model.generate_until([request("The", warm, kind="generate_until")] * 2, disable_tqdm=True)
+    assert again[0] != again[1]
+
+
+def test_a_long_context_leaves_room_to_write(model):
+    words, temperature, limit = model._job("The state of our union. " * 9, {"max_gen_toks": 5, "temperature": 0.7})
+    assert (len(words), temperature, limit) == (LENGTH - 5, 0.0, 5)
+    words, temperature, limit = model._job("We", {"do_sample": True, "temperature": 0.7})
+    assert words[0] == model.saved.special.bos and (temperature, limit) == (0.7, LENGTH // 2)
+
+
+def test_stops():
+    assert until("one. two. three", ["three", ". "]) == "one"
+    assert until("one", "\n") == "one" and until("one", ["", "x"]) == "one"
+
+
+def test_batches_hold_what_is_alike():
+    words = ["a", "bb", "c", "dd", "e"]
+    assert list(batches(words, len, 2)) == [[0, 2], [4], [1, 3]]
+
+
+@pytest.mark.parametrize("values", [{"samples": 0}, {"batch_size": "auto"}, {"sampler": "none"}])
+def test_bad_arguments_are_refused(run, values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        DiffusionLM(run, **values)
+
+
+TASK = """
+task: local_union
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {file}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list:
+  - metric: acc
+"""
+
+
+def test_lm_eval_finds_the_model_and_runs_a_local_task(run, model, tmp_path):
+    questions = [("The state of our", ["union", "people"], 0), ("Tonight we", ["celebrate", "roads"], 1)]
+    file = tmp_path / "questions.jsonl"
+    lines = [json.dumps({"context": c, "choices": options, "answer": a}) for c, options, a in questions]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "task.yaml").write_text(TASK.format(file=file), encoding="utf-8")
+    command = [sys.executable, "-m", "recipes.harness", "--model", "ddlib", "--tasks", "local_union"]
+    command += ["--model_args", f"pretrained={run},samples=4", "--include_path", str(tmp_path)]
+    command += ["--output_path", str(tmp_path / "out"), "--log_samples"]
+    alone = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=os.environ | alone, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(next((tmp_path / "out").rglob("results_*.json")).read_text(encoding="utf-8"))
+    samples = next((tmp_path / "out").rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
+    right = 0
+    for line, (context, choices, answer) in zip(map(json.loads, samples), questions, strict=True):
+        asked = [
+            Instance("loglikelihood", {}, (context, f" {c}"), 0, ("local_union", line["doc_id"], 1)) for c in choices
+        ]
+        scores = [score for score, _ in model.loglikelihood(asked, disable_tqdm=True)]
+        assert [float(response[0][0]) for response in line["resps"]] == pytest.approx(scores, rel=1e-5)
+        right += scores.index(max(scores)) == answer
+    assert results["results"]["local_union"]["acc,none"] == right / 2
+    assert results["config"]["checkpoint_sha256"] == model.saved.sha256
+    assert results["config"]["is_greedy"] == "not known, always False"
