@@ -42,6 +42,7 @@ def write(path: Path, texts: list[str]) -> None:
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("tokenizer", type=Path, help="tokenizer.json of GPT-2, or a folder with it")
