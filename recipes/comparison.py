@@ -15,6 +15,7 @@ from ddlib_models import DiT
 from recipes import embeddings, text
 from recipes.console import training_progress
 from recipes.figure import Curve
+from recipes.starting import start_from_text
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,9 @@ def make_model(config: Config, process: dd.processes.Hierarchical, data: Data) -
     """A DiT that starts at the unigram law, with the corpus's own word embeddings."""
     torch.manual_seed(config.seed)
     model = DiT(process.num_states, process.vocab_size, config.dim, config.depth, config.heads)
-    counts = data.stream.bincount(minlength=process.vocab_size).float()
+    counts = data.stream.bincount(minlength=process.vocab_size)
     vectors = embeddings.word_embeddings(data.stream, process.vocab_size, config.dim, reach=2, seed=config.seed)
-    with torch.no_grad():
-        model.head.bias.copy_(((counts + 0.5) / (counts + 0.5).sum()).log())
-        # words start from their neighbours, a cluster as the mean of its members, the mask as the mean of all
-        vectors, mass, first = 0.3 * config.dim**0.5 * vectors, counts, 0
-        for edge in process.hierarchy.maps:
-            model.embedding.weight[first : first + len(vectors)] = vectors
-            first += len(vectors)
-            total = torch.zeros(edge.num_parents).index_add(0, edge.parents, mass)
-            sums = torch.zeros(edge.num_parents, config.dim).index_add(0, edge.parents, mass[:, None] * vectors)
-            vectors, mass = sums / total.clamp_min(1)[:, None], total
-        model.embedding.weight[first:] = vectors
-        for block in model.blocks:  # a run this short would spend itself opening the gates of adaLN-zero
-            for gate in block.modulation.bias.chunk(6)[2::3]:
-                gate.fill_(0.3)
+    start_from_text(model, process.hierarchy, counts, vectors)
     return model
 
 

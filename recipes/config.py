@@ -59,6 +59,8 @@ class Model:
     mean_of_members: bool = False
     """A cluster's embedding adds the mean of its words'."""
     attention: Literal["sdpa", "varlen", "flex", "xformers"] = "sdpa"
+    start: Literal["random", "text"] = "random"
+    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
 
     __pydantic_config__ = STRICT
 

@@ -1,11 +1,10 @@
 """The clusters that a recipe's process needs: read from where they were saved, or made from the text."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
@@ -38,9 +37,8 @@ def clusters_for(wanted: int | tuple[int, ...] | Path, data: Prepared) -> Cluste
 
 
 def neighbourhoods(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
-    """Unit vectors of the words from the beginning of the training text; words it lacks are drawn at random."""
-    stream = torch.from_numpy(np.concatenate(list(leading(data, TEXT))).astype(np.int64))
-    vectors = word_embeddings(stream, data.vocab_size, min(dim, data.vocab_size - 1), reach=1)
+    """Unit vectors of the words by what stands next to them; words that do not occur are drawn at random."""
+    vectors = word_embeddings(stream(data), data.vocab_size, min(dim, data.vocab_size - 1), reach=1)
     absent = vectors.square().sum(1) == 0
     vectors[absent] = torch.nn.functional.normalize(
         torch.randn(int(absent.sum()), vectors.shape[1], generator=torch.Generator().manual_seed(0))
@@ -48,10 +46,8 @@ def neighbourhoods(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
     return vectors
 
 
-def leading(data: Prepared, tokens: int) -> Iterator[np.ndarray]:
-    """The first documents of the training text, until they hold so many tokens."""
-    for document in data.train:
-        yield document
-        tokens -= len(document)
-        if tokens <= 0:
-            return
+def stream(data: Prepared) -> Int[Tensor, " N"]:
+    """The training text, or every so many-th document of it: about ``TEXT`` tokens."""
+    step = -(-int(data.train.lengths.sum()) // TEXT)
+    chosen = [data.train[index] for index in range(0, len(data.train), step)]
+    return torch.from_numpy(np.concatenate(chosen).astype(np.int64))

@@ -18,7 +18,7 @@ from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
-from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch
+from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch, start
 from recipes.measure import Terms, measure
 
 
@@ -69,6 +69,7 @@ class Run:
         process, clusters = make_process(recipe, data, world)
         model = make_model(recipe, process)
         check_folder(recipe, model)
+        start(recipe, model, process, data)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None

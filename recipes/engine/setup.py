@@ -15,7 +15,8 @@ from recipes.cli import APART
 from recipes.config import Recipe
 from recipes.data import Prepared
 from recipes.engine.parallel import World
-from recipes.grouping import clusters_for
+from recipes.grouping import clusters_for, neighbourhoods, stream
+from recipes.starting import start_from_text
 
 
 def fingerprint(recipe: Recipe) -> str:
@@ -63,6 +64,16 @@ def make_model(recipe: Recipe, process: dd.processes.ForwardProcess) -> DiT:
         num_clusters=hierarchy.levels[1] if recipe.loss.auxiliary else 0,
         attention=config.attention,
     )
+
+
+def start(recipe: Recipe, model: DiT, process: dd.processes.ForwardProcess, data: Prepared) -> None:
+    """Gives an untrained network the start that the recipe asks for, on every process the same."""
+    if recipe.model.start == "random":
+        return
+    hierarchy = getattr(process, "hierarchy", None) or dd.hierarchies.Flat(process.vocab_size)
+    counts = stream(data).bincount(minlength=data.vocab_size)
+    start_from_text(model, hierarchy.cpu(), counts, neighbourhoods(data, recipe.model.dim))
+    hierarchy.to(process.device)
 
 
 def micro_batch(recipe: Recipe, world: World) -> int:

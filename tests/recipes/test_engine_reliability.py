@@ -16,7 +16,7 @@ from ddlib_models.manifest import check_manifest
 from recipes.config import Hardware, Loss, Output
 from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.saved import open_saved
-from recipes.variants import GIDD, MDLM
+from recipes.variants import GIDD, HDLM, MDLM
 
 
 @pytest.fixture(scope="module")
@@ -275,6 +275,16 @@ def test_muon_goes_on_from_a_checkpoint(folder):
     shutil.rmtree(folder / "muon-again" / "checkpoints" / "step_00000008")
     train(replace(run, output=replace(run.output, folder=folder / "muon-again")))
     assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
+
+
+@pytest.mark.parametrize("process", [MDLM(), GIDD(), HDLM(clusters=6)], ids=["mdlm", "gidd", "hdlm"])
+def test_a_start_from_the_text_is_lower(folder, process):
+    run = given(folder, f"start-{process.kind}", process=process, steps=1)
+    train(run)
+    informed = replace(run, model=replace(run.model, start="text"))
+    informed = replace(informed, output=replace(run.output, folder=folder / f"informed-{process.kind}"))
+    train(informed)
+    assert losses(informed.output.folder)[0] < 0.9 * losses(run.output.folder)[0]
 
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
