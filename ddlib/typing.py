@@ -4,6 +4,7 @@ States are integers: words ``0..V-1``, then each level's clusters in order, the 
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -61,3 +62,25 @@ Sharpen = Callable[[Tensor], Tensor]
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
 """The backbone: ``(z, t) -> logits`` with z (B, L) int64, t (B,) and logits (B, L, V)."""
+
+
+@runtime_checkable
+class SplitDenoiser(Protocol):
+    """A backbone that also offers its output layer by itself, so that samplers compute only the logits they need.
+
+    ``logits = features(z, t) @ weight.T + bias``. Such an object is asked for ``features``: whatever its call does
+    besides, forward hooks and ``torch.compile(model)`` for two, has no effect. Compile ``model.features`` instead, or
+    hide the halves behind a function.
+    """
+
+    def __call__(self, z: Tensor, t: Tensor) -> Tensor:
+        """The logits, (B, L, V)."""
+        ...
+
+    def features(self, z: Tensor, t: Tensor) -> Tensor:
+        """What the output layer reads, (B, L, D)."""
+        ...
+
+    def words(self) -> tuple[Tensor, Tensor | None]:
+        """The output layer's matrix (V, D) and bias (V,), words in the tokenizer's order."""
+        ...

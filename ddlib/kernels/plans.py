@@ -11,8 +11,10 @@ from torch import Tensor
 from ddlib.kernels import ranges
 from ddlib.kernels.block import Block, Rows
 from ddlib.kernels.dense import Dense
+from ddlib.kernels.evidence import Evidence
 from ddlib.kernels.statistics import Statistics
 from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes.mixing import Mixing
 from ddlib.training import changed_weight, training_loss
 
 
@@ -59,6 +61,17 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked) -> Plan:
             weight[index] = 1.0
             blocks.append(Block(index, None, Dense(partial(_loss, process, asked))))
     return Plan(blocks, weight)
+
+
+@plan.register
+def _mixing(process: Mixing, rows: Rows, asked: Asked) -> Plan:
+    own = type(process).weighted_divergence is Mixing.weighted_divergence
+    if not own or not process.uniform or asked.parameterization != "cavity" or asked.level_weights is not None:
+        return plan.dispatch(ForwardProcess)(process, rows, asked)
+    z = rows.z[:, None]
+    weight = changed_weight(process, process.loss_weight(rows.x[:, None], z, rows.t), z, asked.weight_clip, None)
+    everyone = torch.arange(len(rows.x), device=rows.x.device)
+    return Plan([Block(everyone, None, Evidence(process))], weight[:, 0])
 
 
 def _loss(process: ForwardProcess, asked: Asked, logits: Tensor, x: Tensor, z: Tensor, t: Tensor) -> Tensor:

@@ -178,6 +178,13 @@ class ForwardProcess(ExactModule, ABC):
         law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
+    def needed_words(self, z: int, target: int, force: bool = False) -> Tensor | None:
+        """The words (n,) whose logits decide where state ``z`` lands in level ``target``; None for all.
+
+        A common constant may not matter either. In place of the other logits ``land`` may be given -inf.
+        """
+        return None
+
     def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
         """Times (B, L, n) at which each position enters levels 1..n, above 1 for never, and the states (B, L) at t = 1.
 

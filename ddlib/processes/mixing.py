@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -124,22 +125,36 @@ class Mixing(ForwardProcess):
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
         weight = self.loss_weight(x, z, t)
-        keep, word, _ = (v[:, None] for v in self.mixture(interior(t)))
         log_p = logits.log_softmax(-1)
-        log_px = log_p.gather(-1, x[..., None]).squeeze(-1)
         if not self.uniform:
-            return weight.to(log_p.dtype), -keep.to(log_p.dtype) * log_px
-        log_ratio = (keep.log() - word.log()).to(log_p.dtype)  # of keeping the word to drawing it afresh
-        gain = _log1p_exp(log_ratio)
-        evidence = _log1p_exp(log_ratio[..., None] + log_p)
-        keep, word = keep.to(log_p.dtype), word.to(log_p.dtype)
-        kl = (keep + word) * gain - keep * _log1p_exp(log_ratio + log_px) - word * evidence.sum(-1)
-        state = z.clamp_max(self.vocab_size - 1)
-        log_odds = torch.where(z == x, gain, 0.0) - evidence.gather(-1, state[..., None]).squeeze(-1)
+            keep = self.mixture(interior(t)).keep[:, None].to(log_p.dtype)
+            return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
+        evidence = log1p_exp(self.log_ratio(t).to(log_p.dtype)[:, None, None] + log_p)
+        at_x, at_z = (evidence.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
+        return weight.to(log_p.dtype), self.divergence(at_x, at_z, evidence.sum(-1), x, z, t)
+
+    def log_ratio(self, t: Times) -> Float64[Tensor, "B"]:
+        """Log of the probability of having kept a word over that of having drawn it afresh."""
+        keep, word, _ = self.mixture(interior(t))
+        return (keep.log() - word.log()).clamp_min(-1e4)  # -inf would turn to NaN where it meets itself
+
+    def divergence(self, at_x: PerToken, at_z: PerToken, total: PerToken, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) by all that it needs of the network (theory section 5).
+
+        These are the values of log(1 + ratio p(.)) at x, at z (at any word, of masks), and their sum over the words.
+        """
+        keep, word, _ = (v.to(total.dtype)[:, None] for v in self.mixture(interior(t)))
+        gain = log1p_exp(self.log_ratio(t).to(total.dtype))[:, None]
+        kl = (keep + word) * gain - keep * at_x - word * total
+        log_odds = torch.where(z == x, gain, 0.0) - at_z
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
         odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
         itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
-        return weight.to(log_p.dtype), kl.clamp_min(0) + itakura_saito.clamp_min(0)
+        return kl.clamp_min(0) + itakura_saito.clamp_min(0)
+
+    def word_at(self, z: Tokens) -> Tokens:
+        """The states, with some word in place of the mask."""
+        return z.clamp_max(self.vocab_size - 1)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         time = interior(t)
@@ -155,7 +170,7 @@ class Mixing(ForwardProcess):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
         keep, *redrawn = (v[:, None] for v in self.mixture_between(s.double(), t.double()))
-        state = z.clamp_max(self.vocab_size - 1)[..., None]
+        state = self.word_at(z)[..., None]
         p_z = (logits.gather(-1, state).squeeze(-1) - logits.logsumexp(-1)).to(torch.float64).exp()
         here = before.keep[:, None] * torch.where(z < self.vocab_size, p_z, 0.0)
         stay = keep * (here + self._into(z, before.word[:, None], before.mask[:, None]))
@@ -180,5 +195,6 @@ class Mixing(ForwardProcess):
         return torch.where(masks, self.vocab_size, words)
 
 
-def _log1p_exp(x: Tensor) -> Tensor:
-    return torch.logaddexp(x, torch.zeros_like(x))
+def log1p_exp(x: Tensor) -> Tensor:
+    """log(1 + e^x); beyond the threshold x itself is nearer than the next number."""
+    return torch.nn.functional.softplus(x, threshold=50.0)

@@ -2,14 +2,15 @@
 
 import torch
 
-from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.landing import move
 
 
 class Ancestral(Sampler):
     """Draws z_s from q(z_s | z_t, p) on a grid of times, exactly: no Euler step, no float32 Gumbel.
 
-    For processes with levels the jumps are drawn before the network runs. On a step without a jump it does not run.
+    For processes with levels the jumps are drawn before the network runs, which they do not depend on (theory section
+    3). It then runs on sequences in which a position jumps, and on a step without a jump not at all.
 
     Args:
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
@@ -20,16 +21,12 @@ class Ancestral(Sampler):
 
     def step(self, run: Run, state: State, k: int) -> State:
         t, s = at(run, k), at(run, k + 1)
-        level = run.process.level_of(state.z)
         target = run.process.jump(state.z, t, s, run.generator)
         if target is not None:
-            target = torch.where(run.free, target, level)
-            if torch.equal(target, level):
-                # as many draws as a step with jumps, so that keyed noise does not depend on who shares the batch
-                rand(state.z.shape, run.generator, state.z.device)
-                return State(state.z, s)
+            target = torch.where(run.free, target, run.process.level_of(state.z))
+            return State(move(run, state.z, t, s, target, self.force_transition), s)
         logits = run.predict(state.z, t)
         z = run.process.land(
-            logits, state.z, t, s, target, run.generator, force=self.force_transition, sharpen=run.sharpen
+            logits, state.z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
         )
         return State(z, s)

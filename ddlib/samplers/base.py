@@ -13,6 +13,7 @@ from ddlib.checks import require
 from ddlib.denoiser import posterior_logits
 from ddlib.noise import Generator, rand
 from ddlib.processes import ForwardProcess
+from ddlib.samplers.network import Network
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 
 
@@ -33,7 +34,7 @@ class Run:
 
     process: ForwardProcess
     predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked."""
+    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked; at every position."""
     sharpen: Sharpen
     """Temperature and top-p, to be handed to ``process.land``."""
     times: Tensor
@@ -41,6 +42,11 @@ class Run:
     free: Tensor
     """(B, L) bool, True where a word is to be drawn; elsewhere the prompt stands."""
     generator: Generator
+
+    @property
+    def network(self) -> Network:
+        """``predict``, to be asked about some positions only."""
+        return self.predict if isinstance(self.predict, Network) else Network(self.process, self.predict)
 
     @property
     def steps(self) -> int:
@@ -70,17 +76,21 @@ class Sampler(ABC):
         """Words only. Where the clean end is not exact, a last network call draws them from p(x | z)."""
         process, (z, t, _) = run.process, state
         words = z.clamp_max(process.vocab_size - 1)
-        if bool(((z < process.vocab_size) & (process.likelihood(words, words, t) == 1)).all()):
+        unsure = run.free & ~((z < process.vocab_size) & (process.likelihood(words, words, t) == 1))
+        if not bool(unsure.any()):
             return z
-        possible = (process.word_likelihood(z, t) > 0).any(-1)
-        require(
-            bool(possible.all()),
-            f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
-            "its steps must take every position along as time runs to 0",
-        )
-        scores = run.sharpen(posterior_logits(process, run.predict(z, t), z, t))
-        u = rand(z.shape, run.generator, z.device)
-        return draw_logits(scores.flatten(0, 1), u.flatten()).view_as(z)
+        u, result = rand(z.shape, run.generator, z.device), z.clone()
+        for b, i, logits in run.network.at(z, t, unsure, torch.zeros_like(z)):
+            here, now = z[b, i, None], t[b]
+            possible = (process.word_likelihood(here, now) > 0).any(-1)
+            require(
+                bool(possible.all()),
+                f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
+                "its steps must take every position along as time runs to 0",
+            )
+            scores = run.sharpen(posterior_logits(process, logits, here, now))
+            result[b, i] = draw_logits(scores[:, 0], u[b, i])
+        return result
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

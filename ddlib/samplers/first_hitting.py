@@ -2,8 +2,8 @@
 
 import torch
 
-from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.landing import move
 
 
 class FirstHitting(Sampler):
@@ -33,18 +33,11 @@ class FirstHitting(Sampler):
         # each sequence splits its own jumps evenly over the steps, whatever shares its batch
         first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
         idle = first == last
-        if bool(idle.all()):
-            rand(state.z.shape, run.generator, state.z.device)  # keyed noise must not depend on the batch
-            return state
         # the network sees the text just before the group's first jump
         t = torch.where(idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0])
         end = torch.where(idle, state.t, events.gather(1, (last - 1).clamp_min(0)[:, None])[:, 0])
         target = torch.where(idle[:, None], run.process.level_of(state.z), (entries < end[:, None, None]).sum(-1))
-        logits = run.predict(state.z, t)
-        z = run.process.land(
-            logits, state.z, t, end, target, run.generator, force=self.force_transition, sharpen=run.sharpen
-        )
-        return State(z, end, state.memo)
+        return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
 
     def finalize(self, run: Run, state: State) -> torch.Tensor:
         """As for every sampler, at t = 0."""

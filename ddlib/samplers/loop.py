@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import check_count, check_number, check_shape, check_tokens, require
-from ddlib.denoiser import cavity_logits
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
-from ddlib.typing import Denoiser, Logits, Times, Tokens
+from ddlib.samplers.network import Network
+from ddlib.typing import Denoiser, Tokens
 
 
 @torch.no_grad()
@@ -28,6 +28,7 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     parameterization: str = "cavity",
+    compact: bool = True,
     generator: Generator = None,
     device: torch.device | str | None = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
@@ -36,7 +37,8 @@ def sample(
 
     Args:
         process: the forward process to run backwards.
-        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first.
+        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. Of a ``ddlib.typing.SplitDenoiser``, such
+            as a DiT, samplers whose jumps come first compute the logits of jumping positions only.
         shape: (B, L).
         sampler: default ``Ancestral()``.
         steps: number of steps, at least 1; no more network calls than that, plus one where t = 0 is not exact.
@@ -47,6 +49,8 @@ def sample(
         temperature: of every law of words or clusters that is drawn from; 0 is greedy.
         top_p: keep the fewest of its members that hold this much probability.
         parameterization: what the logits mean, "cavity" or "posterior".
+        compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
+            goes by the number of the row, or that is compiled for one batch size.
         generator: source of randomness.
         device: where to sample; default the prompt's, else the process's.
         on_step: called as ``on_step(k, t, z)`` after each step, with t (B,) and z (B, L), and with k = -1 at the start.
@@ -69,14 +73,12 @@ def sample(
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
 
-    def predict(z: Tokens, t: Times) -> Logits:
-        logits = denoiser(z, t.to(torch.get_default_dtype()))
-        return cavity_logits(process, logits, z, t, parameterization)
+    network = Network(process, denoiser, parameterization, compact)
 
     def sharpen(log_law: Tensor) -> Tensor:
         return _sharpen(log_law, temperature, top_p)
 
-    run = Run(process, predict, sharpen, _grid(steps, times).to(place), free, generator)
+    run = Run(process, network, sharpen, _grid(steps, times).to(place), free, generator)
     state = sampler.init(run)
     for k in range(-1, run.steps):
         state = state if k < 0 else sampler.step(run, state, k)
