@@ -131,8 +131,10 @@ class SummedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
-        scaled = (None if saved is None else saved * slope.to(saved.dtype) for saved in ctx.saved_tensors)
-        return None, None, None, None, *scaled
+        saved = ctx.saved_tensors
+        if slope.device.type != "cpu" or slope != 1:  # on an accelerator a look would wait; on a CPU a copy costs more
+            saved = tuple(None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved)
+        return None, None, None, None, *saved
 
 
 def _like(gradients: Gradients, layer: Layer) -> tuple[Tensor | None, ...]:

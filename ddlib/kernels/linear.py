@@ -93,14 +93,16 @@ def linear_training_loss(
     level_weights: Sequence[float] | None = None,
     parameterization: str = "cavity",
     reduction: str = "mean",
+    scale: float | Tensor = 1.0,
     chunk: int | None = None,
     per_token: bool = False,
 ) -> Tensor | tuple[Tensor, PerToken]:
     """``training_loss`` of ``hidden @ weight.T + bias``, computing only the logits it depends on.
 
     Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
-    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". With ``per_token`` the loss of every
-    token, to be looked at and not differentiated, is returned beside the number.
+    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The number is multiplied by ``scale``:
+    here it costs nothing, afterwards a copy of the matrix's gradient. With ``per_token`` the loss of every token, to be
+    looked at and not differentiated, is returned beside the number; ``scale`` does not touch it.
 
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.
@@ -116,11 +118,11 @@ def linear_training_loss(
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     if reduction == "none":
         losses = torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
-        return (losses, losses.detach()) if per_token else losses
+        return (losses * scale, losses.detach()) if per_token else losses * scale
     blocks, weight = plan(process, rows, asked)
     weight = torch.where(kept.flatten(), weight, 0.0)
-    scale = weight / kept.sum() if reduction == "mean" else weight
-    result, values = SummedLoss.apply(blocks, rows, chunk, scale, *layer)
+    factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
+    result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 

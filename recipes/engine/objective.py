@@ -61,8 +61,8 @@ class Objective(nn.Module):
         self.model, self.loss, self.half = model, loss, half
         self._process = [process]
 
-    def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"]) -> tuple[Tensor, Float[Tensor, "B L"]]:
-        """The sum of the training loss over the tokens that are ``kept``, and the loss of each, not differentiated.
+    def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
+        """``scale`` times the sum of the training loss over the tokens that are ``kept``, and the loss of each.
 
         NaN, with NaN gradients, where the network's activations are not finite.
         """
@@ -89,11 +89,12 @@ class Objective(nn.Module):
                 count_padding=False,
                 parameterization=loss.parameterization,
                 reduction="sum",
+                scale=scale,
                 per_token=True,
             )
         if clusters is not None:
             own = torch.where(kept, cluster_loss(process, clusters.float(), noisy), 0.0)
-            total, losses = total + loss.auxiliary * own.sum(), losses + loss.auxiliary * own.detach()
+            total, losses = total + scale * loss.auxiliary * own.sum(), losses + loss.auxiliary * own.detach()
         return total, losses
 
     def predict(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:

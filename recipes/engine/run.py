@@ -111,10 +111,10 @@ class Run:
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
             with accumulating(self.called, self.objective, index + 1 == len(noisy)):
-                part_loss, losses = self.called(part, keep)
                 # gradients are averaged over the processes
-                (part_loss * world.size / total).backward()
-            loss += part_loss.detach().double()
+                part_loss, losses = self.called(part, keep, world.size / total)
+                part_loss.backward()
+            loss += losses.sum(dtype=torch.float64)
             sums = sums + level_sums(self.process, losses, part, keep)
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))

@@ -109,6 +109,20 @@ def test_float32(process):
     close(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs, layer), 1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_a_scale_and_the_loss_of_every_token(reduction):
+    process = MANY["levels"]
+    layer, noisy = batch(process)
+    given = dict(weight_clip=(0.0, 3.0), reduction=reduction, scale=torch.tensor(0.25), per_token=True)
+    ours, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
+    theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 3.0), reduction="none")
+    close([each], [theirs])
+    assert not each.requires_grad
+    wanted = dict(sum=theirs.sum(), mean=theirs.mean(), none=theirs)[reduction] * 0.25
+    close([ours], [wanted])
+    close(torch.autograd.grad(ours.sum(), layer), torch.autograd.grad(wanted.sum(), layer))
+
+
 def test_without_a_bias_and_without_gradients():
     process = MANY["levels"]
     (hidden, weight, _), noisy = batch(process)
