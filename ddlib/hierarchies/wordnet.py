@@ -33,7 +33,8 @@ def wordnet_table(
     sense. WordNet has no pronouns, articles and conjunctions, and takes some for rare nouns of the same spelling.
 
     Args:
-        folder: with index.*, data.* and *.exc of noun, verb, adj and adv, and cntlist.rev: WordNet 3.0 or 3.1.
+        folder: with ``index.noun``, ``data.noun``, ``noun.exc`` and those of verb, adj and adv, and ``cntlist.rev``, of
+            WordNet 3.0 or 3.1.
         texts: token, as in the vocabulary -> its text. Blanks around it do not count.
         depths: one per level of clusters, the finest first, so decreasing.
         min_words: fewest tokens at or below a sense; those of one with fewer join the sense above it.

@@ -200,7 +200,7 @@ def test_another_number_of_processes_is_refused(folder, whole):
     assert "there are 2 processes, were 1" in said(run)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, whole, monkeypatch):
     run = given(folder, "infinite")
     from recipes.engine import run as engine
 
@@ -224,7 +224,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, mon
 
     kept = load_file(run.output.folder / "non_finite_step5_rank0.safetensors")
     assert kept["x"].shape == kept["z"].shape == kept["mask"].shape == (8, 16) and kept["t"].shape == (8,)
-    assert losses(run.output.folder) == losses(folder / "whole")[:5]
+    assert losses(run.output.folder) == losses(whole)[:5]
 
 
 def test_a_folder_that_cannot_be_written_to(folder):
