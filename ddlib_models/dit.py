@@ -143,6 +143,10 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
         return self._final(self._trunk(z, t, cu_seqlens))
 
+    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+        """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
+        return self.head.words()
+
     def with_clusters(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:

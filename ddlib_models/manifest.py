@@ -114,7 +114,7 @@ def writing(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[s
             _merge(temporary, folder, unlisted)
         else:
             os.replace(temporary, folder)
-        _sync_entries(folder.parent)
+        flush(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -127,7 +127,7 @@ def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
             raise ManifestError(f"{folder}: {name} is there and no save wrote it; save to another folder")
     # names both, so that a save after an interruption knows whose files these are
     _write(folder, {}, dict(older) | newer, complete=False)
-    _sync_entries(folder)
+    flush(folder)
     for name in older.keys() - newer.keys():
         (folder / name).unlink(missing_ok=True)
     moved = [*newer, *(name for name in unlisted if (temporary / name).exists() and not (folder / name).exists())]
@@ -135,9 +135,9 @@ def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary / name, folder / name)
     for inside in {folder, *((folder / name).parent for name in moved)}:
-        _sync_entries(inside)
+        flush(inside)
     os.replace(temporary / MANIFEST, folder / MANIFEST)
-    _sync_entries(folder)
+    flush(folder)
 
 
 def _older(folder: Path) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _write(folder: Path, facts: dict[str, Any], files: dict[str, Any], complete:
     content = json.loads(json.dumps(content))  # as it will be read, or the seal is another one
     new = folder / f".{MANIFEST}"
     new.write_text(json.dumps(content | {"seal": _seal(content)}, indent=1) + "\n", encoding="utf-8")
-    _sync_entries(new)
+    flush(new)
     os.replace(new, folder / MANIFEST)
 
 
@@ -214,11 +214,11 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _sync(folder: Path) -> None:
     for path in folder.rglob("*"):
-        _sync_entries(path)
-    _sync_entries(folder)
+        flush(path)
+    flush(folder)
 
 
-def _sync_entries(path: Path) -> None:
+def flush(path: Path) -> None:
     """Waits until the file, or the folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

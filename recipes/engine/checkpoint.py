@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from ddlib_models.manifest import ManifestError, check_manifest, read_facts, write_manifest
+from ddlib_models.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 
@@ -93,7 +93,7 @@ def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> P
         write_manifest(temporary, vars(facts))
         shutil.rmtree(final, ignore_errors=True)  # one of this step that was damaged
         os.replace(temporary, final)
-        _flush(folder)
+        flush(folder)
         _prune(folder, keep)
     world.barrier()
     return final
@@ -131,12 +131,3 @@ def _prune(folder: Path, keep: int) -> None:
     for path in list(facts)[keep:]:
         if path != best:
             shutil.rmtree(path)
-
-
-def _flush(folder: Path) -> None:
-    """Makes a rename last through a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
