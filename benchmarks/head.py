@@ -72,18 +72,22 @@ def masked(batch: Batch) -> Tensor:
 
 
 def clustered(batch: Batch) -> Tensor:
-    """HDLM: log-softmax, clusters by a product with the map as a dense matrix, words within their cluster by a mask."""
-    parents = batch.process.hierarchy.maps[0].parents
+    """HDLM, see ``papers_hdlm``."""
+    return papers_hdlm(batch.process, batch.logits(), batch.x, batch.z, batch.weight)
+
+
+def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
+    """Log-softmax, clusters by a product with the map as a dense matrix, words within their cluster by a mask."""
+    parents = process.hierarchy.maps[0].parents
     map_ = F.one_hot(parents, CLUSTERS).float()
-    p = batch.logits().log_softmax(-1).exp()
-    cluster = parents[batch.x]
+    p = logits.log_softmax(-1).exp()
+    cluster = parents[x]
     log_cluster = (p @ map_).clamp_min(1e-30).gather(-1, cluster[..., None]).squeeze(-1).log()
     within = p * map_.T[cluster]
     within = within / within.sum(-1, keepdim=True).clamp_min(1e-30)
-    log_word = within.gather(-1, batch.x[..., None]).squeeze(-1).clamp_min(1e-30).log()
-    level = batch.process.level_of(batch.z)
-    nats = torch.where(level == 1, -log_word, -log_cluster)
-    return (nats * batch.weight).mean()
+    log_word = within.gather(-1, x[..., None]).squeeze(-1).clamp_min(1e-30).log()
+    nats = torch.where(process.level_of(z) == 1, -log_word, -log_cluster)
+    return (nats * weight).mean()
 
 
 def perturbed(batch: Batch) -> Tensor:
