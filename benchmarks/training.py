@@ -3,8 +3,8 @@
     python benchmarks/training.py                                     # 12 x 768, 8 x 512 tokens: half an hour
     python benchmarks/training.py --sequences 8 --length 64           # minutes
 
-Noising, network, loss, gradients, clipping and AdamW; 50,257 words, 64 clusters, float32, one thread. Each method trains
-a network of its own from the same start; the losses of the first step are asserted equal.
+Noising, network, loss, gradients, clipping and AdamW; 50,257 words, 64 clusters, float32, one thread. Each method
+trains a network of its own from the same start; the losses of the first step are asserted equal.
 """
 
 import argparse

@@ -57,7 +57,10 @@ def smoke(recipe: Recipe) -> Recipe:
 
 def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None) -> None:
     """Trains the recipe that a command line asks for."""
-    recipe, switches = choose(recipes, smoke, prog, arguments)
+    try:
+        recipe, switches = choose(recipes, smoke, prog, arguments)
+    except (ValueError, OSError) as error:  # of a recipe in a file
+        raise SystemExit(f"error: {error}") from error
     if switches.smoke:
         prepare(recipe.data.corpus, recipe.data.folder)
     train(recipe, switches.accept_changes)

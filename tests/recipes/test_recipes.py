@@ -133,6 +133,11 @@ def test_a_file_is_refused_by_name(tmp_path, change, said):
         read_recipe(path)
 
 
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path):
+    with pytest.raises(SystemExit, match=r"error: .*none.yaml"):
+        owt.main(["--recipe", str(tmp_path / "none.yaml")])
+
+
 def test_a_file_that_is_not_yaml(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("a: [")
