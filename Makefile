@@ -43,8 +43,8 @@ $(VENV)/.stamp-dev: $(DEPS) tests/plugin_example/pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.stamp-docs: $(DEPS) | $(BIN)/python
-	@echo "installing ddlib[docs] into $(VENV)"
-	@$(PIP) -e '.[docs]'
+	@echo "installing ddlib[recipes,eval,docs] into $(VENV)"
+	@$(PIP) -e '.[recipes,eval,docs]' # the reference is read off the code
 	@touch $@
 
 # Threads that spin while they wait cost half the speed on a machine that does something else besides.

@@ -13,7 +13,7 @@ author = "The ddlib authors"
 copyright = author
 release = ddlib.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "offline_math"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "fields", "offline_math"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
 myst_heading_anchors = 3

@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from recipes.config import Recipe
 
-APART = ("output", "hardware")
-"""Parts of a recipe that decide no number: where it goes, and on what machine."""
+APART = ("output.", "hardware.", "data.folder")
+"""Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
 
 Shrink = Callable[[Recipe], Recipe]
 
@@ -75,13 +75,19 @@ def read_recipe(path: Path) -> Recipe:
         raise ValueError(f"{path}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
 
 
+def numbers(recipe: Recipe) -> dict[str, Any]:
+    """All values that decide what a run computes, by name."""
+    values = _leaves(TypeAdapter(Recipe).dump_python(recipe, mode="json"))
+    return {name: value for name, value in values if not name.startswith(APART)}
+
+
 def differences(before: Recipe, now: Recipe) -> list[str]:
     """The values that differ, each by name."""
-    old, new = (dict(_leaves(TypeAdapter(Recipe).dump_python(recipe, mode="json"))) for recipe in (before, now))
+    old, new = numbers(before), numbers(now)
     return [
         f"{name} is {new.get(name)!r}, was {old.get(name)!r}"
         for name in dict.fromkeys((*new, *old))
-        if new.get(name) != old.get(name) and name.split(".")[0] not in APART
+        if new.get(name) != old.get(name)
     ]
 
 
@@ -96,6 +102,8 @@ def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, A
 def _explain(error: Mapping[str, Any]) -> str:
     """What is wrong, where, and the nearest name if it is the name."""
     place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{place}: is missing"
     if error["type"] != "unexpected_keyword_argument":
         return f"{place}: {error['msg']}, got {error.get('input')!r}"
     near = difflib.get_close_matches(str(error["loc"][-1]), sorted(_names(Recipe)), n=1)

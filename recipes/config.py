@@ -49,16 +49,25 @@ class Model:
     """The DiT; arguments as ``ddlib_models.DiT``."""
 
     dim: int
+    """Width."""
     depth: int
+    """Blocks."""
     heads: int
+    """Of attention; the width of each is even."""
     cond_dim: int = 128
+    """Width of the embedding of time."""
     pad_to: int = 128
+    """Rows of the embedding and of the output layer are rounded up to a multiple of this."""
     dropout: float = 0.0
+    """Share of units that the branches of a block drop."""
     time_conditioned: bool = True
+    """Whether the network is told the time."""
     tied: bool = False
+    """Whether the output layer is the embedding."""
     mean_of_members: bool = False
     """A cluster's embedding adds the mean of its words'."""
     attention: Literal["sdpa", "varlen", "flex", "xformers"] = "sdpa"
+    """Back end; varlen and xformers need a GPU."""
     start: Literal["random", "text"] = "random"
     """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
 
@@ -78,11 +87,13 @@ class Loss:
     weight_clip: tuple[float, float] = (0.0, 2.0)
     """Lowest and highest weight of a token's loss; evaluation never clips."""
     mode: Literal["standard", "hard"] = "standard"
+    """"hard": the paper's ablation, in which masks predict words instead of clusters."""
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
     count_padding: bool = True
     """Whether padding counts in the training loss (the paper's choice); in the bound it never does."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
+    """What the network's output means: without the evidence of the token itself, or with it."""
 
     __pydantic_config__ = STRICT
 
@@ -98,10 +109,15 @@ class Optimizer:
     """AdamW, with Muon beside it if asked for, the learning rate over the steps, and the average of the weights."""
 
     lr: float
+    """Peak of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
+    """Of Adam's averages of the gradient and of its square."""
     eps: float = 1e-9
+    """Added to Adam's denominator."""
     weight_decay: float = 0.02
+    """Of all weights."""
     max_grad_norm: float = 1.0
+    """Longer gradients are shortened to it."""
     warmup: int = 10_000
     """Steps over which the rate rises linearly."""
     final: float = 0.1
@@ -124,7 +140,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """How the work is laid out; it changes no number but by rounding."""
+    """How the work is laid out; it changes no number but by rounding, and which units dropout drops."""
 
     micro_batch: int | None = None
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
@@ -133,6 +149,7 @@ class Hardware:
     bf16: bool = False
     """Products in bfloat16; weights, optimizer and loss stay float32."""
     compile: bool = False
+    """Compile the blocks."""
     recompute: bool = False
     """Keep no activations inside blocks: less memory, a third more work."""
     threads: int = 4
@@ -149,16 +166,25 @@ class Output:
     """What a run leaves behind, and how often."""
 
     folder: Path
+    """Of the run."""
     log_every: int = 10
+    """Steps between records of the loss."""
     validate_every: int = 2000
+    """Steps between validation bounds."""
     validate_sequences: int = 1024
+    """Sequences of a validation bound."""
     sample_every: int = 10_000
+    """Steps between samples."""
     sample_steps: int = 128
+    """Steps of the sampler."""
     samples: int = 4
+    """Texts that are drawn."""
     save_every: int = 2000
+    """Steps between checkpoints."""
     keep: int = 2
     """Newest checkpoints that are kept, besides the one of the best validation bound."""
     tensorboard: bool = True
+    """Whether TensorBoard's files are written."""
     wandb: str | None = None
     """Project to which Weights & Biases logs."""
 
@@ -183,7 +209,9 @@ class Recipe:
     batch: int
     """Sequences of a step, over all devices."""
     steps: int
+    """Of the optimizer."""
     seed: int = 0
+    """Of the weights, the order of the text, times, noise and dropout."""
 
     __pydantic_config__ = STRICT
 

@@ -1,5 +1,6 @@
 """What training shows: noisy text in colour, and one progress bar or plain lines."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,17 @@ from torch import Tensor
 MASK = "_"
 SECONDS_PER_LINE = 30.0
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What a user can mend ends a command in one line; with the traceback where DDLIB_DEBUG is set."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        if os.environ.get("DDLIB_DEBUG", "0") not in ("", "0"):
+            raise
+        raise SystemExit(f"error: {error}") from error
 
 
 def make_console(file: TextIO | None = None) -> Console:

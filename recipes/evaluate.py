@@ -28,7 +28,7 @@ from rich.table import Table
 import ddlib as dd
 from ddlib.vocabulary import fingerprint
 from recipes.config import at_least
-from recipes.console import make_console
+from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, examples, open_prepared
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
@@ -270,7 +270,7 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
-    with joined() as world:
+    with plain_errors(), joined() as world:
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)

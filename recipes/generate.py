@@ -24,7 +24,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least
-from recipes.console import make_console, render
+from recipes.console import make_console, plain_errors, render
 from recipes.embeddings import typical_words
 from recipes.engine.provenance import provenance
 from recipes.saved import Precision, Saved, open_saved
@@ -240,7 +240,8 @@ def generate(options: Options, console: Console) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, args=arguments, prog="python -m recipes.generate", description=__doc__)
-    generate(options, make_console())
+    with plain_errors():
+        generate(options, make_console())
 
 
 if __name__ == "__main__":

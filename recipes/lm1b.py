@@ -1,10 +1,12 @@
-"""LM1B as the HDLM paper trains on it: sequences of 128 tokens without packing, a million steps, 33 billion tokens.
+"""LM1B as the HDLM paper trains on it: sequences of 128 tokens without packing, a million steps.
 
     python -m recipes.prepare lm1b --out data/lm1b                        # once
     python -m recipes.lm1b hdlm                                           # one device
     torchrun --nproc-per-node 8 -m recipes.lm1b hdlm
     python -m recipes.lm1b hdlm --data.packed                             # no padding: several sentences in a row
     python -m recipes.lm1b hdlm --smoke                                   # seconds, on text that is here
+
+A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper says 33 billion: ``--batch 256``.
 
 Tokens are those of bert-base-uncased, and the text is first joined to what it was before LM1B cut it apart, as in the
 protocol of MDLM (Sahoo et al. 2024).

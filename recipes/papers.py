@@ -6,6 +6,7 @@ from pathlib import Path
 
 from recipes.cli import choose
 from recipes.config import Recipe
+from recipes.console import plain_errors
 from recipes.data import prepare, speeches
 from recipes.engine import train
 from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
@@ -38,7 +39,7 @@ def smoke(recipe: Recipe) -> Recipe:
         process = replace(process, clusters=8)
     if isinstance(process, HDLMLevels):
         process = replace(process, clusters=(16, 4))
-    folder = Path("runs/smoke")
+    folder, run = Path("runs/smoke"), recipe.output.folder
     return replace(
         recipe,
         data=replace(recipe.data, corpus=speeches(), folder=folder / "data", length=64),
@@ -46,8 +47,9 @@ def smoke(recipe: Recipe) -> Recipe:
         model=replace(recipe.model, dim=32, depth=2, heads=2, cond_dim=16, pad_to=1),
         optimizer=replace(recipe.optimizer, warmup=5),
         output=replace(
-            recipe.output, folder=folder / recipe.output.folder.name, log_every=1, validate_every=20,
-            validate_sequences=32, sample_every=20, sample_steps=16, samples=1, save_every=10,
+            recipe.output, folder=folder / run.parent.name / run.name,
+            log_every=1, validate_every=20, validate_sequences=32, sample_every=20, sample_steps=16, samples=1,
+            save_every=10,
         ),
         hardware=replace(recipe.hardware, micro_batch=None, bf16=False, compile=False, shard=False, threads=1),
         batch=16,
@@ -57,10 +59,8 @@ def smoke(recipe: Recipe) -> Recipe:
 
 def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None) -> None:
     """Trains the recipe that a command line asks for."""
-    try:
+    with plain_errors():
         recipe, switches = choose(recipes, smoke, prog, arguments)
-    except (ValueError, OSError) as error:  # of a recipe in a file
-        raise SystemExit(f"error: {error}") from error
-    if switches.smoke:
-        prepare(recipe.data.corpus, recipe.data.folder)
-    train(recipe, switches.accept_changes)
+        if switches.smoke:
+            prepare(recipe.data.corpus, recipe.data.folder)
+        train(recipe, switches.accept_changes)

@@ -101,7 +101,7 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
     if facts.vocabulary != run.facts.vocabulary:
         changes.append(f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}")
     if facts.world != run.facts.world:
-        changes.append(f"there are {run.facts.world} processes, were {facts.world}")
+        changes.append(f"processes are {run.facts.world}, were {facts.world}")
     if facts.recipe != run.facts.recipe:
         before = run.recipe.output.folder / RECIPE
         changes += differences(read_recipe(before), run.recipe) if before.exists() else ["the recipe differs"]

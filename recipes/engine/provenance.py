@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
         "changes": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
         "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": ["python", *sys.orig_argv[1:]],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

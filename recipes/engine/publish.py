@@ -21,8 +21,17 @@ def publish(run: Run, folder: Path) -> None:
             model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     if run.world.first:
         files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | _clusters(run)
-        model.save_pretrained(folder, extra=files)
+        model.save_pretrained(folder, extra=files, model_card_kwargs=_card(run))
     run.world.barrier()
+
+
+def _card(run: Run) -> dict[str, str]:
+    """What the model card says besides how to load the network."""
+    return {
+        "title": run.recipe.output.folder.name,
+        "about": f"A discrete diffusion language model, {run.process!r}, after {run.facts.step} steps of `{RECIPE}`. "
+        "With ddlib's recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` measures it.",
+    }
 
 
 def _clusters(run: Run) -> dict[str, bytes]:

@@ -6,12 +6,11 @@ import os
 import shutil
 
 import torch
-from pydantic import TypeAdapter
 
 import ddlib as dd
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import DiT
-from recipes.cli import APART
+from recipes.cli import numbers
 from recipes.config import Recipe
 from recipes.data import Prepared
 from recipes.engine.parallel import World
@@ -21,10 +20,7 @@ from recipes.starting import start_from_text
 
 def fingerprint(recipe: Recipe) -> str:
     """Hash of everything in a recipe that decides the numbers: not where they go, nor on what machine."""
-    values = TypeAdapter(Recipe).dump_python(recipe, mode="json")
-    for apart in APART:
-        del values[apart]
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
 
 
 def make_process(recipe: Recipe, data: Prepared, world: World) -> tuple[dd.processes.ForwardProcess, Clusters | None]:

@@ -197,7 +197,7 @@ def test_another_number_of_processes_is_refused(folder, whole):
     copied(whole, folder, "two")
     run = given(folder, "two", steps=20)
     assert finish(start(run, 2)) != [0, 0]
-    assert "there are 2 processes, were 1" in said(run)
+    assert "processes are 2, were 1" in said(run)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(folder, whole, monkeypatch):

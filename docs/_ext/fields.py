@@ -1,0 +1,63 @@
+"""The fields of a dataclass with the docstrings below them, as they are called on the command line.
+
+    ```{fields} recipes.config.Optimizer
+    :prefix: optimizer
+    ```
+
+autodoc cannot: napoleon takes what stands before a colon in such a docstring for a type.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from importlib import import_module
+from typing import ClassVar, get_args
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import stringify_annotation
+
+
+class Fields(SphinxDirective):
+    """A list of names, types, defaults and docstrings; a field that is a dataclass itself is left out."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {"prefix": str, "leave-out": str.split}
+
+    def run(self) -> list[nodes.Node]:
+        module, _, name = self.arguments[0].rpartition(".")
+        kind = getattr(import_module(module), name)
+        told = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
+        prefix = f"{self.options['prefix']}." if "prefix" in self.options else ""
+        self.env.note_dependency(import_module(kind.__module__).__file__)
+        items = nodes.definition_list()
+        for field in fields(kind):
+            nested = any(map(_nested, (field.type, *get_args(field.type))))
+            if nested or field.name in self.options.get("leave-out", ()):
+                continue
+            shown = re.sub(r"~?(?:\w+\.)+(?=\w)", "", stringify_annotation(field.type, "smart"))
+            default = "" if field.default is MISSING else f" = {_plain(field.default)}"
+            term = nodes.term("", "", nodes.literal(text=prefix + field.name), nodes.Text(f" {shown}{default}"))
+            text = " ".join(told.get((name, field.name), ()))
+            items += nodes.definition_list_item("", term, nodes.definition("", nodes.paragraph("", "", *_inline(text))))
+        return [nodes.paragraph("", "", *_inline(kind.__doc__.partition("\n")[0])), items]
+
+
+def _nested(kind: object) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def _plain(default: object) -> str:
+    return "none" if default is None else str(default)
+
+
+def _inline(text: str) -> Iterator[nodes.Node]:
+    for number, part in enumerate(text.strip().split("``")):
+        yield nodes.literal(text=part) if number % 2 else nodes.Text(part)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("fields", Fields)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
