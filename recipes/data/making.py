@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from datasets import disable_progress_bars
 from filelock import FileLock
 from tokenizers import Tokenizer
 
@@ -47,6 +49,8 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"folder={folder}: is a file")

@@ -29,7 +29,7 @@ def _card(run: Run) -> dict[str, str]:
     """What the model card says besides how to load the network."""
     return {
         "title": run.recipe.output.folder.name,
-        "about": f"A discrete diffusion language model, {run.process!r}, after {run.facts.step} steps of `{RECIPE}`. "
+        "about": f"A discrete diffusion language model, {run.process!r}, trained by `{RECIPE}`. "
         "With ddlib's recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` measures it.",
     }
 
