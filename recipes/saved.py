@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 import ddlib as dd
 from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import Clusters
+from ddlib.typing import Denoiser
 from ddlib.vocabulary import fingerprint
 from ddlib_models import DiT
 from recipes.cli import read_recipe
@@ -42,9 +43,13 @@ class Saved:
     """Of the weights."""
     precision: Precision = "float32"
 
-    def denoiser(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        """The network as ``ddlib`` calls it."""
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+    @property
+    def denoiser(self) -> Denoiser:
+        """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
+        return self.model if self.precision == "float32" else self._half
+
+    def _half(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(z.device.type, torch.bfloat16):
             return self.model(z, t)
 
     def encode(self, text: str) -> list[int]:

@@ -214,7 +214,7 @@ def test_greedy_words_are_the_likeliest_of_their_cluster(name, sampler, options)
             landed.append((z == best)[(z < V) & (last >= V)])
         last = z.clone()
 
-    words = generate(process, sampler, (8, 6), network=network, on_step=look, **options)
+    words = generate(process, sampler, (8, 6), network=network, on_step=look, compact=False, **options)
     assert bool((words < V).all()) and len(torch.cat(landed)) == 48
     assert bool(torch.cat(landed).all())
 
@@ -291,5 +291,5 @@ def test_nothing_that_is_handed_in_is_modified(process, sampler):
     things = (logits, prompt, grid, *process.buffers())
     copies = [v.clone() for v in things]
     options = {"prompt": prompt, "times": grid, "temperature": 0.7, "top_p": 0.9}
-    generate(process, sampler, (2, 4), network=lambda z, t: logits, **options)
+    generate(process, sampler, (2, 4), network=lambda z, t: logits, compact=False, **options)
     assert all(torch.equal(a, b) for a, b in zip(copies, things, strict=True))

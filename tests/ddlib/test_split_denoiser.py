@@ -1,0 +1,182 @@
+"""A denoiser in two halves draws from the law of the whole, each jump from the words that it needs."""
+
+import pytest
+import torch
+from halves import LEVELS, D, Halves, V, generate, plain
+
+import ddlib as dd
+from ddlib.processes import Masked
+from ddlib.samplers import Ancestral, FirstHitting
+from ddlib.schedules import Cosine
+from ddlib.testing.oracle import exact_cavity
+from ddlib.typing import SplitDenoiser
+from ddlib_models import DiT
+
+PAIR = torch.tensor(
+    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
+    dtype=torch.float64,
+)
+KNOWN = {
+    "masked": Masked(4, Cosine()),
+    "hdlm": dd.presets.hdlm([0, 1, 1, 2], gamma=2.0),
+    "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
+    "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
+}
+
+
+class ExactHalves:
+    """The exact denoiser of PAIR whose features are its logits and whose output layer is the identity."""
+
+    def __init__(self, process):
+        self.features = exact_cavity(process, PAIR)
+
+    def words(self):
+        return torch.eye(4, dtype=torch.float64), None
+
+    def __call__(self, z, t):
+        raise AssertionError("the whole is not needed")
+
+
+def chi_square(counts, expected, freedom):
+    """The statistic in units of its standard deviation above its mean."""
+    return (float(((counts - expected) ** 2 / expected).sum()) - freedom) / (2 * freedom) ** 0.5
+
+
+def pairs(tokens):
+    return torch.bincount(4 * tokens[:, 0] + tokens[:, 1], minlength=16).double()
+
+
+def test_what_offers_its_halves_is_known_by_them():
+    halves = Halves(LEVELS["masked"])
+    assert isinstance(halves, SplitDenoiser) and not isinstance(plain(halves), SplitDenoiser)
+    assert isinstance(DiT(7, V, 8, 1, 2), SplitDenoiser)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", LEVELS)
+def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
+    """The words under the state, where the logits of all others do not matter."""
+    process, generator = LEVELS[name], torch.Generator().manual_seed(1)
+    now, then = torch.tensor([0.8], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
+    logits = torch.randn(1, 1, V, generator=generator, dtype=torch.float64)
+    for state in range(V, process.num_states):
+        z = torch.tensor([[state]])
+        for target in range(int(process.level_of(z))):
+            words = process.needed_words(state, target, force)
+            level = int(process.level_of(z))
+            below = process.hierarchy.between(0, level).parents == process.hierarchy.local(z[0, 0], level)
+            if words is None:
+                continue
+            assert words.tolist() == below.nonzero()[:, 0].tolist() and level < process.hierarchy.depth
+            hidden = torch.full_like(logits, -torch.inf)
+            hidden[..., words] = logits[..., words]
+            drawn = [
+                process.land(
+                    v, z, now, then, torch.tensor([[target]]), torch.Generator().manual_seed(seed), force=force
+                )
+                for v in (logits, hidden)
+                for seed in range(20)
+            ]
+            assert drawn[:20] == drawn[20:]
+
+
+def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
+    needed = {name: process.needed_words(V + 1, 0) for name, process in LEVELS.items()}
+    assert {name for name, words in needed.items() if words is not None} == {
+        "hdlm", "levels", "levels-xi-above", "geometric"
+    }  # fmt: skip
+    assert needed["hdlm"].tolist() == [2, 3]
+    assert LEVELS["levels"].needed_words(V + 4, 1).tolist() == [0, 1, 5]
+    assert LEVELS["levels-xi"].needed_words(V + 4, 0, True).tolist() == [0, 1, 5]
+    assert LEVELS["levels-xi"].needed_words(V + 4, 1, True) is None  # the cluster's mass is that of all words
+    assert LEVELS["hdlm"].needed_words(V + 4, 0) is None and LEVELS["hdlm"].needed_words(2, 0) is None
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("sampler", [Ancestral(), FirstHitting()], ids=["ancestral", "first"])
+def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler):
+    """One sample against the law, two against each other; both by five standard deviations of chi-square."""
+    process, n = KNOWN[name], 2500
+    steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
+    seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    denoisers = (ExactHalves(process), exact_cavity(process, PAIR))
+    split, whole = (
+        pairs(dd.sample(process, denoiser, (n, 2), sampler, steps, generator=source))
+        for denoiser, source in zip(denoisers, seeds, strict=True)
+    )
+    assert chi_square(split, n * PAIR.flatten(), 15) < 5
+    assert chi_square(split, (split + whole) / 2, 15) < 5 and not torch.equal(split, whole)
+
+
+@pytest.mark.statistical
+def test_the_two_sample_test_notices_a_wrong_law():
+    process, n = KNOWN["masked"], 4000
+    few, many = (
+        pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=torch.Generator().manual_seed(k)))
+        for k in (1, 120)
+    )
+    assert chi_square(few, (few + many) / 2, 15) > 20
+
+
+@pytest.mark.statistical
+def test_positions_that_jump_together_are_drawn_apart():
+    """Two words, each uniform, drawn in one step: each pair is as frequent as any; by five standard deviations."""
+    process, n = LEVELS["masked"], 4000
+    halves = Halves(process)
+    halves.weight.zero_()
+    halves.bias.zero_()
+    tokens = generate(process, halves, shape=(n, 2), steps=1)
+    counts = torch.bincount(V * tokens[:, 0] + tokens[:, 1], minlength=V * V).double()
+    assert chi_square(counts, n / V**2, V**2 - 1) < 5
+
+
+def test_a_dit_is_asked_for_its_features_and_draws_the_words_of_its_logits():
+    process = LEVELS["levels"]
+    torch.manual_seed(0)
+    model = DiT(process.num_states, V, 16, 2, 2, pad_to=8).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    for sampler in (Ancestral(), FirstHitting()):
+        drawn = generate(process, model, sampler, shape=(3, 6), steps=24)
+        assert torch.equal(drawn, generate(process, lambda z, t: model(z, t), sampler, shape=(3, 6), steps=24))
+        assert len(drawn.unique()) > 2
+    model.forward = None
+    generate(process, model, shape=(3, 6), steps=24)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_halves_in_other_precisions_are_raised_not_drawn_from(dtype):
+    for process in LEVELS.values():
+        halves = Halves(process)
+        halves.weight, halves.bias, features = halves.weight.to(dtype), halves.bias.to(dtype), halves.features
+        halves.features = lambda z, t, f=features: f(z, t).to(dtype)
+        words = generate(process, halves)
+        assert bool((words < V).all()) and len(words.unique()) > 1
+        with torch.autocast("cpu", torch.bfloat16):
+            assert bool((generate(process, halves, steps=2) < V).all())
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "features", "message"),
+    [
+        ((V + 1, D), None, D, rf"denoiser's weight has shape \({V + 1}, {D}\), must be \(V, D\)"),
+        ((V, D), V + 1, D, rf"denoiser's bias has shape \({V + 1},\), must be \(V,\)"),
+        ((V, D), V, D + 1, rf"features has shape \(4, 5, {D + 1}\), must be \(B, L, D\)"),
+    ],
+)
+def test_halves_that_do_not_fit_are_refused(weight, bias, features, message):
+    halves = Halves(LEVELS["masked"])
+    halves.weight, halves.bias = torch.zeros(weight), None if bias is None else torch.zeros(bias)
+    halves.features = lambda z, t: torch.zeros(*z.shape, features)
+    with pytest.raises(ValueError, match=message):
+        generate(LEVELS["masked"], halves, steps=1)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_broken_half_is_refused(bad):
+    halves = Halves(LEVELS["hdlm"])
+    halves.table[:] = bad
+    with pytest.raises(ValueError, match="NaN"):
+        generate(LEVELS["hdlm"], halves)
