@@ -11,7 +11,7 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 
     shapecheck.install("ddlib", "ddlib_models")
 
-from ddlib import hierarchies, presets, processes, registry, samplers, schedules
+from ddlib import hierarchies, plot, presets, processes, registry, samplers, schedules
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
 from ddlib.denoiser import cavity_logits, posterior_logits
@@ -41,6 +41,7 @@ __all__ = [
     "linear_training_loss",
     "mean_per_token",
     "nelbo",
+    "plot",
     "posterior_logits",
     "presets",
     "processes",

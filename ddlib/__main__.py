@@ -1,13 +1,26 @@
-"""``python -m ddlib``: what is registered; ``python -m ddlib verify package.module:object``: whether it is right."""
+"""``python -m ddlib``: what is registered; ``show OBJECT``: what it is; ``verify OBJECT``: whether it is right."""
 
 import argparse
 import importlib
 import inspect
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import torch
+
 import ddlib
-from ddlib import registry
+from ddlib import presets, registry, show
+
+SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
+    "mdlm": (1, presets.mdlm),
+    "gidd": (1, lambda vocab_size: presets.gidd(vocab_size, 0.2)),
+    "hdlm": (2, lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)])),
+}
+"""Presets to look at by their sizes, hdlm:12x4 for 12 words in 4 clusters: fewest sizes, and what makes one."""
 
 
 def table() -> str:
@@ -31,12 +44,20 @@ def table() -> str:
 def load(path: str) -> Any:
     """The object at ``package.module:object``; a class or function there is called without arguments.
 
+    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets over so many words and clusters.
+
     Raises:
         ValueError: not of that form, or the module or the object is not there.
     """
     module, _, name = path.partition(":")
     if not module or not name:
-        raise ValueError(f"{path!r} must be package.module:object")
+        raise ValueError(f"{path!r} must be package.module:object or one of {', '.join(SIZED)} with sizes, hdlm:12x4")
+    if module in SIZED and re.fullmatch(r"\d+(x\d+)*", name):
+        least, make = SIZED[module]
+        sizes = [int(size) for size in name.split("x")]
+        if len(sizes) < least or (least == 1 and len(sizes) > 1):
+            raise ValueError(f"{path!r} must be " + ("hdlm:12x4, words x clusters" if least > 1 else f"{module}:16"))
+        return make(*sizes)
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -49,22 +70,67 @@ def load(path: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, or verifies an object; the exit status is 1 if it is refuted and 2 if there is none."""
+    """Prints the table, shows or verifies an object.
+
+    The exit status is 1 if an object is refuted or its picture cannot be drawn, and 2 if there is no such object.
+    """
     parser = argparse.ArgumentParser(prog="python -m ddlib", description="Without a command: what is registered.")
-    command = parser.add_subparsers(dest="command", metavar="verify").add_parser(
-        "verify", help="prove a process, schedule, hierarchy or sampler right, or refute it"
-    )
-    command.add_argument("object", help="package.module:object; a class or function there is called without arguments")
-    command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    commands = parser.add_subparsers(metavar="{show,verify}")
+    for add in (_add_show, _add_verify):
+        added = add(commands)
+        added.set_defaults(command=added)
+        added.add_argument(
+            "object",
+            help="package.module:object, a class or function there is called without arguments; or mdlm:16, gidd:16, "
+            "hdlm:12x4 (words x clusters), hdlm:12x6x3",
+        )
     options = parser.parse_args(arguments)
-    if options.command is None:
+    if "run" not in options:
         print(table())
         return 0
     try:
-        report = ddlib.verify(load(options.object), options.level)
+        return options.run(options)
     except (TypeError, ValueError) as error:
+        command: argparse.ArgumentParser = options.command
         command.error(str(error))
+
+
+def _add_show(commands: Any) -> argparse.ArgumentParser:
+    text = "print and plot a process, schedule or hierarchy"
+    command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
+    command.add_argument("--out", type=Path, default=Path("show.png"), help="the picture (default show.png)")
+    command.add_argument("--no-plot", action="store_true", help="print only; needs no matplotlib")
+    command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
+    command.set_defaults(run=_show)
+    return command
+
+
+def _add_verify(commands: Any) -> argparse.ArgumentParser:
+    text = "prove a process, schedule, hierarchy or sampler right, or refute it"
+    command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
+    command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(run=_verify)
+    return command
+
+
+def _show(options: argparse.Namespace) -> int:
+    subject = load(options.object)
+    print(show.describe(subject, options.words))
+    print(f"\nis it right?  python -m ddlib verify {options.object}")
+    if options.no_plot:
+        return 0
+    try:
+        show.draw(subject, options.out, options.words)
+    except (ModuleNotFoundError, OSError) as error:
+        print(f"no picture: {error}", file=sys.stderr)
+        return 1
+    print(f"picture: {options.out}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    report = ddlib.verify(load(options.object), options.level)
     print(report.to_json() if options.json else report)
     return 0 if report.ok else 1
 

@@ -23,23 +23,30 @@ class Rows(NamedTuple):
 class Divergence(ABC):
     """From logits to divergences, and to their derivatives."""
 
+    wide = True
+    """Whether logits in half precision are to be widened first."""
+
     @abstractmethod
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         """The divergence of each row in nats.
 
         Args:
-            logits: of the block's columns, float32 or float64; scratch, its content is lost.
+            logits: of the block's columns, float32 or float64 if ``wide``; scratch, its content is lost.
             rows: the tokens that they belong to.
             derive: whether to leave d divergence / d logits in ``logits``.
         """
 
 
+class Part:
+    """Some of a batch's tokens; ``fused.add`` knows what each kind asks for. Tokens of no part have no loss."""
+
+
 @dataclass(frozen=True)
-class Block:
-    """Rows that share their columns; rows of no block have no loss."""
+class Block(Part):
+    """Rows that share their columns."""
 
     rows: Int64[Tensor, "n"]
     """Which tokens."""
-    columns: Int64[Tensor, "K"] | None
+    columns: Int64[Tensor, "K"] | slice | None
     """Which words, None for all."""
     divergence: Divergence

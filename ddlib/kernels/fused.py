@@ -1,6 +1,7 @@
 """The output layer, the divergences and their gradients, block by block and chunk by chunk."""
 
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ddlib.kernels.block import Block, Rows
+from ddlib.kernels.block import Block, Part, Rows
 
 _LOGITS = {"cpu": 1 << 23}  # on a CPU a chunk that stays in its cache
 _ON_ACCELERATORS = 1 << 27
@@ -38,7 +39,7 @@ class Gradients(NamedTuple):
 
 
 def run(
-    layer: Layer, blocks: Sequence[Block], rows: Rows, scale: Float[Tensor, "N"] | None, chunk: int | None
+    layer: Layer, blocks: Sequence[Part], rows: Rows, scale: Float[Tensor, "N"] | None, chunk: int | None
 ) -> tuple[Float[Tensor, "N"], Gradients | None]:
     """The divergence of every token, 0 where no block has it; and the gradients of sum(scale * divergence).
 
@@ -56,45 +57,61 @@ def run(
     held = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
     with torch.autocast(hidden.device.type, enabled=False):
         for block in blocks:
-            _add(layer, block, rows, scale, held, values, gradients)
+            add(block, layer, rows, scale, held, values, gradients)
     return values, gradients
 
 
-def _add(
+@singledispatch
+def add(
+    part: Part,
     layer: Layer,
-    block: Block,
     rows: Rows,
     scale: Tensor | None,
     held: int,
     values: Tensor,
     gradients: Gradients | None,
 ) -> None:
-    """Puts a block's divergences into ``values`` and adds its gradients."""
+    """Puts the divergences of a part into ``values`` and adds its gradients."""
+    raise TypeError(f"no way to compute a {type(part).__name__}")
+
+
+@add.register
+def _block(
+    block: Block,
+    layer: Layer,
+    rows: Rows,
+    scale: Tensor | None,
+    held: int,
+    values: Tensor,
+    gradients: Gradients | None,
+) -> None:
     hidden, weight, bias = layer
-    matrix = weight if block.columns is None else weight[block.columns]
-    offset = bias if bias is None or block.columns is None else bias[block.columns]
+    if len(block.rows) == 0:
+        return  # torch would split it into one empty chunk
+    columns = slice(None) if block.columns is None else block.columns
+    matrix, offset = weight[columns], None if bias is None else bias[columns]
     for index in block.rows.split(max(held // len(matrix), 1)):
         h = hidden[index]
-        logits = torch.nn.functional.linear(h, matrix, offset).to(values.dtype)
+        logits = torch.nn.functional.linear(h, matrix, offset)
+        if block.divergence.wide:
+            logits = logits.to(values.dtype)
         values[index] = block.divergence(logits, rows.take(index), gradients is not None)
         if gradients is None or scale is None:
             continue
         here, slopes = scale[index].to(values.dtype)[:, None], logits.to(h.dtype)
-        gradients.hidden[index] = (slopes @ matrix) * here.to(h.dtype)
-        scaled = h * here.to(h.dtype)
-        if block.columns is None and gradients.weight.dtype == h.dtype:
-            gradients.weight.addmm_(slopes.t(), scaled)  # in place: no second matrix of this size
-        elif block.columns is None:
-            gradients.weight.add_(slopes.t() @ scaled)
-        else:
-            gradients.weight.index_add_(0, block.columns, (slopes.t() @ scaled).to(gradients.weight.dtype))
+        gradients.hidden[index] = ((slopes @ matrix) * here).to(h.dtype)
+        _add_product(gradients.weight, columns, slopes.t(), (h * here).to(h.dtype))
         if gradients.bias is not None:
-            total = (logits * here).sum(0).to(gradients.bias.dtype)
-            gradients.bias.index_add_(0, _columns(block, total), total)
+            _add_product(gradients.bias[:, None], columns, slopes.t(), here.to(h.dtype))
 
 
-def _columns(block: Block, like: Tensor) -> Tensor:
-    return torch.arange(len(like), device=like.device) if block.columns is None else block.columns
+def _add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:
+    if isinstance(columns, Tensor):
+        into.index_add_(0, columns, (left @ right).to(into.dtype))
+    elif into.dtype == left.dtype:
+        into[columns].addmm_(left, right)  # in place: no second matrix of this size
+    else:
+        into[columns].add_(left @ right)
 
 
 class PerTokenLoss(torch.autograd.Function):

@@ -155,7 +155,9 @@ def _batch(
     if bias is not None:
         check_shape("bias", bias, (process.vocab_size,), f"(V,) = ({process.vocab_size},)")
     rows = Rows(x.flatten(), z.flatten(), t.to(torch.float64)[:, None].expand_as(x).flatten())
-    layer = hidden.flatten(0, 1), weight, bias
+    layer: tuple[Tensor | None, ...] = hidden.flatten(0, 1), weight, bias
+    if not torch.is_grad_enabled():  # an autograd.Function is not told, and would compute gradients for nobody
+        layer = tuple(None if tensor is None else tensor.detach() for tensor in layer)
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):  # once, not for every chunk
         half = torch.get_autocast_dtype(kind)

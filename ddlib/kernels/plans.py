@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels import ranges
-from ddlib.kernels.block import Block, Rows
+from ddlib.kernels import gpu, ranges
+from ddlib.kernels.block import Block, Part, Rows
 from ddlib.kernels.dense import Dense
 from ddlib.kernels.evidence import Evidence
 from ddlib.kernels.statistics import Statistics
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 class Plan(NamedTuple):
     """Blocks, and by what the divergence of each token is multiplied."""
 
-    blocks: list[Block]
+    blocks: list[Part]
     weight: Float[Tensor, "N"]
 
 
@@ -49,11 +49,15 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked) -> Plan:
     z, hard = rows.z[:, None], asked.mode == "hard"
     weight = process.loss_weight(rows.x[:, None], z, rows.t)
     weight = changed_weight(process, weight, z, asked.weight_clip, asked.level_weights)[:, 0]
-    hierarchy, level, blocks, plain = process.hierarchy, process.level_of(z)[:, 0], list[Block](), True
-    for i, edge in enumerate(hierarchy.maps, start=1):
-        plain = plain and edge.spread is None
+    hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
+    plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
+    if plain and gpu.usable(z.device):
+        from ddlib.kernels.gpu.ranged import Ranged  # imports Triton
+
+        blocks, served = [Ranged(hierarchy, plain, hard)], plain
+    for i in range(served + 1, hierarchy.depth + 1):
         index = (level == i).nonzero()[:, 0]
-        if plain:  # the cavity and the posterior are then the same law among the words under z
+        if i <= plain:  # the cavity and the posterior are then the same law among the words under z
             blocks += ranges.blocks(hierarchy, i, rows, index, hard)
         elif asked.parameterization == "cavity" and not (hard and i > 1):
             blocks.append(Block(index, None, Statistics(hierarchy)))

@@ -1,6 +1,6 @@
 """Losses of short runs, kept in a file: a change that moves them is seen and must be meant.
 
-    python tests/recipes/test_golden.py     # writes the file anew
+python tests/recipes/test_golden.py     # writes the file anew
 """
 
 import json

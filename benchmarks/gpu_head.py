@@ -1,0 +1,298 @@
+"""Output layer and loss on a GPU: the Triton kernels against torch, torch.compile and Liger.
+
+    python benchmarks/gpu_head.py                   # writes results/gpu_head.json
+    python benchmarks/gpu_head.py --sweep           # times of other tiles too
+
+D = 768, 50,257 words, bfloat16 products of float32 parameters, whose cast every method pays. Batches are of MDLM and of
+HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are compared
+with float64 before anything is timed. Milliseconds are between CUDA events, methods take turns, medians are reported.
+Cross-entropies are another loss, of all tokens: the least that full logits cost.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from measuring import RESULTS, machine
+from torch import Tensor
+
+import ddlib as dd
+
+CLIP = (0.0, 10.0)
+TOLERANCE = 0.01
+OTHER_LOSS = ("cross_entropy", "compiled_cross_entropy", "linear_cross_entropy", "liger_cross_entropy")
+
+
+class Sizes(NamedTuple):
+    """Of a batch and its output layer."""
+
+    sequences: int = 64
+    length: int = 512
+    width: int = 768
+    words: int = 50_257
+    clusters: int = 64
+
+
+TINY = Sizes(4, 6, 8, 40, 5)
+PROCESSES: Mapping[str, Callable[[Sizes], dd.processes.Hierarchical]] = {
+    "mdlm": lambda sizes: dd.presets.mdlm(sizes.words),
+    "hdlm": lambda sizes: dd.presets.hdlm(dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]),
+}
+
+
+class Batch:
+    """Hidden states, matrix, words, states and times, on the device."""
+
+    def __init__(self, kind: str, masks: bool, sizes: Sizes, device: str) -> None:
+        self.process = PROCESSES[kind](sizes)
+        generator = torch.Generator().manual_seed(0)
+        hidden = torch.randn(sizes.sequences, sizes.length, sizes.width, generator=generator)
+        matrix = torch.randn(sizes.words, sizes.width, generator=generator).mul_(2 / sizes.width**0.5)
+        x = torch.randint(sizes.words, (sizes.sequences, sizes.length), generator=generator)
+        t = (torch.arange(sizes.sequences, dtype=torch.float64) + 0.5) / sizes.sequences
+        z = self.process.sample(x, t, generator)
+        if masks:
+            z = torch.full_like(z, self.process.num_states - 1)
+        self.process = self.process.to(device)
+        self.hidden = hidden.to(device, torch.bfloat16).requires_grad_()
+        self.matrix = matrix.to(device).requires_grad_()
+        self.x, self.z, self.t = x.to(device), z.to(device), t.to(device)
+
+    def cast(self) -> Tensor:
+        """The matrix in the dtype of the hidden states."""
+        return self.matrix.to(self.hidden.dtype)
+
+    def reference(self) -> float:
+        """The loss in float64, a sequence at a time."""
+        losses, matrix = [], self.cast().detach().double()
+        for i in range(len(self.x)):
+            here = slice(i, i + 1)
+            logits = F.linear(self.hidden[here].detach().double(), matrix)
+            given = self.process, logits, self.x[here], self.z[here], self.t[here]
+            losses.append(dd.training_loss(*given, weight_clip=CLIP))
+        return float(torch.stack(losses).mean())
+
+
+Loss = Callable[[Batch], Tensor]
+
+
+def ours(batch: Batch, triton: bool, chunk: int | None = None) -> Tensor:
+    """The fused output layer and loss, with our kernels or without them."""
+    os.environ["DDLIB_TRITON"] = str(int(triton))
+    given = batch.process, batch.hidden, batch.cast(), batch.x, batch.z, batch.t
+    return dd.linear_training_loss(*given, weight_clip=CLIP, chunk=chunk)
+
+
+def plain(batch: Batch) -> Tensor:
+    """The loss on the logits of all tokens."""
+    logits = F.linear(batch.hidden, batch.cast())
+    return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weight_clip=CLIP)
+
+
+def cross_entropy(batch: Batch) -> Tensor:
+    """Of all tokens."""
+    return F.cross_entropy(F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten())
+
+
+def linear_cross_entropy(batch: Batch) -> Tensor:
+    """The same by torch's fused function."""
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=4096, chunking_method=None)
+    return F.linear_cross_entropy(batch.hidden.flatten(0, 1), batch.cast(), batch.x.flatten(), options=options)
+
+
+def liger_cross_entropy(batch: Batch) -> Tensor:
+    """The same by Liger."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    return LigerFusedLinearCrossEntropyLoss()(batch.cast(), batch.hidden.flatten(0, 1), batch.x.flatten())
+
+
+def methods(dry: bool) -> dict[str, Loss]:
+    """All that can run here, by name; each case compiles anew."""
+    compiled = partial(torch.compile, dynamic=False, **(dict(backend="aot_eager") if dry else {}))
+    found: dict[str, Loss] = {
+        "triton": partial(ours, triton=True),
+        "without_triton": partial(ours, triton=False),
+        "compiled": compiled(plain),
+        "cross_entropy": cross_entropy,
+        "compiled_cross_entropy": compiled(cross_entropy),
+    }
+    if not dry and hasattr(importlib.import_module("torch._inductor.config"), "auto_chunker"):
+        found["compiled_in_chunks"] = compiled(plain, options={"auto_chunker.enable": True})
+    if hasattr(F, "linear_cross_entropy"):
+        found["linear_cross_entropy"] = linear_cross_entropy
+    if find_spec("liger_kernel"):
+        found["liger_cross_entropy"] = liger_cross_entropy
+    return found
+
+
+def training(batch: Batch, loss: Loss) -> Tensor:
+    """A loss and its gradients."""
+    value = loss(batch)
+    torch.autograd.grad(value, (batch.hidden, batch.matrix))
+    return value.detach()
+
+
+def evaluation(batch: Batch, loss: Loss) -> Tensor:
+    """A loss alone."""
+    with torch.no_grad():
+        return loss(batch)
+
+
+MODES = {"training": training, "evaluation": evaluation}
+
+
+def milliseconds(work: Callable[[], Any]) -> float:
+    """Of one call, between CUDA events."""
+    torch.cuda.synchronize()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    work()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after)
+
+
+def peak_bytes(work: Callable[[], Any]) -> int:
+    """What the GPU holds at its worst during ``work``, beside what it held before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[dict[str, Any], list[str]]:
+    """What each method says, and the names of those that run; a wrong loss ends everything."""
+    told: dict[str, Any] = {}
+    for name, method in work.items():
+        try:
+            for _ in range(3):  # compiles, tunes, warms up
+                value = float(method())
+        except Exception as error:  # a peer or a tile that does not run here, or not in this memory
+            if name in ("triton", "without_triton"):
+                raise
+            told[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            continue
+        if name not in OTHER_LOSS and abs(value - expected) > TOLERANCE * abs(expected):
+            raise AssertionError(f"{name} gives {value}, float64 {expected}")
+        told[name] = {"loss": value}
+    return told, [name for name in told if "loss" in told[name]]
+
+
+def measure(work: Mapping[str, Callable[[], Tensor]], expected: float, device: str, repeats: int) -> dict[str, Any]:
+    """Milliseconds, in turns, and bytes of every method; on a CPU only the losses are compared."""
+    told, names = usable(work, expected)
+    if device == "cpu":
+        return told
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in names:
+            taken[name].append(milliseconds(work[name]))
+    for name in names:
+        told[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
+        told[name]["ms"] = taken[name]
+    return told
+
+
+def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str, Any]:
+    """Our kernels in other tiles, and in other chunks."""
+    from ddlib.kernels.gpu import online, row
+
+    def patched(module: Any, name: str, value: Any, step: Callable[[Batch, Loss], Tensor]) -> Tensor:
+        default = getattr(module, name)
+        setattr(module, name, value)
+        try:
+            return step(batch, partial(ours, triton=True))
+        finally:
+            setattr(module, name, default)
+
+    shapes = [
+        (128, 128, 64, 8, 3),
+        (128, 128, 64, 8, 4),
+        (128, 256, 64, 8, 3),
+        (64, 128, 64, 4, 4),
+        (128, 64, 64, 4, 4),
+    ]
+    work = {
+        str(tiles): partial(patched, online, "default_tiles", lambda _, tiles=tiles: tiles, evaluation)
+        for rows, columns, depth, warps, stages in shapes
+        for splits in (1, 4, 16)
+        for tiles in [online.Tiles(rows, columns, depth, splits, warps, stages)]
+    }
+    work |= {
+        f"columns={columns}": partial(patched, row, "COLUMNS", columns, training)
+        for columns in (1024, 2048, 4096, 8192, 16384)
+    }
+    work |= {
+        f"chunk=2^{power}": partial(training, batch, partial(ours, triton=True, chunk=1 << power))
+        for power in range(25, 31)
+    }
+    return measure(work, expected, device, repeats)
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every batch in every mode."""
+    sizes = TINY if options.tiny else Sizes()._replace(sequences=options.sequences)
+    for kind in PROCESSES:
+        for masks in (False, True):
+            torch.compiler.reset()
+            batch = Batch(kind, masks, sizes, options.device)
+            expected, found = batch.reference(), methods(options.tiny)
+            name = f"{kind}, {'masks' if masks else 'all levels'}"
+            for mode, step in MODES.items():
+                work = {key: partial(step, batch, loss) for key, loss in found.items()}
+                yield f"{name}, {mode}", measure(work, expected, options.device, options.repeats)
+            if options.sweep:
+                yield f"{name}, sweep", sweep(batch, expected, options.device, options.repeats)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sequences", type=int, default=64, help="of 512 tokens")
+    parser.add_argument("--repeats", type=int, default=20, help="at least 5")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.repeats < 5:
+        parser.error(f"--repeats is {options.repeats}, must be at least 5")
+    if options.tiny != (options.device == "cpu") or (options.tiny and options.sweep):
+        parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device: this measures a GPU and nothing else")
+    told = dict(cases(options))
+    if options.tiny:
+        print(json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": told}, indent=1))
+        return
+    text = json.dumps({"machine": machine() | gpu(), "settings": vars(options), "rows": told}, indent=1)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "gpu_head.json").write_text(text + "\n", encoding="utf-8")
+    sys.stdout.write(text + "\n")
+
+
+def gpu() -> dict[str, Any]:
+    """The GPU and the versions of what runs on it."""
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "ddlib": dd.__version__}
+    for package in ("triton", "liger-kernel"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+if __name__ == "__main__":
+    main()

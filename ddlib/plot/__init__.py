@@ -1,0 +1,35 @@
+"""Pictures of processes: occupancies, loss weights, trajectories, hierarchies. Needs matplotlib, ``ddlib[plot]``.
+
+Every function draws into the matplotlib ``Axes`` it is given, or into a figure of its own, and returns the axes;
+``axes.figure.savefig("x.png")`` keeps the picture. pyplot and its settings are not touched.
+"""
+
+from ddlib.plot.bands import BLUE, DARK, GREEN, GREY, ORANGE, VERMILION, Band, band_of, bands, state_names
+from ddlib.plot.canvas import panels
+from ddlib.plot.curves import Series, clock, occupancies, occupancy_series, weight_series, weights
+from ddlib.plot.paths import image, trajectory, trajectory_text
+from ddlib.plot.tree import hierarchy
+
+__all__ = [
+    "BLUE",
+    "DARK",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "VERMILION",
+    "Band",
+    "Series",
+    "band_of",
+    "bands",
+    "clock",
+    "hierarchy",
+    "image",
+    "occupancies",
+    "occupancy_series",
+    "panels",
+    "state_names",
+    "trajectory",
+    "trajectory_text",
+    "weight_series",
+    "weights",
+]

@@ -1,0 +1,186 @@
+"""Curves over time: the clock, occupancies, loss weights."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.checks import check_count
+from ddlib.plot.bands import BLUE, Band, band_of, bands
+from ddlib.plot.canvas import TIME_LABEL, Axes, dress, own
+from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes.base import interior
+from ddlib.schedules import Schedule
+from ddlib.typing import Times
+
+_PROBES = 32
+"""Words and states of a process without levels over which its curves are averaged; all where there are no more."""
+_ENTRIES = 2**22
+"""Entries that a process may need at once, for word, state, state and time."""
+
+
+class Series(NamedTuple):
+    """A curve: what it belongs to, and its values (B,) in float64."""
+
+    band: Band
+    values: Tensor
+
+
+def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
+    """The probability of each band at times ``t``: of the levels, or of own word, another word and mask.
+
+    Where the noise treats words differently, as in ``RateMatrix``, it is the mean over words, or over 32 of them.
+
+    Args:
+        process: any forward process.
+        t: (B,) in [0, 1].
+        names: of the bands, see ``bands``.
+
+    Raises:
+        TypeError, ValueError: as ``bands``.
+    """
+    found = bands(process, names)
+    t = t.to(process.device, torch.float64)
+    if isinstance(process, Hierarchical):
+        values = process.occupancies(t)
+    else:
+        words = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
+        same = process.likelihood(words, words, t).mean(1)
+        beyond = torch.zeros_like(same)
+        for state in range(process.vocab_size, process.num_states):
+            beyond += process.likelihood(torch.full_like(words, state), words, t).mean(1)
+        values = torch.stack([same, (1 - same - beyond).clamp_min(0), beyond], 1)
+    return [Series(band, values[:, i]) for i, band in enumerate(found)]
+
+
+def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
+    """The weight of the loss at times ``t``, per unit of time, for tokens in each band where it is not always zero.
+
+    With levels this is :math:`w_i(t)`, the weight of guessing the member of level i - 1. Otherwise it is the mean of
+    ``process.loss_weight`` given the band; where it depends on word and state, over all or over 32 of each.
+
+    Args:
+        process: any forward process.
+        t: (B,) in [0, 1]; the ends, where weights may be infinite, are moved inside by a rounding error.
+        names: of the bands, see ``bands``.
+
+    Raises:
+        TypeError, ValueError: as ``bands``.
+    """
+    found = bands(process, names)
+    t = interior(t.to(process.device))
+    if isinstance(process, Hierarchical):
+        values = process.weights(t)
+        found = found[:1] + [upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)]
+    else:
+        values = _mean_weights(process, t, len(found))
+    curves = [Series(band, values[:, i]) for i, band in enumerate(found)]
+    return [curve for curve in curves if bool((curve.values.nan_to_num() > 0).any())]
+
+
+def occupancies(
+    process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 401
+) -> Axes:
+    """Draws where a token is at time t: the probability of each level, or of own word, another word and mask.
+
+    Args:
+        process: any forward process.
+        axes: matplotlib ``Axes`` to draw into; default those of a new figure.
+        names: of the levels, see ``bands``.
+        points: times in [0, 1] at which it is computed, at least 2.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
+        TypeError, ValueError: as ``bands``; ``points`` below 2.
+    """
+    t = _times(points)
+    axes = _draw(axes, t, occupancy_series(process, t, names))
+    dress(axes, "where a token is at time t", xlabel=TIME_LABEL, ylabel="probability", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend(loc="upper center")
+    return axes
+
+
+def weights(
+    process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 1001,
+    top: float = 10.0,
+) -> Axes:  # fmt: skip
+    """Draws the weight of the loss at time t; between its ends, where it may be infinite.
+
+    Args:
+        process: any forward process.
+        axes: matplotlib ``Axes`` to draw into; default those of a new figure.
+        names: of the levels, see ``bands``.
+        points: times in [0, 1], the two ends included that are left out; at least 3.
+        top: end of the vertical axis, weight per unit of time.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
+        TypeError, ValueError: as ``bands``; ``points`` below 3.
+    """
+    t = _times(points, 3)[1:-1]
+    axes = _draw(axes, t, weight_series(process, t, names))
+    dress(axes, "weight of the loss at time t", xlabel=TIME_LABEL, ylabel="weight per unit of time")
+    axes.set(xlim=(0, 1), ylim=(0, top))
+    axes.legend(loc="best")
+    return axes
+
+
+def clock(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) -> Axes:
+    """Draws a schedule: the probability alpha(t) that a token of unit speed has not jumped by time t.
+
+    Args:
+        schedule: when tokens jump.
+        axes: matplotlib ``Axes`` to draw into; default those of a new figure.
+        points: times in [0, 1] at which it is computed, at least 2.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
+        ValueError: ``points`` below 2.
+    """
+    t = _times(points)
+    axes = _draw(axes, t, [Series(Band("alpha", BLUE, "-"), schedule.alpha(t))])
+    dress(axes, "when a token jumps", xlabel=TIME_LABEL, ylabel="alpha(t), not jumped yet", xlim=(0, 1), ylim=(0, 1.02))
+    return axes
+
+
+def _draw(axes: Axes | None, t: Tensor, curves: Sequence[Series]) -> Axes:
+    axes = own(axes)
+    for (name, colour, dash), values in curves:
+        axes.plot(t.tolist(), values.tolist(), color=colour, linewidth=2, linestyle=dash, label=name)
+    return axes
+
+
+def _times(points: int, least: int = 2) -> Float64[Tensor, "n"]:
+    return torch.linspace(0, 1, check_count("points", points, least), dtype=torch.float64)
+
+
+def _spread(start: int, end: int) -> Tensor:
+    """States from ``start`` to ``end``, all or evenly chosen."""
+    return torch.linspace(start, end - 1, min(end - start, _PROBES), dtype=torch.float64).round().to(torch.int64)
+
+
+def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
+    """Mean of the loss weight given each of ``count`` bands; NaN for a band that is never met."""
+    words = _spread(0, process.vocab_size)
+    states = torch.cat([words, _spread(process.vocab_size, process.num_states)])
+    x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(words, states, indexing="ij"))
+    band = band_of(process, z, x[0])
+    means = []
+    for times in t.split(max(1, _ENTRIES // (x.numel() * process.num_states))):
+        pairs = x.expand(len(times), -1), z.expand(len(times), -1)
+        weight, chance = process.loss_weight(*pairs, times), process.likelihood(pairs[1], pairs[0], times)
+        met = [chance * (band == i) for i in range(count)]
+        means.append(torch.stack([(torch.where(m > 0, weight, 0) * m).sum(1) / m.sum(1) for m in met], 1))
+    return torch.cat(means)

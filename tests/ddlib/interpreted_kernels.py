@@ -1,0 +1,269 @@
+"""The logic of the Triton kernels in Triton's interpreter, on a CPU. test_triton_kernels.py runs it in its own process.
+
+TRITON_INTERPRET must be set before anything imports Triton, and makes compiled kernels impossible afterwards.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.kernels import gpu, plans
+from ddlib.kernels.block import Rows
+from ddlib.kernels.gpu import online, ranged, row
+from ddlib.kernels.gpu.order import Order
+from ddlib.testing import strategies
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
+
+F32, F64 = torch.float32, torch.float64
+SMALL = online.Tiles(rows=8, columns=16, depth=8, splits=2, warps=4, stages=1)
+NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
+MANY = {
+    "masked": dd.presets.mdlm(19),
+    "one-word": dd.presets.mdlm(1),
+    "clusters": dd.presets.hdlm([0, 2, 1, 2, 0, 3, 2]),  # clusters of one word too
+    "one-cluster": dd.presets.hdlm([0, 0, 0, 0, 0]),
+    "four-levels": dd.presets.hdlm_levels(NESTED),
+    "wide": dd.presets.hdlm(torch.arange(131) % 7),  # more words than ALIGNED
+    "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),  # two plain levels of four
+}
+every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
+
+
+@pytest.fixture(autouse=True)
+def served(monkeypatch):
+    """As if the CPU were a GPU, in tiles that a small vocabulary fills more than once."""
+    monkeypatch.setattr(gpu, "usable", lambda device: True)
+    monkeypatch.setattr(online, "default_tiles", lambda hidden: SMALL)
+    monkeypatch.setattr(row, "COLUMNS", 32)
+
+
+def batch(process, seed=0, rows=4, length=3, dim=9, scale=1.0, dtype=F32):
+    """Rows in every level: hidden states, matrix and bias of ``dtype``, words, states, times."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (rows, length, dim), (process.vocab_size, dim), (process.vocab_size,)
+    layer = [(torch.randn(size, generator=generator, dtype=F64) * scale).to(dtype).requires_grad_() for size in sizes]
+    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
+    t = torch.rand(rows, generator=generator, dtype=F64)
+    return layer, (x, process.sample(x, t, generator), t)
+
+
+def exact(process, layer, noisy, **options):
+    """The loss of each token on logits in float64, and the gradients of its weighted sum."""
+    wide = [p.detach().to(F64).requires_grad_() for p in layer]
+    logits = torch.nn.functional.linear(*wide)
+    values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
+    return values.detach(), torch.autograd.grad(values.mean(), wide)
+
+
+def close(ours, theirs, tolerance):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
+
+
+def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
+    """Values without gradients (the first kernel) and in training (the second one), and all gradients."""
+    values, gradients = exact(process, layer, noisy, **options)
+    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk)
+    with torch.no_grad():
+        ours = dd.linear_training_loss(process, *layer[:2], **given, **options, reduction="none")
+    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, **options, per_token=True)
+    close([ours, per_token, loss], [values, values, values.mean()], tolerance)
+    close(torch.autograd.grad(loss, layer), gradients, tolerance)
+
+
+@every
+@pytest.mark.parametrize("mode", ["standard", "hard"])
+def test_values_and_gradients(process, mode):
+    layer, noisy = batch(process)
+    agrees(process, layer, noisy, mode=mode)
+
+
+@settings(max_examples=15)
+@given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
+def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
+    process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
+    layer, noisy = batch(process, seed, rows=3, length=2, dim=dim)
+    agrees(process, layer, noisy, chunk=chunk, weight_clip=(0.0, 5.0))
+
+
+@pytest.mark.parametrize("mode", ["standard", "hard"])
+def test_tokens_in_every_level(mode):
+    process = MANY["four-levels"]
+    layer, (x, z, t) = batch(process, rows=16)
+    assert set(process.level_of(z).unique().tolist()) == {0, 1, 2, 3, 4}
+    agrees(process, layer, (x, z, t), mode=mode)
+
+
+def test_all_words_and_all_masks():
+    process = MANY["four-levels"]
+    layer, (x, _, t) = batch(process)
+    for z in (x, torch.full_like(x, process.num_states - 1)):
+        agrees(process, layer, (x, z, t))
+
+
+@pytest.mark.parametrize("name", ["masked", "four-levels"])
+def test_extreme_logits(name):
+    process = MANY[name]
+    layer, noisy = batch(process, scale=1e2, dim=3)
+    with torch.no_grad():
+        layer[2].uniform_(-1e4, 1e4, generator=torch.Generator().manual_seed(0))
+        assert torch.nn.functional.linear(*layer).abs().max() > 1e4
+    agrees(process, layer, noisy, tolerance=1e-4, weight_clip=(0.0, 2.0))
+
+
+def test_words_that_are_ruled_out():
+    """A bias of -inf on words that are not asked for, whole tiles of them."""
+    process = MANY["wide"]
+    layer, (x, z, t) = batch(process)
+    with torch.no_grad():
+        layer[2][torch.arange(131) % 7 < 3] = -torch.inf
+    x = x // 7 * 7 + 4
+    z = process.sample(x, t, torch.Generator().manual_seed(0))
+    agrees(process, layer, (x, z, t))
+
+
+@pytest.mark.parametrize("kernel", ["online", "row"])
+def test_nan_is_not_lost(kernel, monkeypatch):
+    if kernel == "online":
+        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients nobody asks for it
+    process = MANY["clusters"]
+    layer, (x, z, t) = batch(process)
+    z = torch.full_like(z, process.num_states - 1)
+    with torch.no_grad():
+        layer[0][0, 0] = torch.nan
+    with torch.set_grad_enabled(kernel == "row"):
+        values = dd.linear_training_loss(process, *layer[:2], x, z, t, per_token=True)[1]
+    assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
+
+
+def test_evaluation_in_half_precision():
+    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    process = MANY["four-levels"]
+    layer, noisy = batch(process, dtype=torch.float16)
+    with torch.no_grad():
+        ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+    assert ours.dtype == F32
+    close([ours], [exact(process, layer, noisy)[0]], 1e-5)  # sums are in float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["wide", "four-levels"])
+def test_training_in_half_precision(name, dtype):
+    process = MANY[name]
+    layer, noisy = batch(process, rows=8, dtype=dtype)
+    values, gradients = exact(process, layer, noisy, weight_clip=(0.0, 5.0))
+    loss = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+    close([loss], [values.mean()], 0.01)  # from logits in half precision
+    found = torch.autograd.grad(loss, layer)
+    assert all(g.dtype == dtype for g in found)
+    close(found, gradients, 0.01)
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        online.Tiles(2, 2, 2, 1, 4, 1),
+        online.Tiles(64, 256, 32, 1, 4, 1),  # one tile for all
+        online.Tiles(8, 8, 16, 16, 4, 1),  # more splits than tiles
+        online.Tiles(16, 16, 4, 3, 4, 1),  # 9 = 4 + 4 + 1
+        online.Tiles(2, 16, 1, 2, 4, 1),  # no tail along D
+    ],
+)
+@pytest.mark.parametrize("name", ["masked", "four-levels"])
+def test_however_evaluation_is_cut(tiles, name, monkeypatch):
+    monkeypatch.setattr(online, "default_tiles", lambda hidden: tiles)
+    process = MANY[name]
+    layer, noisy = batch(process, rows=4, length=3)
+    with torch.no_grad():
+        ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+    close([ours], [exact(process, layer, noisy)[0]], 2e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 64, 256])
+def test_however_rows_are_cut(columns, monkeypatch):
+    monkeypatch.setattr(row, "COLUMNS", columns)
+    process = MANY["wide"] if columns > 2 else MANY["clusters"]
+    layer, noisy = batch(process, rows=3)
+    agrees(process, layer, noisy)
+
+
+def test_strided_hidden_states_and_transposed_matrix():
+    process = MANY["clusters"]
+    layer, noisy = batch(process)
+    turned = [layer[0].transpose(0, 2).contiguous().transpose(0, 2), layer[1].t().contiguous().t(), layer[2]]
+    turned = [p.detach().requires_grad_() for p in turned]
+    assert not turned[0].is_contiguous() and not turned[1].is_contiguous()
+    agrees(process, turned, noisy)
+
+
+def test_gradients_of_each_tokens_loss():
+    process = MANY["four-levels"]
+    layer, noisy = batch(process)
+    slope = torch.randn(noisy[0].shape, generator=torch.Generator().manual_seed(1))
+    ours = dd.linear_nelbo(process, *layer[:2], *noisy, layer[2])
+    wide = [p.detach().to(F64).requires_grad_() for p in layer]
+    theirs = dd.nelbo(process, torch.nn.functional.linear(*wide), *noisy)
+    close([ours], [theirs], 2e-5)
+    close(torch.autograd.grad((ours * slope).sum(), layer), torch.autograd.grad((theirs * slope).sum(), wide), 2e-5)
+
+
+def test_double_precision_goes_the_way_of_the_cpu():
+    process = MANY["four-levels"]
+    layer, noisy = batch(process, dtype=F64)
+    agrees(process, layer, noisy, tolerance=1e-12)
+
+
+@every
+def test_words_under_a_member_are_neighbours(process):
+    hierarchy = process.hierarchy
+    top = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
+    order = Order(hierarchy, top, hard=False)
+    assert len(order.words) % 64 == 0 and sorted(order.words[: hierarchy.vocab_size].tolist()) == [
+        *range(hierarchy.vocab_size)
+    ]
+    for level in range(1, top + 1):
+        parents = hierarchy.between(0, level).parents
+        for member, (low, high) in enumerate(order.bounds[level].t().tolist()):
+            assert sorted(order.words[low:high].tolist()) == (parents == member).nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("name", ["masked", "clusters", "four-levels", "xi-above"])
+def test_segments_are_the_tokens_in_order(name, hard):
+    process = MANY[name]
+    _, (x, z, t) = batch(process, rows=40)
+    rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
+    (part, *_), _ = plans.plan(process, rows, plans.Asked(mode="hard" if hard else "standard"))
+    assert isinstance(part, ranged.Ranged)
+    order = Order(part.hierarchy, part.top, part.hard)
+    level = order.level(rows)
+    spans = order.of(rows, level)
+    index, first = order.rank(level, spans), 0
+    for segment in order.segments(rows, level):
+        for token in index[first : first + segment.tokens].tolist():
+            low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
+            assert (low, high) == (segment.low, segment.high) and low <= inner_low < inner_high <= high
+            assert order.words[inner_low:inner_high].tolist().count(int(rows.x[token])) == 1
+        first += segment.tokens
+    assert (level[index[:first]] > 0).all() and (level[index[first:]] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["masked", "clusters", "four-levels"])
+def test_the_host_waits_for_nothing_but_the_segments(name):
+    """Tensors without values: whoever asks for one fails."""
+    x = torch.empty(6, dtype=torch.int64, device="meta")
+    rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
+    moved = copy.deepcopy(MANY[name]).to("meta")
+    (part,), weight = plans.plan(moved, rows, plans.Asked(weight_clip=(0.0, 2.0)))
+    order = Order(part.hierarchy, part.top, part.hard)
+    level = order.level(rows)
+    index = order.rank(level, order.of(rows, level))
+    assert index.device.type == weight.device.type == "meta"
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        order.segments(rows, level)

@@ -1,0 +1,291 @@
+"""What the pictures show is what the processes say: the data of every line, cell and label."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from zoo import RING, TREE, Plain
+
+import ddlib as dd
+from ddlib import plot
+from ddlib.plot.bands import _CLUSTERS
+from ddlib.plot.tree import edge_text
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.schedules import Cosine, Linear
+
+DOCS = Path(__file__).parents[2] / "docs"
+UNEVEN = torch.tensor([[-1.0, 1.0, 0.0], [0.5, -2.0, 1.5], [0.0, 3.0, -3.0]])
+WITHOUT_LEVELS = {
+    "gidd": GIDD(5, 0.2),
+    "masked gidd": GIDD(5, 0.0),
+    "uniform": Uniform(4, Cosine()),
+    "ring": RateMatrix(RING, Linear()),
+    "ring with two states beyond the words": RateMatrix(RING, Linear(), vocab_size=2),
+    "uneven": RateMatrix(UNEVEN, Linear()),
+    "a user's own": Plain(Hierarchical(TREE, Cosine())),
+}
+NAMES = ["own word", "another word", "mask"]
+
+
+def lines(axes):
+    return {line.get_label(): np.array(line.get_data()) for line in axes.get_lines()}
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+def test_the_papers_two_figures(gamma):
+    """Against the formulas of section 4 of the theory, which are the paper's with the missing -1 of w_m."""
+    process = dd.presets.hdlm([0, 0, 1], gamma=gamma)
+    drawn, weights = lines(plot.occupancies(process)), lines(plot.weights(process))
+    t = drawn["word"][0]
+    assert t[0] == 0 and t[-1] == 1 and len(t) == 401
+    s, log = 1 - t, np.log(np.maximum(1 - t, 1e-300))
+    cluster = -s * log if gamma == 1 else gamma / (gamma - 1) * (s - s**gamma)
+    np.testing.assert_allclose(drawn["word"][1], s**gamma, atol=1e-12)
+    np.testing.assert_allclose(drawn["cluster"][1], cluster, atol=1e-12)
+    np.testing.assert_allclose(drawn["mask"][1], 1 - s**gamma - cluster, atol=1e-12)
+    assert list(weights) == ["cluster → word", "mask → cluster"]
+    t = weights["cluster → word"][0]
+    s, log = 1 - t, np.log(1 - t)
+    if gamma == 1:
+        w = 1 / (-s * log), -log / (t + s * log)
+    else:
+        left = 1 - s ** (gamma - 1)
+        w = (gamma - 1) * s ** (gamma - 2) / left, gamma * left / (gamma * t + s**gamma - 1)
+    np.testing.assert_allclose(weights["cluster → word"][1], w[0], rtol=1e-8)
+    np.testing.assert_allclose(weights["mask → cluster"][1], w[1], rtol=1e-8)
+
+
+def test_curves_of_levels_are_those_of_the_process():
+    process = Hierarchical(TREE, Cosine())
+    drawn = lines(plot.occupancies(process, points=11))
+    t = torch.linspace(0, 1, 11, dtype=torch.float64)
+    assert list(drawn) == ["word", "cluster 1", "cluster 2", "mask"]
+    for i, (_, values) in enumerate(drawn.values()):
+        assert values.tolist() == process.occupancies(t)[:, i].tolist()
+    drawn = lines(plot.weights(process, points=11, names=["a", "b", "c", "d"]))
+    assert list(drawn) == ["b → a", "c → b", "d → c"]
+    for i, (_, values) in enumerate(drawn.values(), start=1):
+        assert values.tolist() == process.weights(t[1:-1])[:, i].tolist()
+
+
+def by_enumeration(process, t):
+    """Probability of each band, and mean loss weight given it, for a uniformly drawn word: pair by pair."""
+    time, V = torch.tensor([t], dtype=torch.float64), process.vocab_size
+    chance, total = torch.zeros(2, 3, dtype=torch.float64)
+    for x in range(V):
+        law = process.marginal(torch.tensor([[x]]), time)[0, 0]
+        for z in range(process.num_states):
+            band = 2 if z >= V else int(z != x)
+            chance[band] += law[z] / V
+            if law[z] > 0:
+                weight = process.loss_weight(torch.tensor([[x]]), torch.tensor([[z]]), time)
+                total[band] += law[z] / V * weight[0, 0]
+    return chance, total / chance
+
+
+@pytest.mark.parametrize("name", WITHOUT_LEVELS)
+def test_curves_without_levels_are_means_over_words_and_states(name):
+    process = WITHOUT_LEVELS[name]
+    t = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    shares, weights = plot.occupancy_series(process, t), plot.weight_series(process, t)
+    beyond = process.num_states - process.vocab_size
+    names = [*NAMES[:2], "mask" if beyond == 1 else "no word"][: 2 + (beyond > 0)]
+    assert [curve.band.name for curve in shares] == names
+    by_name = {curve.band.name: curve.values for curve in weights}
+    for k, time in enumerate(t.tolist()):
+        chance, mean = by_enumeration(process, time)
+        for i, curve in enumerate(shares):
+            assert curve.values[k].item() == pytest.approx(chance[i].item(), abs=1e-12)
+        for i, band in enumerate(names):
+            if band in by_name and chance[i] > 1e-12:
+                assert by_name[band][k].item() == pytest.approx(mean[i].item(), rel=1e-9)
+            elif band not in by_name:
+                assert mean.nan_to_num()[i] == 0
+
+
+def test_a_weight_that_is_always_zero_is_not_drawn():
+    assert list(lines(plot.weights(GIDD(5, 0.0)))) == ["mask"]
+    assert list(lines(plot.weights(Uniform(4, Linear())))) == NAMES[:2]
+
+
+def test_large_vocabularies_are_averaged_over_a_sample():
+    t = torch.tensor([0.3], dtype=torch.float64)
+    process = GIDD(50257, 0.2)
+    own, other, mask = (float(curve.values) for curve in plot.occupancy_series(process, t))
+    law = process.marginal(torch.tensor([[7]]), t)[0, 0]
+    assert (own, mask) == pytest.approx((float(law[7]), float(law[-1])))
+    assert own + other + mask == pytest.approx(1, abs=1e-12)
+
+
+def test_the_clock_is_alpha():
+    (label, (t, alpha)), *rest = lines(plot.clock(Cosine(), points=5)).items()
+    assert label == "alpha" and not rest
+    np.testing.assert_allclose(alpha, np.cos(np.pi * t / 2), atol=1e-12)
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_a_trajectory_shows_levels_at_their_times(backwards):
+    process = Hierarchical(TREE, Linear())
+    times = torch.tensor([1.0, 0.6, 0.2, 0.0], dtype=torch.float64)
+    states = torch.tensor([[12, 12], [10, 12], [8, 7], [5, 2]])
+    if not backwards:
+        times, states = times.flip(0), states.flip(0)
+    axes = plot.trajectory(process, times, states)
+    mesh = axes.collections[0]
+    assert np.asarray(mesh.get_array()).tolist() == process.level_of(states).tolist()
+    edges = [1.0, 0.8, 0.4, 0.1, 0.0]
+    assert mesh.get_coordinates()[:, 0, 1].tolist() == pytest.approx(edges if backwards else edges[::-1])
+    colours = [matplotlib.colors.to_hex(colour).upper() for colour in mesh.cmap.colors]
+    assert colours == [band.colour.upper() for band in plot.bands(process)]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["word", "cluster 1", "cluster 2", "mask"]
+
+
+def test_without_levels_a_trajectory_is_told_by_its_last_words():
+    process = GIDD(4, 0.3)
+    times, states = torch.tensor([0.0, 0.5, 1.0]), torch.tensor([[1, 2, 0], [1, 3, 4], [0, 4, 4]])
+    mesh = plot.trajectory(process, times, states).collections[0]
+    assert np.asarray(mesh.get_array()).tolist() == [[0, 0, 0], [0, 1, 2], [1, 2, 2]]
+
+
+def test_a_trajectory_as_text():
+    process = dd.presets.hdlm([0, 0, 1])
+    times, states = torch.tensor([1.0, 0.25]), torch.tensor([[5, 3, 5], [2, 1, 4]])
+    assert plot.trajectory_text(process, times, states, members=[["cat", "dog", "ivy"]]).splitlines() == [
+        "t = 1.000  mask  c0   mask",
+        "t = 0.250  ivy   dog  c1",
+    ]
+
+
+def placed(axes):
+    """Texts of the tree by their place (column, line)."""
+    return {text.get_position(): text.get_text() for text in axes.texts if text.get_transform() == axes.transData}
+
+
+def test_a_small_tree_shows_every_member_under_its_parent():
+    tree = dd.hierarchies.Tree([[0, 1, 0, 1, 2], [0, 0, 1]], xi=[0.9, 1.0], speed=[2.0, 1.0, 0.5])
+    axes = plot.hierarchy(tree, names=["word", "kind", "realm", "mask"], members=[list("vwxyz"), ["k", "l", "m"]])
+    assert placed(axes) == {
+        (3, 0): "v", (3, 1): "x", (3, 2): "w", (3, 3): "y", (3, 4): "z",
+        (2, 0.5): "k", (2, 2.5): "l", (2, 4): "m", (1, 1.5): "cc0", (1, 4): "cc1", (0, 2.75): "mask",
+    }  # fmt: skip
+    ends = {(tuple(x[[0, -1]]), tuple(y[[0, -1]])) for x, y in (line.get_data() for line in axes.get_lines())}
+    assert len(ends) == 10 and ((2, 3), (2.5, 3)) in ends and ((0, 1), (2.75, 4)) in ends
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word\n5", "kind\n3", "realm\n2", "mask"]
+    assert [edge_text(tree, level) for level in range(3)] == ["speed 2, xi 0.9", "", "speed 0.5"]
+    assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
+
+
+def test_a_large_tree_says_how_much_it_leaves_out():
+    tree = dd.hierarchies.Tree([torch.arange(1000) % 20])
+    texts = list(placed(plot.hierarchy(tree, most=15)).values())
+    assert texts.count("+47") == 3 and "+17" in texts and "mask (1,000)" in texts
+    assert [text for text in texts if text.startswith("c")] == ["c0 (50)", "c1 (50)", "c2 (50)"]
+    assert [text for text in texts if text.startswith("w")] == [f"w{i}" for i in (0, 20, 40, 1, 21, 41, 2, 22, 42)]
+
+
+def test_axes_are_used_when_given_and_made_when_not():
+    figure, given = plot.panels(2, 3)
+    assert len(given) == 6 and isinstance(figure, Figure)
+    process, tree = dd.presets.hdlm([0, 0, 1]), dd.hierarchies.Flat(3)
+    times, states = torch.tensor([0.0, 1.0]), torch.tensor([[0], [5]])
+    settings = dict(matplotlib.rcParams)
+    for axes in (given[0], None):
+        for made in (
+            plot.occupancies(process, axes), plot.weights(process, axes), plot.clock(Linear(), axes),
+            plot.hierarchy(tree, axes), plot.trajectory(process, times, states, axes),
+        ):  # fmt: skip
+            assert (made is given[0]) == (axes is not None)
+            assert isinstance(made.figure, Figure)
+    assert dict(matplotlib.rcParams) == settings
+
+
+def test_matplotlib_is_imported_late_and_pyplot_never():
+    script = (
+        "import sys, ddlib as dd; from ddlib import plot, show\n"
+        "print('matplotlib' in sys.modules)\n"
+        "plot.occupancies(dd.presets.mdlm(3)); print('matplotlib' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
+    )
+    bare = {key: value for key, value in os.environ.items() if key != "DDLIB_SHAPECHECK"}  # imports in half the time
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=bare)
+    assert run.stdout.split() == ["False", "True", "False"]
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'ddlib\[plot\]'"):
+        plot.clock(Linear())
+    process = dd.presets.mdlm(3)
+    assert plot.trajectory_text(process, torch.tensor([1.0]), torch.tensor([[3]])) == "t = 1.000  mask"
+
+
+TWO = torch.tensor([0.0, 1.0])
+BAD = {
+    "names": (lambda: plot.occupancies(Masked(3, Linear()), names=["a"]), "names has 1 entries, must have 2"),
+    "points": (lambda: plot.weights(Masked(3, Linear()), points=2), "points is 2, must be at least 3"),
+    "kind": (lambda: plot.bands(Linear()), "neither a process nor a hierarchy"),
+    "members": (lambda: plot.hierarchy(TREE, members=[["a"]]), r"members\[0\] has 1 names, level 0 has 6 members"),
+    "too many members": (lambda: plot.state_names(TREE, [[]] * 5), "members names 5 levels, there are 4"),
+    "most": (lambda: plot.hierarchy(TREE, most=0), "most is 0, must be at least 1"),
+    "states": (lambda: plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])), "states holds 4"),
+    "times": (
+        lambda: plot.trajectory(Masked(3, Linear()), torch.zeros(2), torch.tensor([[0], [3]])),
+        "times must rise or fall",
+    ),
+    "rows": (lambda: plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0]])), "states has 1 rows for 2 times"),
+    "text": (lambda: plot.trajectory_text(Masked(3, Linear()), TWO, torch.tensor([[0]])), "states has 1 rows"),
+    "image": (lambda: plot.image(TWO, torch.tensor([[0]]), plot.bands(TREE)), "values has 1 rows for 2 times"),
+}
+
+
+def test_seven_levels_of_clusters_have_names_and_the_first_six_colours_of_their_own():
+    kinds = plot.bands(dd.hierarchies.Tree([torch.arange(n) // 2 for n in (256, 128, 64, 32, 16, 8, 4)]))
+    assert [kind.name for kind in kinds] == ["word", *(f"cluster {i}" for i in range(1, 8)), "mask"]
+    assert len({kind.colour for kind in (*kinds[:7], kinds[-1])}) == 8 and kinds[7].colour == kinds[1].colour
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case, as_users_call):
+    call, message = BAD[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+# Machado, Oliveira & Fernandes, "A physiologically-based model for simulation of color vision deficiency" (2009).
+SIGHT = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def cielab(colour, sight):
+    value = np.array(matplotlib.colors.to_rgb(colour))
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    to_xyz = [[0.4339, 0.3763, 0.1898], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]  # over the white point
+    x, y, z = np.cbrt(np.array(to_xyz) @ np.clip(np.array(sight) @ linear, 1e-4, 1))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colours_are_told_apart_by_colour_blind_readers(sight):
+    """A CIELAB distance of 2.3 is just noticeable (Mahy et al., 1994)."""
+    seen = [cielab(colour, SIGHT[sight]) for colour in (plot.BLUE, *_CLUSTERS, plot.DARK)]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 12
+
+
+def test_the_figures_of_the_documentation(tmp_path):
+    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, draw in module.FIGURES.items():
+        draw(tmp_path / name)
+        for path in (tmp_path / name, module.IMAGES / name):
+            assert path.read_bytes().startswith(b"\x89PNG") and 10_000 < path.stat().st_size < 150_000

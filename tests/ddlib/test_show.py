@@ -1,0 +1,143 @@
+"""``python -m ddlib show``: what it prints is what the object says, and it ends in a picture."""
+
+import sys
+
+import pytest
+import torch
+from zoo import PROCESSES, TREE
+
+import ddlib as dd
+from ddlib import show
+from ddlib.__main__ import load, main
+from ddlib.processes import GIDD, Hierarchical
+from ddlib.schedules import Cosine, Linear
+
+
+def row(text, name):
+    """The numbers of the table row that begins with ``name``."""
+    return [
+        float(v) for v in next(ln for ln in text.splitlines() if ln.startswith(f"  {name}  "))[len(name) + 2 :].split()
+    ]
+
+
+def test_tables_hold_the_numbers_of_the_process():
+    process = Hierarchical(TREE, Cosine())
+    text, t = show.describe(process), torch.tensor(show.TIMES, dtype=torch.float64)
+    assert row(text, "t") == list(show.TIMES)
+    for level, name in enumerate(("word", "cluster 1", "cluster 2", "mask")):
+        assert row(text, name) == pytest.approx(process.occupancies(t)[:, level].tolist(), rel=1e-3)
+    for level, name in enumerate(("cluster 1 → word", "cluster 2 → cluster 1", "mask → cluster 2"), start=1):
+        assert row(text, name) == pytest.approx(process.weights(t)[:, level].tolist(), rel=1e-3)
+    lines = [line.split() for line in text.splitlines()]
+    assert ["0", "word", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
+    assert ["3", "mask", "1", "12"] in lines
+    assert "13 states in 4 levels" in text
+
+
+def test_a_process_without_levels():
+    text = show.describe(GIDD(5, 0.2))
+    assert "6 states: words 0..4, the mask 5; no levels" in text
+    t = torch.tensor(show.TIMES, dtype=torch.float64)
+    law = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
+    assert row(text, "mask") == pytest.approx(law[:, 5].tolist(), rel=1e-3)
+    assert row(text, "another word") == pytest.approx(law[:, 1:5].sum(1).tolist(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_every_kind_of_process_is_described_and_ends_in_words(name):
+    process = PROCESSES[name]
+    words = [f"word{i}" for i in range(process.vocab_size)]
+    last = show.describe(process, words).splitlines()[-1].split()
+    assert last[:3] == ["t", "=", "0.000"] and len(last) == 11 and set(last[3:]) <= set(words)
+
+
+def test_a_schedule_and_a_hierarchy():
+    text, t = show.describe(Cosine()), torch.tensor(show.TIMES, dtype=torch.float64)
+    assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
+    assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
+    assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
+    assert "13 states in 4 levels" in show.describe(TREE)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("process", [GIDD(3, 0.3), Hierarchical(TREE, Linear())], ids=["gidd", "hierarchical"])
+def test_the_example_follows_the_process(process):
+    """At every time each state is as frequent as q_t of a uniform word says, within five standard errors."""
+    n = 4000
+    times, states = show.example(process, n, steps=4)
+    assert times.tolist() == [1, 0.75, 0.5, 0.25, 0]
+    p = torch.full((5, 1, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
+    law = process.predictive(p, times)[:, 0]
+    seen = torch.stack([torch.bincount(z, minlength=process.num_states) / n for z in states])
+    assert bool(((seen - law).abs() <= 5 * (law * (1 - law) / n).sqrt() + 1e-9).all())
+
+
+def test_the_command_prints_and_plots(capsys, tmp_path):
+    out = tmp_path / "process.png"
+    assert main(["show", "hdlm:4x2", "--out", str(out), "--words", "cat", "dog", "oak", "ivy"]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "python -m ddlib verify hdlm:4x2" in printed and f"picture: {out}" in printed
+    assert {"cat", "dog", "oak", "ivy"} & set(printed.split())
+
+
+@pytest.mark.parametrize("path", ["ddlib.schedules:Linear", "home_made:tree", "gidd:4"])
+def test_the_command_takes_what_verify_takes(path, capsys, monkeypatch, tmp_path):
+    (tmp_path / "home_made.py").write_text("import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", path]) == 0
+    assert (tmp_path / "show.png").stat().st_size > 5_000
+
+
+def test_without_matplotlib_it_prints_all_the_same(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "mdlm:3"]) == 1
+    captured = capsys.readouterr()
+    assert "probability at t" in captured.out and "pip install 'ddlib[plot]'" in captured.err
+    assert main(["show", "mdlm:3", "--no-plot"]) == 0
+    assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())
+
+
+def test_presets_by_their_sizes(capsys):
+    assert load("mdlm:7").vocab_size == 7
+    assert (load("gidd:7").vocab_size, load("gidd:7").p_uniform) == (7, 0.2)
+    assert load("hdlm:12x6x3").hierarchy.levels == (12, 6, 3, 1)
+    assert torch.bincount(load("hdlm:10x4").hierarchy.maps[0].parents).tolist() == [3, 2, 3, 2]
+    with pytest.raises(SystemExit, match="2"):
+        main(["verify", "hdlm:10"])
+    assert "must be hdlm:12x4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hdlm:12"], "'hdlm:12' must be hdlm:12x4, words x clusters"),
+        (["mdlm:12x4"], "'mdlm:12x4' must be mdlm:16"),
+        (["mdlm:0"], "vocab_size is 0, must be at least 1"),
+        (["hdlm:4x12"], "parents[0]"),
+        (["mdlm"], "must be package.module:object"),
+        (["ddlib.samplers:Ancestral"], "must be a process, schedule or hierarchy"),
+        (["ddlib.presets:mdlm"], "missing 1 required positional argument"),
+        (["mdlm:3", "--words", "one"], "words has 1 names, must have 3"),
+        (["mdlm:3", "--no-plot", "--words", "a", "b", "c", "d"], "words has 4 names, must have 3"),
+        (["mdlm:3", "--out", "x.nonsense"], "nonsense"),
+    ],
+)
+def test_bad_arguments_end_the_program(arguments, message, capsys, monkeypatch, tmp_path, as_users_call):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["show", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_is_said(capsys, tmp_path):
+    assert main(["show", "mdlm:3", "--out", str(tmp_path / "no" / "x.png")]) == 1
+    assert "no picture: " in capsys.readouterr().err
+
+
+def test_large_vocabularies_keep_their_own_words():
+    process = dd.presets.hdlm(torch.arange(20000) % 64)
+    _, states = show.example(process, 8, steps=3)
+    assert states[-1].max() > 1000 and bool((states[-1] < 20000).all())

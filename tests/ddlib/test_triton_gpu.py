@@ -1,0 +1,142 @@
+"""The Triton kernels on a GPU: against the CPU, and without making the host wait."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+import ddlib as dd
+from ddlib.kernels import fused, gpu, plans
+from ddlib.kernels.block import Rows
+
+pytestmark = pytest.mark.gpu
+
+V = 5003
+WORDS, ABOVE = torch.arange(V) % 37, torch.arange(37) % 5
+MANY = {
+    "masked": dd.presets.mdlm(V),
+    "clusters": dd.presets.hdlm(WORDS),
+    "levels": dd.presets.hdlm_levels([WORDS, ABOVE]),
+    "xi-above": dd.presets.hdlm_levels([WORDS, ABOVE], xi=[1.0, 0.8]),
+}
+every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
+SYNCHRONISES = "called a synchronizing CUDA operation"
+
+
+def batch(process, dtype=torch.float32, rows=16, length=40, dim=75):
+    """Hidden states, matrix and bias of ``dtype``; words, states, times: on the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (rows, length, dim), (V, dim), (V,)
+    layer = [(torch.randn(size, generator=generator) * 0.3).to(dtype) for size in sizes]
+    x = torch.randint(V, (rows, length), generator=generator)
+    t = torch.rand(rows, generator=generator, dtype=torch.float64)
+    return layer, (x, process.sample(x, t, generator), t)
+
+
+def moved(process, layer, noisy):
+    """The same on the GPU; the layer wants gradients."""
+    layer = [p.cuda().requires_grad_() for p in layer]
+    return copy.deepcopy(process).cuda(), layer, [column.cuda() for column in noisy]
+
+
+def close(ours, theirs, tolerance):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.cpu().double() - other).abs().max() <= tolerance * (1 + other.abs().max())
+
+
+@every
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)])
+@pytest.mark.parametrize("mode", ["standard", "hard"])
+def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode):
+    layer, noisy = batch(process, dtype)
+    options = dict(mode=mode, weight_clip=(0.0, 5.0))
+    wide = [p.double().requires_grad_() for p in layer]
+    values = dd.training_loss(process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none")
+    gradients = torch.autograd.grad(values.mean(), wide)
+    there, on_gpu, noisy = moved(process, layer, noisy)
+    assert gpu.usable(noisy[0].device)
+    with torch.no_grad():
+        ours = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none")
+    # the kernel keeps float32 sums of exact products; where xi < 1 above, other levels' logits are in half precision
+    close([ours], [values], 1e-4 if process is not MANY["xi-above"] else tolerance)
+    loss, per_token = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True)
+    close([loss, per_token], [values.mean(), values], tolerance)
+    close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
+
+
+@every
+def test_the_way_without_triton_says_the_same(process, monkeypatch):
+    there, layer, noisy = moved(process, *batch(process))
+    found = []
+    for switch in "01":
+        monkeypatch.setenv("DDLIB_TRITON", switch)
+        loss = dd.linear_training_loss(there, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+        found.append([loss.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, layer))])
+    close(found[1], [f.double() for f in found[0]], 1e-4)
+
+
+@pytest.fixture
+def waiting():
+    """Sets what becomes of an operation that makes the host wait."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        yield torch.cuda.set_sync_debug_mode
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["masked", "clusters", "levels"])
+def test_evaluation_does_not_wait(name, waiting):
+    there, layer, noisy = moved(MANY[name], *batch(MANY[name]))
+    with torch.no_grad():
+        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])  # compiles
+        waiting("error")
+        values = dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+    waiting("default")
+    assert values.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["masked", "clusters", "levels"])
+def test_training_waits_once(name, waiting):
+    """To learn how many tokens are in each state; what comes after that does not wait."""
+    there, layer, noisy = moved(MANY[name], *batch(MANY[name]))
+
+    def step():
+        torch.autograd.grad(dd.linear_training_loss(there, *layer[:2], *noisy, layer[2]), layer)
+
+    step()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        waiting("warn")
+        step()
+        waiting("default")
+    assert sum(SYNCHRONISES in str(one.message) for one in told) == 1
+
+
+@pytest.mark.parametrize("name", ["masked", "clusters", "levels"])
+def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
+    from ddlib.kernels.gpu.order import Order
+
+    there, layer, (x, z, t) = moved(MANY[name], *batch(MANY[name]))
+    flat = fused.Layer(layer[0].detach().flatten(0, 1), layer[1].detach(), layer[2].detach())
+    rows = Rows(x.flatten(), z.flatten(), t[:, None].expand_as(x).flatten())
+    blocks, weight = plans.plan(there, rows, plans.Asked())
+    order = Order(there.hierarchy, there.hierarchy.depth, hard=False)
+    known = order.segments(rows, order.level(rows))
+    expected = fused.run(flat, blocks, rows, weight, None)[1]
+    monkeypatch.setattr(Order, "segments", lambda *_: known)
+    waiting("error")
+    found = fused.run(flat, blocks, rows, weight, None)[1]
+    waiting("default")
+    assert (found.weight - expected.weight).abs().max() <= 1e-6 * expected.weight.abs().max()
+
+
+def test_evaluation_stores_no_logits():
+    there, layer, noisy = moved(MANY["levels"], *batch(MANY["levels"], torch.bfloat16, rows=64, length=128))
+    with torch.no_grad():
+        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        dd.linear_nelbo(there, *layer[:2], *noisy, layer[2])
+    assert torch.cuda.max_memory_allocated() - before < 0.1 * noisy[0].numel() * V * 2

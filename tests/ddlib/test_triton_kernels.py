@@ -1,0 +1,72 @@
+"""The Triton kernels without a GPU: their logic in the interpreter, their code compiled for GPUs that are not here."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from ddlib.kernels import gpu
+
+COMPILE = """
+import sys, torch, ddlib
+assert "triton" not in sys.modules
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from ddlib.kernels.gpu import online, row
+
+tiles = online.default_tiles(torch.empty(1, 1, dtype=torch.bfloat16))
+constants = dict(
+    HAS_BIAS=True, EVEN=True, PRECISION="ieee", SPLITS=4, BT=tiles.rows, BV=tiles.columns, BD=tiles.depth
+)
+wide = dict.fromkeys(("WORDS", "INDEX", "WORD"), "*i64") | dict.fromkeys(("H", "W", "BIAS", "Z"), "*bf16")
+wide["OUT"] = "*fp32"
+for kernel, constant in ((online._sums, constants), (row._row, dict(BV=row.COLUMNS))):
+    types = {
+        name: "constexpr" if name in constant else wide.get(name, "*i32" if name.isupper() and len(name) > 1 else "i32")
+        for name in kernel.arg_names
+    }
+    found = [(i,) for i, kind in enumerate(types.values()) if kind.startswith("*")]
+    source = ASTSource(kernel, types, constant, dict.fromkeys(found, [["tt.divisibility", 16]]))
+    options = dict(num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True)
+    made = compile(source, GPUTarget("cuda", 90, 32), options)
+    print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "wgmma" in made.asm["ptx"])
+"""
+
+
+def python(*arguments, **environment):
+    """What a new process says."""
+    told = subprocess.run(
+        [sys.executable, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    return told.stdout
+
+
+def test_logic_in_the_interpreter():
+    """In a process of its own: the variable must be set before Triton is imported, and rules out compiled kernels."""
+    tests = Path(__file__).with_name("interpreted_kernels.py")
+    told = python("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(tests), TRITON_INTERPRET="1")
+    (passed,) = re.findall(r"(\d+) passed", told)
+    assert int(passed) > 50
+
+
+def test_kernels_compile_for_a_gpu(tmp_path):
+    """To machine code of an H200, on its tensor cores, in the shared memory it has; ddlib alone imports no Triton."""
+    told = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
+    (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in told[:2])
+    assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
+
+
+def test_where_the_kernels_are_used(monkeypatch):
+    monkeypatch.delenv("DDLIB_TRITON", raising=False)
+    monkeypatch.setattr(gpu, "_installed", lambda: True)
+    assert gpu.usable(torch.device("cuda", 1)) and not gpu.usable(torch.device("cpu"))
+    monkeypatch.setenv("DDLIB_TRITON", "0")
+    assert not gpu.usable(torch.device("cuda"))
+    monkeypatch.setenv("DDLIB_TRITON", "1")
+    monkeypatch.setattr(gpu, "_installed", lambda: False)
+    assert not gpu.usable(torch.device("cuda"))
