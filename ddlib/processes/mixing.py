@@ -130,23 +130,30 @@ class Mixing(ForwardProcess):
             keep = self.mixture(interior(t)).keep[:, None].to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
         evidence = log1p_exp(self.log_ratio(t).to(log_p.dtype)[:, None, None] + log_p)
-        at_x, at_z = (evidence.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
-        return weight.to(log_p.dtype), self.divergence(at_x, at_z, evidence.sum(-1), x, z, t)
+        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
+        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1)
+        return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "B"]:
         """Log of the probability of having kept a word over that of having drawn it afresh."""
         keep, word, _ = self.mixture(interior(t))
         return (keep.log() - word.log()).clamp_min(-1e4)  # -inf would turn to NaN where it meets itself
 
-    def divergence(self, at_x: PerToken, at_z: PerToken, total: PerToken, x: Tokens, z: Tokens, t: Times) -> PerToken:
+    def divergence(
+        self, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens, t: Times
+    ) -> PerToken:
         """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) by all that it needs of the network (theory section 5).
 
-        These are the values of log(1 + ratio p(.)) at x, at z (at any word, of masks), and their sum over the words.
+        These are log p(x), log p(z) (of any word, at masks), and the sum of log(1 + ratio p(.)) over words but x.
+        Terms vanish with the divergence, none cancel: near t = 0 the weight is huge, and so would be their rounding.
         """
-        keep, word, _ = (v.to(total.dtype)[:, None] for v in self.mixture(interior(t)))
-        gain = log1p_exp(self.log_ratio(t).to(total.dtype))[:, None]
-        kl = (keep + word) * gain - keep * at_x - word * total
-        log_odds = torch.where(z == x, gain, 0.0) - at_z
+        keep, word, _ = (v.to(others.dtype)[:, None] for v in self.mixture(interior(t)))
+        ratio = self.log_ratio(t).to(others.dtype)[:, None]
+        # log (1 + ratio) / (1 + ratio p(x)) = log(1 + ratio (1 - p(x)) / (1 + ratio p(x)))
+        missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
+        short = log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
+        kl = (keep + word) * short - word * others
+        log_odds = torch.where(z == x, short, -log1p_exp(ratio + log_pz))
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
         odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
         itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)

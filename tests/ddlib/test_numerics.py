@@ -176,3 +176,12 @@ def test_half_precision_logits_are_computed_in_float32(dtype):
     assert value.dtype == torch.float32
     assert torch.equal(value, dd.nelbo(process, logits.float(), x, z, t))
     assert torch.equal(logits, kept)
+
+
+@pytest.mark.parametrize("gamma", [0.25, 1.0, 2.0])
+@pytest.mark.parametrize("p_uniform", [0.1, 0.5, 0.9])
+def test_a_language_of_one_word_costs_nothing_however_large_the_weight(p_uniform, gamma):
+    process = dd.processes.GIDD(1, p_uniform, gamma)
+    t = torch.logspace(-12, -0.001, 9, dtype=torch.float64)
+    x, z = torch.zeros(9, 2, dtype=torch.int64), torch.tensor([[0, 1]]).expand(9, 2)
+    assert (dd.nelbo(process, torch.zeros(9, 2, 1, dtype=torch.float64), x, z, t) < 1e-200).all()
