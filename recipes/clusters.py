@@ -37,10 +37,10 @@ from torch import Tensor
 
 from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
+from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
 from recipes import embeddings, text, vectors
 from recipes.console import make_console
-from recipes.figure import BLUE, GREY, ORANGE
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import plot
-from ddlib.plot import BLUE, GREEN, GREY, ORANGE, VERMILION  # noqa: F401 # also for recipes.clusters and recipes.plot
+from ddlib.plot import VERMILION
 
 MODEL_COLOURS = {"masked": GREEN, "hierarchical": VERMILION}
 

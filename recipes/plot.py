@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from recipes.figure import BLUE, GREEN, GREY, ORANGE
+from ddlib.plot import BLUE, GREEN, GREY, ORANGE
 from recipes.watch import METRICS, Record, read_metrics
 
 Numbers = Float[np.ndarray, " n"]
