@@ -130,17 +130,21 @@ if hasattr(F, "linear_cross_entropy"):
 OTHER_LOSS = ("cross_entropy", "linear_cross_entropy")
 
 
-def row(kind: str, tokens: int, repeats: int) -> dict[str, Any]:
-    """CPU seconds and megabytes of every method, and the ratios to ours."""
+def timed(kind: str, tokens: int, repeats: int) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Every method's loss, equal where it must be, and its CPU seconds."""
     make, methods = KINDS[kind]
     batch = Batch(make(), tokens)
     losses = {name: float(batch.step(loss)) for name, loss in methods.items()}
     for name, value in losses.items():
         if name not in OTHER_LOSS and abs(value - losses["ours"]) > 1e-4 * abs(losses["ours"]):
             raise AssertionError(f"{kind}, {tokens} tokens: {name} gives {value}, ours {losses['ours']}")
-    taken = seconds({name: lambda loss=loss: batch.step(loss) for name, loss in methods.items()}, repeats)
-    del batch
-    memory = {name: float(in_its_own_process("head.py", "--memory", kind, name, str(tokens))) for name in methods}
+    return losses, seconds({name: lambda loss=loss: batch.step(loss) for name, loss in methods.items()}, repeats)
+
+
+def row(kind: str, tokens: int, repeats: int) -> dict[str, Any]:
+    """CPU seconds and megabytes of every method, and the ratios to ours."""
+    losses, taken = timed(kind, tokens, repeats)
+    memory = {name: float(in_its_own_process("head.py", "--memory", kind, name, str(tokens))) for name in losses}
     middle = medians(taken)
     return {
         "cpu_seconds": taken,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import plot
-from ddlib.plot import VERMILION
+from ddlib.plot import GREEN, GREY, VERMILION
 
 MODEL_COLOURS = {"masked": GREEN, "hierarchical": VERMILION}
 
