@@ -1,4 +1,4 @@
-"""Every example of the README and every docstring example runs as written."""
+"""The README is short, every docstring example runs as written, what is declared is registered."""
 
 import doctest
 import importlib
@@ -17,14 +17,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
-def test_readme_example_runs(block, capsys):
-    torch.manual_seed(0)
-    exec(compile(block, "README.md", "exec"), {})
-    assert "tensor" in capsys.readouterr().out
-
-
 def test_readme_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
     text = (ROOT / "README.md").read_text()
     code = [line for line in BLOCKS[0].splitlines() if line.strip()]
@@ -38,12 +30,6 @@ def test_readme_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
 def test_docstring_examples(name):
     module = importlib.import_module(name)
     assert doctest.testmod(module, extraglobs={"torch": torch}).failed == 0
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.stem)
-def test_examples_of_the_documentation(page):
-    assert doctest.testfile(str(page), module_relative=False, globs={"torch": torch}).failed == 0
 
 
 def test_what_is_registered_is_what_is_declared():

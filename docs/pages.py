@@ -1,0 +1,108 @@
+"""Runs a page of the documentation as it is written: ``python docs/pages.py [--images] PAGE``.
+
+Blocks of ``python`` run one after another in one namespace and an empty folder; those with ``>>>`` are doctests. A
+block of ``bash`` runs if the line ``% runs`` stands above it. A block of ``text`` directly below one that ran is what
+that one printed, ``...`` for anything. ``% skip: next "why"`` spares a block. A picture of a tutorial is a file that
+the page itself writes; ``--images`` keeps it.
+"""
+
+import argparse
+import contextlib
+import doctest
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import SkipTest
+
+from sybil import Example, Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser, SkipParser
+
+HERE = Path(__file__).parent
+IMAGES = HERE / "images" / "tutorials"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Python(PythonCodeBlockParser):
+    """Blocks of Python whose output is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(doctest_optionflags=FLAGS)
+        self.codeblock_parser = CodeBlockParser("python", python)
+
+
+def python(example: Example) -> None:
+    """Runs a block."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        PythonEvaluator()(example)
+    printed(example, out.getvalue())
+
+
+def bash(example: Example) -> None:
+    """Runs a block that says so, with this Python before all others."""
+    if not example.document.text[: example.region.start].rstrip().endswith("% runs"):
+        return
+    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(["bash", "-ec", example.parsed], capture_output=True, text=True, env=os.environ | paths)
+    if done.returncode:
+        raise AssertionError(f"line {example.line} ends with status {done.returncode}:\n{done.stdout}{done.stderr}")
+    printed(example, done.stdout)
+
+
+def text(example: Example) -> None:
+    """Compares a block with what the one above it printed."""
+    above, out = example.namespace.get("__above__", (0, ""))
+    if example.document.text[above : example.region.start].strip() or not above:
+        return
+    if not doctest.OutputChecker().check_output(example.parsed, out, FLAGS):
+        raise AssertionError(f"line {example.line} says:\n{example.parsed}\nprinted was:\n{out}")
+
+
+def printed(example: Example, out: str) -> None:
+    example.namespace["__above__"] = (example.region.end, out)
+
+
+PAGE = Sybil(parsers=[Python(), CodeBlockParser("bash", bash), CodeBlockParser("text", text), SkipParser()])
+
+
+def run(page: Path) -> None:
+    """Runs the examples of a page in the present folder.
+
+    Raises:
+        AssertionError: printed is not what the page says, or a picture that the page shows was not written.
+    """
+    document = PAGE.parse(page)
+    for example in document.examples():
+        with contextlib.suppress(SkipTest):  # of `skip` with a reason
+            example.evaluate()
+    missing = [name for name in pictures(document.text) if not Path(name).exists()]
+    if missing:
+        raise AssertionError(f"{page.name} shows pictures that its code does not write: {missing}")
+
+
+def pictures(text: str) -> list[str]:
+    """The names of a tutorial's own pictures."""
+    return re.findall(r"\]\(\.\./images/tutorials/([\w.-]+)\)", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("page", type=Path, nargs="+")
+    parser.add_argument("--images", action="store_true", help="copy the pictures into docs/images/tutorials")
+    given = parser.parse_args()
+    for page in [page.resolve() for page in given.page]:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            run(page)
+            for name in pictures(page.read_text()) if given.images else ():
+                IMAGES.mkdir(parents=True, exist_ok=True)
+                shutil.copy(name, IMAGES / name)
+        print(f"{page.name}: as written")
+
+
+if __name__ == "__main__":
+    main()

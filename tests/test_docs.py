@@ -1,0 +1,90 @@
+"""Every page of the documentation, and the README, runs as it is written; every command it shows is understood."""
+
+import argparse
+import importlib
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pages
+import pytest
+import torch
+import tyro
+
+from recipes.cli import recipe_yaml
+from recipes.owt import recipes
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("[!_]*/*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"(?:torchrun [-\w ]+? -m|\S*python -m) ((?:recipes|ddlib)\b.*)")
+
+
+class Understood(BaseException):
+    """The command line was parsed; nothing else is to happen."""
+
+
+def commands(page):
+    """What follows `python -m` in the blocks of a page, without comments."""
+    for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", page.read_text(), re.S | re.M):
+        for line in block.replace("\\\n", " ").splitlines():
+            found = COMMAND.search(line)
+            if found:
+                yield shlex.split(found[1], comments=True)
+
+
+ALL = sorted({(page.name, *words) for page in PAGES for words in commands(page)})
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    pages.run(page)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n", "line 5 says"),
+        ("```python\nassert 1 + 1 == 3, 'sum'\n```\n", "sum"),
+        ("```python\n>>> 1 + 1\n3\n\n```\n", "Expected"),
+        ("% runs\n\n```bash\nfalse\n```\n", "ends with status 1"),
+        ("% runs\n\n```bash\necho two\n```\n\n```text\nthree\n```\n", "line 7 says"),
+        ("![a picture](../images/tutorials/none.png)\n", "does not write"),
+    ],
+)
+def test_a_page_that_is_wrong_fails(wrong, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.md").write_text(wrong)
+    with pytest.raises(AssertionError, match=told):
+        pages.run(tmp_path / "page.md")
+
+
+def test_commands_are_found():
+    assert {words[1] for words in ALL} >= {"ddlib", "recipes.owt", "recipes.prepare", "recipes.evaluate"}
+    assert len(ALL) > 20
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_a_command_is_understood(command, tmp_path, monkeypatch):
+    def then_stop(parse):
+        def parsed(*args, **options):
+            parse(*args, **options)
+            raise Understood
+
+        return parsed
+
+    _, name, *words = command
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", then_stop(argparse.ArgumentParser.parse_args))
+    monkeypatch.setattr(tyro, "cli", then_stop(tyro.cli))
+    Path("mine.yaml").write_text(recipe_yaml(recipes()["hdlm"][1]))
+    main = importlib.import_module("ddlib.__main__" if name == "ddlib" else name).main
+    with pytest.raises(Understood):
+        if name == "recipes.harness":
+            monkeypatch.setattr(sys, "argv", [name, *words])
+            main()
+        else:
+            main(words)
