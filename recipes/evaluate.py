@@ -13,10 +13,8 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,19 +27,18 @@ import ddlib as dd
 from ddlib.vocabulary import fingerprint
 from recipes.config import at_least
 from recipes.console import make_console, plain_errors
-from recipes.data import Prepared, examples, open_prepared
+from recipes.data import Prepared, open_prepared
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
+from recipes.engine.validation import WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
-from recipes.measure import Terms, measure
+from recipes.measure import Terms
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 from recipes.scoring import Scorer, generative, load_scorer, score
 
 NONE = "none"
 RESULT = "evaluation.json"
 TERMS = ("diffusion", "prior", "reconstruction")
-WINDOWS = 0
-"""Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,24 +101,20 @@ class Estimate:
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
-    batch = min(options.batch, -(-wanted // world.size))
-    replicates = []
-    for number in range(options.replicates):
-        stream = examples(
-            data.validation,
-            length=saved.recipe.data.length,
-            pad_id=data.pad_id,
-            batch_size=batch,
-            seed=WINDOWS,
-            rank=world.rank,
-            world=world.size,
+    return [
+        validate(
+            saved.process,
+            saved.denoiser,
+            data,
+            saved.recipe,
+            world,
+            sequences=wanted,
+            batch=min(options.batch, -(-wanted // world.size)),
+            seed=options.seed,
+            replicate=number,
         )
-        with closing(stream):
-            batches = (part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
-            parameterization = saved.recipe.loss.parameterization
-            own = measure(saved.process, saved.denoiser, batches, options.seed, number, parameterization)
-        replicates.append(Terms.join(world.gather(own)).first(wanted))
-    return replicates
+        for number in range(options.replicates)
+    ]
 
 
 def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:

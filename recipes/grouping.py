@@ -31,14 +31,15 @@ def clusters_for(wanted: int | tuple[int, ...] | Path, data: Prepared) -> Cluste
     counts = (wanted,) if isinstance(wanted, int) else wanted
     path = data.folder / "clusters-{}".format("-".join(map(str, counts)))
     if not path.with_name(path.name + ".json").exists():
-        found = semantic_clusters(neighbourhoods(data), counts, nested="up", fingerprint=data.fingerprint)
+        vectors = neighbourhoods(stream(data), data.vocab_size)
+        found = semantic_clusters(vectors, counts, nested="up", fingerprint=data.fingerprint)
         save_clusters(path, found)
     return load_clusters(path, data.fingerprint)
 
 
-def neighbourhoods(data: Prepared, dim: int = 64) -> Float[Tensor, "V dim"]:
+def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> Float[Tensor, "V dim"]:
     """Unit vectors of the words by what stands next to them; words that do not occur are drawn at random."""
-    vectors = word_embeddings(stream(data), data.vocab_size, min(dim, data.vocab_size - 1), reach=1)
+    vectors = word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1)
     absent = vectors.square().sum(1) == 0
     vectors[absent] = torch.nn.functional.normalize(
         torch.randn(int(absent.sum()), vectors.shape[1], generator=torch.Generator().manual_seed(0))

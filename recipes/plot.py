@@ -8,7 +8,6 @@ weights are not. Hours count training and saving only.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from ddlib.plot import BLUE, GREEN, GREY, ORANGE
+from recipes.console import plain_errors
 from recipes.watch import METRICS, Record, read_metrics
 
 Numbers = Float[np.ndarray, " n"]
@@ -215,16 +215,12 @@ def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
         figure.savefig(path)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws what the command line says; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draws what the command line says."""
     given = _parser().parse_args(arguments)
-    try:
+    with plain_errors():
         write_plot(given.out, collect(given.runs), given.x, given.smooth)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     print(given.out)
-    return 0
 
 
 def _decay(text: str) -> float:
@@ -246,4 +242,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,25 +8,21 @@ Called again it does nothing, and it refuses a folder that holds something else.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from recipes.console import plain_errors
 from recipes.data import Corpus, Prepared, lm1b, local, openwebtext, prepare, speeches
 from recipes.data.prepared import SPLITS
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepares what the command line says and prints what it is; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepares what the command line says and prints what it is."""
     given = _parser().parse_args(arguments)
-    try:
+    with plain_errors():
         prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers)
-    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     print(table(prepared, given.length))
-    return 0
 
 
 def table(prepared: Prepared, length: int) -> str:
@@ -87,4 +83,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

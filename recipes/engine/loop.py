@@ -39,12 +39,12 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
         world = stack.enter_context(joined())
         signals = stack.enter_context(Signals())
         run = Run.prepare(recipe, world)
-        passed_over = resume(run, accept_changes)
+        said = resume(run, accept_changes)
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
-            record(recipe.output.folder, run.facts.step)
+            said += record(recipe.output.folder, run.facts.step)
         watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
-        for message in passed_over:
+        for message in said:
             watch.say(message)
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps were made already: nothing to do")

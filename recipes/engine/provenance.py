@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+STARTS = "starts.jsonl"
 PACKAGES = ("ddlib", "torch", "datasets", "grain", "tokenizers")
 
 
@@ -28,10 +29,31 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def record(folder: Path, step: int) -> None:
-    """Adds a line to ``starts.jsonl``: this start of the run, and the step that it begins at."""
-    with (folder / "starts.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"step": step} | provenance()) + "\n")
+def record(folder: Path, step: int) -> list[str]:
+    """Adds a line to ``starts.jsonl``: this start of the run, and the step that it begins at.
+
+    Returns:
+        What of the code and its packages is not as it was at the last start.
+    """
+    path, now = folder / STARTS, provenance()
+    before = _last(path) or now
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": step} | now) + "\n")
+    said = []
+    if (before["commit"], before["changes"]) != (now["commit"], now["changes"]):
+        said.append("the code is not the same as at the last start: its losses may differ")
+    for name, value in now["versions"].items():
+        if before["versions"].get(name) != value:
+            said.append(f"{name} is {value}, was {before['versions'].get(name)}")
+    return said
+
+
+def _last(path: Path) -> dict[str, Any] | None:
+    """The last line; None where there is none, or where a kill has torn it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    except (FileNotFoundError, IndexError, json.JSONDecodeError):
+        return None
 
 
 def _git(*arguments: str) -> str | None:

@@ -19,7 +19,8 @@ from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch, start
-from recipes.measure import Terms, measure
+from recipes.engine.validation import validate
+from recipes.measure import Terms
 
 
 class NonFiniteError(RuntimeError):
@@ -132,22 +133,19 @@ class Run:
 
     def validate(self) -> Terms:
         """The bound of the first validation sequences, by the averaged weights if there are any."""
-        recipe, world, micro = self.recipe, self.world, micro_batch(self.recipe, self.world)
-        wanted = min(recipe.output.validate_sequences, len(self.data.validation))
-        stream = examples(
-            self.data.validation,
-            length=recipe.data.length,
-            pad_id=self.data.pad_id,
-            batch_size=micro,
-            seed=0,
-            rank=world.rank,
-            world=world.size,
-        )
-        # equally many batches everywhere: sharded weights are gathered in every pass
-        batches = [batch.to(world.device) for batch in islice(stream, -(-wanted // (micro * world.size)))]
+        recipe = self.recipe
         with self.averaged():
-            terms = measure(self.process, self.objective.predict, batches, recipe.seed, 0, recipe.loss.parameterization)
-        return Terms.join(world.gather(terms)).first(wanted)
+            return validate(
+                self.process,
+                self.objective.predict,
+                self.data,
+                recipe,
+                self.world,
+                sequences=recipe.output.validate_sequences,
+                batch=micro_batch(recipe, self.world),
+                seed=recipe.seed,
+                replicate=0,
+            )
 
     def weights(self) -> Float[Tensor, " n"]:
         """The loss weights, not clipped, of the noisy tokens that were seen last."""

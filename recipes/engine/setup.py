@@ -67,8 +67,9 @@ def start(recipe: Recipe, model: DiT, process: dd.processes.ForwardProcess, data
     if recipe.model.start == "random":
         return
     hierarchy = getattr(process, "hierarchy", None) or dd.hierarchies.Flat(process.vocab_size)
-    counts = stream(data).bincount(minlength=data.vocab_size)
-    start_from_text(model, hierarchy.cpu(), counts, neighbourhoods(data, recipe.model.dim))
+    text = stream(data)
+    counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, recipe.model.dim)
+    start_from_text(model, hierarchy.cpu(), counts, vectors)
     hierarchy.to(process.device)
 
 

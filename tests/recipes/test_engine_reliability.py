@@ -1,5 +1,6 @@
 """Killed at any moment, stopped, damaged, changed: a run goes on exactly, or says why it does not."""
 
+import json
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from runs import curve, finish, losses, recipe, said, start, steps_made, text, t
 from ddlib_models.manifest import check_manifest
 from recipes.config import Hardware, Loss, Output
 from recipes.engine import NonFiniteError, checkpoint, train
+from recipes.engine.provenance import record
 from recipes.saved import open_saved
 from recipes.variants import GIDD, HDLM, MDLM
 
@@ -161,6 +163,25 @@ def test_what_was_passed_over_is_said(folder, whole, capsys):
     told = capsys.readouterr().out
     assert "passing over a damaged checkpoint" in told and "__0_0.distcp is altered" in told
     assert "going on from step 16" in told
+
+
+@pytest.mark.parametrize(("before", "told"), [({"commit": "other"}, ["the code is not the same"]), ({}, [])])
+def test_a_resume_says_that_the_code_changed(tmp_path, before, told):
+    assert record(tmp_path, 0) == []
+    path = tmp_path / "starts.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | before) + "\n")
+    assert [message[:24] for message in record(tmp_path, 5)] == told
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 5]
+
+
+def test_a_resume_names_the_packages_that_changed(tmp_path):
+    record(tmp_path, 0)
+    path = tmp_path / "starts.jsonl"
+    now = json.loads(path.read_text())
+    path.write_text(json.dumps(now | {"versions": now["versions"] | {"torch": "2.10.0"}}) + "\n")
+    assert record(tmp_path, 5) == [f"torch is {torch.__version__}, was 2.10.0"]
+    path.write_text('{"step": 0, "com')
+    assert record(tmp_path, 5) == []
 
 
 def test_a_finished_run_says_so(folder, whole, capsys):

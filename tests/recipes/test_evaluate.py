@@ -195,7 +195,7 @@ def test_without_a_scorer_the_bound_is_still_told(options):
 
 
 def test_a_scorer_that_is_not_there_is_refused_before_anything_is_measured(options, monkeypatch):
-    monkeypatch.setattr("recipes.evaluate.measure", None)
+    monkeypatch.setattr("recipes.evaluate.validate", None)
     with pytest.raises(ValueError, match="--scorer none"):
         evaluate(replace(options, scorer="./no-such-folder"), ALONE)
 

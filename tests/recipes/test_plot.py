@@ -1,5 +1,6 @@
 """Drawing runs together: what is read from their metrics, and the picture."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,7 @@ def test_perplexity_stands_at_the_height_of_its_logarithm(tmp_path):
 def test_the_picture(tmp_path, capsys):
     runs = [str(write_run(tmp_path / name, shift, bounds=not shift)) for name, shift in (("a", 0.0), ("b", 0.3))]
     out = tmp_path / "runs.png"
-    assert plot.main([*runs, "--out", str(out), "--x", "hours"]) == 0
+    plot.main([*runs, "--out", str(out), "--x", "hours"])
     assert capsys.readouterr().out == f"{out}\n"
     picture = imread(out)[..., :3]
     colours = {tuple(colour) for colour in np.round(picture * 255).astype(int).reshape(-1, 3).tolist()}
@@ -135,16 +136,16 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, content, message):
     out = tmp_path / "out.png"
     if content is not None:
         (tmp_path / METRICS).write_text(content)
-    assert plot.main([str(tmp_path), "--out", str(out)]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith(f"error: {tmp_path / METRICS}") and message in said.err
-    assert not out.exists()
+    with pytest.raises(SystemExit) as ended:
+        plot.main([str(tmp_path), "--out", str(out)])
+    assert str(ended.value).startswith(f"error: {tmp_path / METRICS}") and message in str(ended.value)
+    assert capsys.readouterr().out == "" and not out.exists()
 
 
-def test_a_run_given_twice_is_refused(tmp_path, capsys):
+def test_a_run_given_twice_is_refused(tmp_path):
     folder = write_run(tmp_path / "run")
-    assert plot.main([str(folder), f"{folder}/../run"]) == 1
-    assert f"{folder}: given twice" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=re.escape(f"{folder}: given twice")):
+        plot.main([str(folder), f"{folder}/../run"])
 
 
 @pytest.mark.parametrize(

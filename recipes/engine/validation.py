@@ -1,0 +1,56 @@
+"""The bound of the validation text, the same in training and in evaluation, on one process and on many."""
+
+from contextlib import closing
+from itertools import islice
+
+import ddlib as dd
+from ddlib.typing import Denoiser
+from recipes.config import Recipe
+from recipes.data import Prepared, examples
+from recipes.engine.parallel import World
+from recipes.measure import Terms, measure
+
+WINDOWS = 0
+"""Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""
+
+
+def validate(
+    process: dd.processes.ForwardProcess,
+    denoiser: Denoiser,
+    data: Prepared,
+    recipe: Recipe,
+    world: World,
+    *,
+    sequences: int,
+    batch: int,
+    seed: int,
+    replicate: int,
+) -> Terms:
+    """One draw of time and noise for the first validation sequences; the same terms in every process.
+
+    Args:
+        process: the noise.
+        denoiser: ``(z, t) -> logits``.
+        data: the prepared text.
+        recipe: says the length of a sequence and what the logits mean.
+        world: this process among others; each measures its share.
+        sequences: how many; all if there are fewer.
+        batch: sequences that one process takes at a time.
+        seed: of times and noise.
+        replicate: number of the draw; others are independent.
+    """
+    wanted = min(sequences, len(data.validation))
+    stream = examples(
+        data.validation,
+        length=recipe.data.length,
+        pad_id=data.pad_id,
+        batch_size=batch,
+        seed=WINDOWS,
+        rank=world.rank,
+        world=world.size,
+    )
+    with closing(stream):
+        # equally many batches everywhere: sharded weights are gathered in every pass
+        batches = (part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
+        own = measure(process, denoiser, batches, seed, replicate, recipe.loss.parameterization)
+    return Terms.join(world.gather(own)).first(wanted)
