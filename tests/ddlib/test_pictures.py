@@ -1,6 +1,6 @@
 """What the pictures show is what the processes say: the data of every line, cell and label."""
 
-import importlib.util
+import importlib
 import os
 import subprocess
 import sys
@@ -21,7 +21,6 @@ from ddlib.plot.tree import edge_text
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear
 
-DOCS = Path(__file__).parents[2] / "docs"
 UNEVEN = torch.tensor([[-1.0, 1.0, 0.0], [0.5, -2.0, 1.5], [0.0, 3.0, -3.0]])
 WITHOUT_LEVELS = {
     "gidd": GIDD(5, 0.2),
@@ -281,10 +280,9 @@ def test_colours_are_told_apart_by_colour_blind_readers(sight):
     assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 12
 
 
-def test_the_figures_of_the_documentation(tmp_path):
-    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+@pytest.mark.parametrize("script", ["figures", "figures_concepts"])
+def test_the_figures_of_the_documentation(script, tmp_path):
+    module = importlib.import_module(script)
     for name, draw in module.FIGURES.items():
         draw(tmp_path / name)
         for path in (tmp_path / name, module.IMAGES / name):
