@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from itertools import combinations
-from pathlib import Path
 
 import matplotlib
 import numpy as np
