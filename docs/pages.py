@@ -83,10 +83,13 @@ def run(page: Path) -> None:
     Raises:
         AssertionError: printed is not what the page says, or a picture that the page shows was not written.
     """
-    document = PAGE.parse(page)
-    for example in document.examples():
-        with contextlib.suppress(SkipTest):  # of `skip` with a reason
-            example.evaluate()
+    document, path = PAGE.parse(page), list(sys.path)
+    try:
+        for example in document.examples():
+            with contextlib.suppress(SkipTest):  # of `skip` with a reason
+                example.evaluate()
+    finally:
+        sys.path[:] = path  # a page may have put its folder there
     missing = [name for name in pictures(document.text) if not Path(name).exists()]
     if missing:
         raise AssertionError(f"{page.name} shows pictures that its code does not write: {missing}")
