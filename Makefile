@@ -3,6 +3,8 @@
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
 # make mutants      mutation testing: every mutant of MUTANTS that the tests do not kill (tests/mutation/survivors.md)
+# make bench        speed and memory against the papers' formulas, into benchmarks/results and docs/performance.md
+# make bench-gpu    the same on a GPU
 # make clean        remove what the above made, .venv included
 #
 # Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.nelbo.*').
@@ -17,11 +19,11 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input 
 DEPS := pyproject.toml constraints/cpu.txt
 
 # Each pytest worker is one process on one core; without this every worker starts one thread per core.
-test test-all mutants: export OMP_NUM_THREADS ?= 1
+test test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-all lint docs mutants clean
+.PHONY: help quickstart test test-all lint docs mutants bench bench-gpu clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -73,6 +75,16 @@ mutants: $(VENV)/.stamp-dev
 	@$(PIP) mutmut==3.8.1
 	$(BIN)/mutmut run $(MUTANTS)
 	@$(BIN)/mutmut results | grep -v 'not checked' || echo 'no survivor'
+
+bench: $(VENV)/.stamp-dev
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.table
+
+bench-gpu: $(VENV)/.stamp-dev
+	$(BIN)/python -m benchmarks.gpu_head
+	$(BIN)/python -m benchmarks.packing --device cuda
+	$(BIN)/python -m benchmarks.run --gpu --times 3
+	$(BIN)/python -m benchmarks.table
 
 clean:
 	rm -rf $(VENV) mutants build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,9 +1,9 @@
 """The first result table: the papers' processes at one budget on the public-domain corpus.
 
-    python benchmarks/public_domain.py CORPUS TOKENIZER WORK/text
-    python benchmarks/first_results.py prepare WORK
-    python benchmarks/first_results.py train WORK [--part 0 --of 2]    # one after another; again to go on after a kill
-    python benchmarks/first_results.py evaluate WORK --out benchmarks/results/first_results.json
+    python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
+    python -m benchmarks.first_results prepare WORK
+    python -m benchmarks.first_results train WORK [--part 0 --of 2]    # one after another; again to go on after a kill
+    python -m benchmarks.first_results evaluate WORK --out benchmarks/results/first_results.json
 
 Same network, data order, times and noise keys for all; see ``recipe``. Every run is measured on the held-out text of
 each source, by the average of its weights, with the same windows, times and noise for all runs.
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from public_domain import SOURCES
 
+from benchmarks.public_domain import SOURCES
 from recipes.cli import recipe_yaml
 from recipes.config import Data, Hardware, Loss, Model, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare

@@ -1,7 +1,7 @@
 """Output layer and loss on a GPU: the Triton kernels against torch, torch.compile and Liger.
 
-    python benchmarks/gpu_head.py                   # writes results/gpu_head.json
-    python benchmarks/gpu_head.py --sweep           # times of other tiles too
+    python -m benchmarks.gpu_head                   # writes results/gpu_head.json
+    python -m benchmarks.gpu_head --sweep           # times of other tiles too
 
 D = 768, 50,257 words, bfloat16 products of float32 parameters, whose cast every method pays. Batches are of MDLM and of
 HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are compared
@@ -14,19 +14,17 @@ import importlib
 import json
 import os
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from measuring import RESULTS, machine
 from torch import Tensor
 
 import ddlib as dd
+from benchmarks.measuring import report
 
 CLIP = (0.0, 10.0)
 TOLERANCE = 0.01
@@ -277,21 +275,21 @@ def main() -> None:
     if options.tiny:
         print(json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": told}, indent=1))
         return
-    text = json.dumps({"machine": machine() | gpu(), "settings": vars(options), "rows": told}, indent=1)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "gpu_head.json").write_text(text + "\n", encoding="utf-8")
-    sys.stdout.write(text + "\n")
+    run = {"ratios": ratios(told), "settings": vars(options), "rows": told}
+    report("gpu_head", [run], "cuda")
+    print(json.dumps(run, indent=1))
 
 
-def gpu() -> dict[str, Any]:
-    """The GPU and the versions of what runs on it."""
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "ddlib": dd.__version__}
-    for package in ("triton", "liger-kernel"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+def ratios(told: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """What every method takes in multiples of what our kernels do, by case, method and quantity."""
+    return {
+        f"{case}: {name} {quantity}": row[key] / rows["triton"][key]
+        for case, rows in told.items()
+        if "median_ms" in rows.get("triton", ())
+        for name, row in rows.items()
+        for quantity, key in (("time", "median_ms"), ("memory", "peak_bytes"))
+        if name != "triton" and key in row
+    }
 
 
 if __name__ == "__main__":

@@ -1,38 +1,48 @@
 """Output layer and loss, forwards and backwards: ours against the papers' formulas on all logits.
 
-    python benchmarks/head.py                # all rows, a few minutes
-    python benchmarks/head.py --tokens 1024  # one size
+    python -m benchmarks.head hdlm --tokens 1024    # seconds, megabytes and ratios of one kind of process
 
 D = 768, 50,257 words, 64 clusters, float32, one thread. Times are stratified, so that a batch holds clean words,
-clusters and masks in the expected shares. Every method's loss is asserted equal to ours before anything is timed.
+clusters and masks in the expected shares. Every method's loss is asserted equal to ours before anything is timed,
+but for cross-entropies: these are another loss, of all tokens, and the least that full logits cost.
 """
 
 import argparse
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from measuring import in_its_own_process, medians, peak_megabytes, report, seconds
 from torch import Tensor
 
 import ddlib as dd
+from benchmarks.measuring import REPEATS, in_its_own_process, medians, over_ours, peak_megabytes, require_equal, seconds
 
-WORDS, WIDTH, CLUSTERS, XI, UNIFORM = 50_257, 768, 64, 0.9, 0.1
-CLIP = 10.0
-SEQUENCES = 16
+XI, UNIFORM, CLIP, SEQUENCES = 0.9, 0.1, 10.0, 16
+
+
+class Sizes(NamedTuple):
+    """Of a vocabulary and an output layer."""
+
+    words: int = 50_257
+    width: int = 768
+    clusters: int = 64
+
+
+GPT2, TINY = Sizes(), Sizes(40, 8, 5)
 
 
 class Batch:
     """Hidden states, matrix, words, states and times of one process."""
 
-    def __init__(self, process: dd.processes.ForwardProcess, tokens: int) -> None:
+    def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
         self.process, length = process, tokens // SEQUENCES
-        self.hidden = torch.randn(SEQUENCES, length, WIDTH, generator=generator).requires_grad_()
-        matrix = torch.randn(WORDS, WIDTH, generator=generator).mul_(2 / WIDTH**0.5)
+        self.hidden = torch.randn(SEQUENCES, length, width, generator=generator).requires_grad_()
+        matrix = torch.randn(process.vocab_size, width, generator=generator).mul_(2 / width**0.5)
         self.matrix = matrix.requires_grad_()
-        self.x = torch.randint(WORDS, (SEQUENCES, length), generator=generator)
+        self.x = torch.randint(process.vocab_size, (SEQUENCES, length), generator=generator)
         self.t = (torch.arange(SEQUENCES) + 0.5) / SEQUENCES
         self.z = process.sample(self.x, self.t, generator)
         self.weight = process.loss_weight(self.x, self.z, self.t).clamp(max=CLIP).float()
@@ -79,7 +89,7 @@ def clustered(batch: Batch) -> Tensor:
 def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
     """Log-softmax, clusters by a product with the map as a dense matrix, words within their cluster by a mask."""
     parents = process.hierarchy.maps[0].parents
-    map_ = F.one_hot(parents, CLUSTERS).float()
+    map_ = F.one_hot(parents, process.hierarchy.levels[1]).float()
     p = logits.log_softmax(-1).exp()
     cluster = parents[x]
     log_cluster = (p @ map_).clamp_min(1e-30).gather(-1, cluster[..., None]).squeeze(-1).log()
@@ -92,11 +102,12 @@ def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z
 
 def perturbed(batch: Batch) -> Tensor:
     """HDLM with xi < 1: the theorem's terms from the probabilities of all clusters."""
-    parents, eta = batch.process.hierarchy.maps[0].parents, (CLUSTERS - 1) * XI / (1 - XI)
+    words, count = batch.process.hierarchy.levels[:2]
+    parents, eta = batch.process.hierarchy.maps[0].parents, (count - 1) * XI / (1 - XI)
     log_p = batch.logits().log_softmax(-1)
-    map_ = F.one_hot(parents, CLUSTERS).float()
+    map_ = F.one_hot(parents, count).float()
     clusters, right = log_p.exp() @ map_, parents[batch.x]
-    seen = (batch.z - WORDS).clamp(0, CLUSTERS - 1)
+    seen = (batch.z - words).clamp(0, count - 1)
     here, there = (clusters.gather(-1, index[..., None]).squeeze(-1) for index in (right, seen))
     every = torch.log1p((eta - 1) * clusters)
     rest = every.sum(-1) - every.gather(-1, right[..., None]).squeeze(-1)
@@ -108,73 +119,94 @@ def perturbed(batch: Batch) -> Tensor:
 
 def mixed(batch: Batch) -> Tensor:
     """GIDD: one-hot and softmax mixed with the noise as dense laws, KL over all words, and the ratio at z."""
+    words = batch.process.vocab_size
     keep, uniform, _ = (v.float()[:, None, None] for v in batch.process.mixture(batch.t.double()))
-    q = keep * F.one_hot(batch.x, WORDS) + uniform
+    q = keep * F.one_hot(batch.x, words) + uniform
     p = keep * batch.logits().softmax(-1) + uniform
     kl = F.kl_div(p.log(), q.log(), reduction="none", log_target=True).sum(-1)
-    state = batch.z.clamp_max(WORDS - 1)[..., None]
+    state = batch.z.clamp_max(words - 1)[..., None]
     log_ratio = (q.log() - p.log()).gather(-1, state).squeeze(-1)
-    at_word = torch.where(batch.z < WORDS, log_ratio.exp() - log_ratio - 1, 0.0)
+    at_word = torch.where(batch.z < words, log_ratio.exp() - log_ratio - 1, 0.0)
     return ((kl + at_word) * batch.weight).mean()
 
 
-PARENTS = dd.hierarchies.random_parents(WORDS, CLUSTERS)[0]
+def parents(sizes: Sizes) -> Tensor:
+    """The cluster of each word, drawn at random."""
+    return dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]
+
+
+Loss = Callable[[Batch], Tensor]
+
+
+class Kind(NamedTuple):
+    """A process, and the methods that are compared on it: of its own loss, and of another."""
+
+    make: Callable[[Sizes], dd.processes.ForwardProcess]
+    same: Mapping[str, Loss]
+    other: Mapping[str, Loss] = {}
+
+
 KINDS = {
-    "hdlm": (lambda: dd.presets.hdlm(PARENTS), {"ours": ours, "papers": clustered, "cross_entropy": cross_entropy}),
-    "hdlm_xi": (lambda: dd.presets.hdlm(PARENTS, xi=XI), {"ours": ours, "papers": perturbed}),
-    "gidd": (lambda: dd.presets.gidd(WORDS, UNIFORM), {"ours": ours, "papers": mixed}),
-    "mdlm": (lambda: dd.presets.mdlm(WORDS), {"ours": ours, "papers": masked, "cross_entropy": cross_entropy}),
+    "hdlm": Kind(
+        lambda sizes: dd.presets.hdlm(parents(sizes)),
+        {"ours": ours, "papers": clustered},
+        {"cross_entropy": cross_entropy, "linear_cross_entropy": linear_cross_entropy},
+    ),
+    "hdlm_xi": Kind(lambda sizes: dd.presets.hdlm(parents(sizes), xi=XI), {"ours": ours, "papers": perturbed}),
+    "gidd": Kind(lambda sizes: dd.presets.gidd(sizes.words, UNIFORM), {"ours": ours, "papers": mixed}),
+    "mdlm": Kind(
+        lambda sizes: dd.presets.mdlm(sizes.words), {"ours": ours, "papers": masked}, {"cross_entropy": cross_entropy}
+    ),
 }
-if hasattr(F, "linear_cross_entropy"):
-    KINDS["hdlm"][1]["linear_cross_entropy"] = linear_cross_entropy
-OTHER_LOSS = ("cross_entropy", "linear_cross_entropy")
 
 
-def timed(kind: str, tokens: int, repeats: int) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Every method's loss, equal where it must be, and its CPU seconds."""
-    make, methods = KINDS[kind]
-    batch = Batch(make(), tokens)
-    losses = {name: float(batch.step(loss)) for name, loss in methods.items()}
-    for name, value in losses.items():
-        if name not in OTHER_LOSS and abs(value - losses["ours"]) > 1e-4 * abs(losses["ours"]):
-            raise AssertionError(f"{kind}, {tokens} tokens: {name} gives {value}, ours {losses['ours']}")
-    return losses, seconds({name: lambda loss=loss: batch.step(loss) for name, loss in methods.items()}, repeats)
+def methods(kind: str) -> dict[str, Loss]:
+    """All that this release of torch has."""
+    found = {**KINDS[kind].same, **KINDS[kind].other}
+    return {name: loss for name, loss in found.items() if name != "linear_cross_entropy" or hasattr(F, name)}
 
 
-def row(kind: str, tokens: int, repeats: int) -> dict[str, Any]:
-    """CPU seconds and megabytes of every method, and the ratios to ours."""
-    losses, taken = timed(kind, tokens, repeats)
-    memory = {name: float(in_its_own_process("head.py", "--memory", kind, name, str(tokens))) for name in losses}
-    middle = medians(taken)
-    return {
-        "cpu_seconds": taken,
-        "megabytes": memory,
-        "times_faster": {name: value / middle["ours"] for name, value in middle.items() if name != "ours"},
-        "times_less_memory": {name: value / memory["ours"] for name, value in memory.items() if name != "ours"},
-        "loss": losses,
+def times(
+    kind: str, tokens: int, repeats: int = REPEATS, names: tuple[str, ...] = (), sizes: Sizes = GPT2
+) -> dict[str, Any]:
+    """CPU seconds of the methods ``names``, of all by default, and how many times faster ours is."""
+    batch = Batch(KINDS[kind].make(sizes), sizes.width, tokens)
+    found = {name: loss for name, loss in methods(kind).items() if name in names or not names}
+    losses = {name: float(batch.step(loss)) for name, loss in found.items()}
+    require_equal({name: value for name, value in losses.items() if name in KINDS[kind].same})
+    taken = seconds({name: lambda loss=loss: batch.step(loss) for name, loss in found.items()}, repeats)
+    return {"ratios": over_ours(medians(taken), "time"), "cpu_seconds": taken, "losses": losses}
+
+
+def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = False) -> dict[str, Any]:
+    """Megabytes at the worst, above what a batch takes, and how many times less ours needs; each once, in turn."""
+    size = ("--tiny",) if tiny else ()
+    found = [name for name in methods(kind) if name in names or not names]
+    told = {
+        name: float(in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size))
+        for name in found
     }
+    return {"ratios": over_ours(told, "memory"), "megabytes": told}
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--memory", nargs=3, metavar=("KIND", "METHOD", "TOKENS"), help=argparse.SUPPRESS)
-    parser.add_argument("--out", default="head")
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--tokens", type=int, default=1024, help=f"a multiple of {SEQUENCES}")
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--tiny", action="store_true", help="40 words: to see that it runs")
+    parser.add_argument("--memory", metavar="METHOD", help="print the megabytes of one method and nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    sizes = TINY if options.tiny else GPT2
     if options.memory:
-        kind, name, tokens = options.memory
-        make, methods = KINDS[kind]
-        batch = Batch(make(), int(tokens))
-        print(peak_megabytes(lambda: batch.step(methods[name])))
+        batch = Batch(KINDS[options.kind].make(sizes), sizes.width, options.tokens)
+        print(peak_megabytes(lambda: batch.step(methods(options.kind)[options.memory])))
         return
-    report(
-        options.out,
-        {f"{kind}, {n} tokens": row(kind, n, options.repeats) for kind in options.kinds for n in options.tokens},
-    )
+    timed = times(options.kind, options.tokens, options.repeats, sizes=sizes)
+    held = memory(options.kind, options.tokens, tiny=options.tiny)
+    print(json.dumps({**timed, **held, "ratios": timed["ratios"] | held["ratios"]}, indent=1))
 
 
 if __name__ == "__main__":

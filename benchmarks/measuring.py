@@ -1,7 +1,7 @@
 """How everything is measured: ratios within one run, medians of several, CPU seconds on one thread.
 
-The machine is shared: wall clock says little, the processor's time much. Methods take turns, so that what disturbs one
-disturbs all.
+The machine may be shared: wall clock says little, the processor's time much. Methods take turns, so that what disturbs
+one disturbs all. On a GPU seconds are wall clock, with the device idle at both ends.
 """
 
 import json
@@ -11,31 +11,58 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import ddlib
+
 RESULTS = Path(__file__).parent / "results"
+ONE_THREAD = "one thread of the processor"
+REPEATS = 5
+"""Fewest timings of which a median is reported."""
 
 
-def seconds(methods: Mapping[str, Callable[[], Any]], repeats: int = 5) -> dict[str, list[float]]:
-    """CPU seconds of every method, in turns, after one round that does not count."""
+def now(device: str = "cpu") -> float:
+    """CPU seconds of this process; on a GPU wall seconds, once all work there is done."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def seconds(
+    methods: Mapping[str, Callable[[], Any]], repeats: int = REPEATS, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Seconds of every method, in turns. Each has run once before: callers compare the results first."""
     taken: dict[str, list[float]] = {name: [] for name in methods}
-    for turn in range(repeats + 1):
+    for _ in range(repeats):
         for name, method in methods.items():
-            begin = time.process_time()
+            begin = now(device)
             method()
-            if turn:
-                taken[name].append(time.process_time() - begin)
+            taken[name].append(now(device) - begin)
     return taken
 
 
-def medians(taken: Mapping[str, list[float]]) -> dict[str, float]:
+def medians(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The median of every method."""
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def over_ours(values: Mapping[str, float], quantity: str) -> dict[str, float]:
+    """What every method takes in multiples of what ours does, named ``METHOD QUANTITY``."""
+    return {f"{name} {quantity}": value / values["ours"] for name, value in values.items() if name != "ours"}
+
+
+def require_equal(values: Mapping[str, float], tolerance: float = 1e-4) -> None:
+    """Raises AssertionError unless all methods give what ours does; then they may be compared."""
+    for name, value in values.items():
+        if not abs(value - values["ours"]) <= tolerance * abs(values["ours"]):
+            raise AssertionError(f"{name} gives {value}, ours {values['ours']}: not the same number, not timed")
 
 
 def peak_megabytes(work: Callable[[], Any]) -> float:
@@ -46,35 +73,49 @@ def peak_megabytes(work: Callable[[], Any]) -> float:
     return (_status("VmHWM") - before) / 1024
 
 
-def in_its_own_process(script: str, *arguments: str) -> str:
-    """What a Python script of this folder prints when it is run afresh: memory of one method disturbs no other."""
-    command = [sys.executable, str(Path(__file__).parent / script), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+def in_its_own_process(module: str, *arguments: str) -> str:
+    """What a module of this package prints when it is run afresh: memory of one method disturbs no other."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=root)
     return done.stdout
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """What the numbers were measured on, and when."""
     model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
     return {
+        "device": f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else ONE_THREAD,
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
+        "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "command": ["python", *sys.argv],
+        "ddlib": ddlib.__version__,
+        **{package: _version(package) for package in ("triton", "liger-kernel") if device == "cuda"},
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def report(name: str, rows: Mapping[str, Any]) -> None:
-    """Writes results/NAME.json, with the machine in it, and prints it."""
-    text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    print(text)
+def command() -> str:
+    """What was typed, without the paths of this machine."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return " ".join(["python", "-m", spec.name if spec else Path(sys.argv[0]).stem, *sys.argv[1:]])
+
+
+def report(name: str, runs: Sequence[Mapping[str, Any]], device: str = "cpu", folder: Path = RESULTS) -> None:
+    """Writes FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``; the table's source."""
+    text = json.dumps({"command": command(), "machine": machine(device), "runs": runs}, indent=1)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _status(field: str) -> float:
@@ -82,4 +123,7 @@ def _status(field: str) -> float:
 
 
 def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+    try:
+        return Path(path).read_text().splitlines()
+    except FileNotFoundError:  # not Linux
+        return []

@@ -1,6 +1,6 @@
 """What packing wins on short documents: sentences of State of the Union addresses in rows of 128 tokens.
 
-    python benchmarks/packing.py > benchmarks/results/packing.json
+    python -m benchmarks.packing    # writes benchmarks/results/packing_cpu.json, on a GPU packing_gpu.json
 
 A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways
 read the same documents, as many rows at a time; what packing raises is the number of real tokens per second. On a GPU
@@ -10,7 +10,6 @@ and packs of many rows are slow. ``gain`` compares the best of both ways.
 
 import argparse
 import json
-import platform
 import re
 import tempfile
 import time
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.measuring import report
 from ddlib_models import DiT
 from recipes.data import Batch, Prepared, examples, local, prepare
 from recipes.text import load_speeches
@@ -106,26 +106,16 @@ def main() -> None:
         text.write_text("\n".join(sentences()), encoding="utf-8")
         prepared = prepare(local(str(text), f"train:{given.words}", 1000), Path(folder) / "tokens")
         ways = [way for rows in given.rows for way in measure(prepared, rows, given)]
-    name = (
-        torch.cuda.get_device_name()
-        if given.device == "cuda"
-        else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
     best = {p: max(way["real_tokens_per_second"] for way in ways if way["packed"] == p) for p in (False, True)}
-    print(
-        json.dumps(
-            {
-                "device": name,
-                "torch": torch.__version__,
-                "settings": vars(given),
-                "documents": len(prepared.train),
-                "tokens_per_document": round(float(prepared.train.lengths.mean()), 2),
-                "measured": ways,
-                "gain": round(best[True] / best[False], 2),
-            },
-            indent=2,
-        )
-    )
+    run = {
+        "ratios": {"gain": best[True] / best[False]},
+        "settings": vars(given) | {"threads": torch.get_num_threads()},
+        "documents": len(prepared.train),
+        "tokens_per_document": round(float(prepared.train.lengths.mean()), 2),
+        "measured": ways,
+    }
+    report("packing_gpu" if given.device == "cuda" else "packing_cpu", [run], given.device)
+    print(json.dumps(run, indent=1))
 
 
 def _wait(device: torch.device) -> None:

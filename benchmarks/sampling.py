@@ -1,157 +1,178 @@
 """What sampling costs when jumps are drawn first: our sampler against an ancestral step over all positions and states.
 
-    python benchmarks/sampling.py > benchmarks/results/sampling.json
+    python -m benchmarks.sampling masked
+    python -m benchmarks.sampling hdlm --device cuda --sequences 32
 
-512 tokens, one at a time, on one thread, by a 12 x 768 DiT with random weights; seconds are CPU time. ``full`` is the
-step as the papers' codes have it: logits at every position, their softmax in float64, the posterior over all states,
-one exponential per state. All its steps cost the same, so a few are measured, spread over time, and count for all.
-``network`` is what is spent in ``features``; the output layer at jumping rows belongs to the rest.
+512 tokens in 512 steps by a 12 x 768 DiT with random weights; one text on one thread of a CPU in float32, or many on
+a GPU with bfloat16 products. ``papers`` is the step as the papers' codes have it: the network at every position in
+every step, softmax in float64, the posterior over all states, one exponential per state (a race: the cheapest exact
+draw, Gumbel noise takes two logarithms).
+
+Which steps need the network does not depend on it: jumps come first. So ours is a whole text, every step of it, but
+the blocks run at every ``every``-th call only, spread over time; at the others the last features stand in. The
+blocks' time is the median of those calls times the number of all calls; everything else is measured in full. A step
+of the papers is taken and timed at the same calls, on the same states; its median counts for every step. Of several
+texts all stay in the network's batch while one of them jumps, so that all calls cost the same.
+
+``outside`` is what is not spent in the blocks, over what is. The output layer at jumping rows belongs to it.
 """
 
 import argparse
 import json
-import platform
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import ddlib as dd
+from benchmarks.head import GPT2, TINY, Sizes, parents
+from benchmarks.measuring import REPEATS, now
 from ddlib.processes import Hierarchical
-from ddlib.samplers import Ancestral, FirstHitting, Sampler
+from ddlib.samplers import Ancestral, Sampler
 from ddlib_models import DiT
+from ddlib_models.sizes import small
 
-CLUSTERS = 64
+PROCESSES: Mapping[str, Callable[[Sizes], Hierarchical]] = {
+    "masked": lambda sizes: dd.presets.mdlm(sizes.words),
+    "hdlm": lambda sizes: dd.presets.hdlm(parents(sizes)),
+}
 
 
-class Split:
-    """A DiT in two halves, the first with a stopwatch and a counter."""
+class Text(NamedTuple):
+    """What is drawn, by what network, and where."""
 
-    def __init__(self, model: DiT) -> None:
-        self.model, self.words = model, model.words
-        self.calls, self.seconds = 0, 0.0
+    vocabulary: Sizes = GPT2
+    network: Mapping[str, int] = small()
+    sequences: int = 1
+    length: int = 512
+    steps: int = 512
+    every: int = 48
+    device: str = "cpu"
+
+
+TEXT, TINY_TEXT = Text(), Text(TINY, dict(dim=16, depth=2, heads=2), 2, 8, 16, 2)
+
+
+class Sometimes:
+    """A split denoiser whose blocks run, and are timed, at every ``every``-th call; else the last features stand in.
+
+    Args:
+        model: the network.
+        given: how often, and where.
+        beside: called with the same arguments after the blocks have run.
+    """
+
+    def __init__(self, model: DiT, given: Text, beside: Callable[[Tensor, Tensor], Any]) -> None:
+        self.model, self.words, self.beside = model, model.words, beside
+        self.every, self.device, self.calls, self.last = given.every, given.device, 0, torch.empty(0)
+        self.blocks: list[float] = []
+        self.others: list[float] = []
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
-        return self.model(z, t)
+        raise AssertionError("the sampler asked for logits at every position")
 
     def features(self, z: Tensor, t: Tensor) -> Tensor:
         """What the head reads."""
-        features, taken = timed(lambda: self.model.features(z, t))
-        self.calls, self.seconds = self.calls + 1, self.seconds + taken
-        return features
+        if self.calls % self.every == 0:
+            begin = now(self.device)
+            self.last = _half(self.model.features, z, t)
+            between = now(self.device)
+            self.beside(z, t)
+            self.blocks.append(between - begin)
+            self.others.append(now(self.device) - between)
+        self.calls += 1
+        return self.last
 
 
-class Full(NamedTuple):
+class Papers(NamedTuple):
     """A step over all positions and states in float64, for the mask and one level of plain clusters above words."""
 
     process: Hierarchical
-    model: DiT
+    model: Callable[[Tensor, Tensor], Tensor]
 
-    def step(self, z: Tensor, t: float, s: float) -> Tensor:
+    def step(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """z_s drawn from the posterior."""
         law = self.law(z, t, s)
         noise = 1e-10 - (torch.rand_like(law) + 1e-10).log()
         return torch.where(z < self.process.vocab_size, z, (law / noise).argmax(-1))
 
-    def law(self, z: Tensor, t: float, s: float) -> Tensor:
+    def law(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """The posterior of every position that is no word yet, (B, L, S)."""
-        hierarchy, now, then = self.process.hierarchy, *(torch.tensor([v], dtype=torch.float64) for v in (t, s))
-        p = self.model(z, now.float()).to(torch.float64).softmax(-1)
-        law = torch.zeros(*z.shape, self.process.num_states, dtype=torch.float64)
-        jumps = self.process.level_posterior(self.process.level_of(z), now, then)
-        words, rest = law.split([self.process.vocab_size, law.shape[-1] - self.process.vocab_size], -1)
+        hierarchy, words = self.process.hierarchy, self.process.vocab_size
+        p = _half(self.model, z, t.float()).to(torch.float64).softmax(-1)
+        law = p.new_zeros(*z.shape, self.process.num_states)
+        jumps = self.process.level_posterior(self.process.level_of(z), t.double(), s.double())
+        to_words, rest = law.split([words, law.shape[-1] - words], -1)
         if hierarchy.depth == 2:
-            parents, cluster = hierarchy.maps[0].parents, hierarchy.local(z, 1)[..., None]
-            masses = torch.zeros(*z.shape, hierarchy.levels[1], dtype=torch.float64)
-            masses.scatter_add_(-1, parents.expand_as(p), p)
+            of, cluster = hierarchy.maps[0].parents, hierarchy.local(z, 1)[..., None]
+            masses = p.new_zeros(*z.shape, hierarchy.levels[1]).scatter_add_(-1, of.expand_as(p), p)
             in_cluster = self.process.level_of(z)[..., None] == 1
-            inside = (parents == cluster) * p / masses.gather(-1, cluster)
-            p = torch.where(in_cluster, inside, p)
+            p = torch.where(in_cluster, (of == cluster) * p / masses.gather(-1, cluster), p)
             rest[..., :-1] = torch.where(in_cluster, 0.0, masses) * jumps[..., 1:2]
             rest[..., :-1].scatter_add_(-1, cluster, in_cluster * jumps[..., 1:2])
-        words.copy_(p * jumps[..., :1])
+        to_words.copy_(p * jumps[..., :1])
         rest[..., -1] = jumps[..., -1]
         return law
 
 
-def timed(work: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """Its result and its CPU time in seconds."""
-    began = time.process_time()
-    result = work()
-    return result, time.process_time() - began
+def network(process: Hierarchical, given: Text) -> DiT:
+    """A DiT with random weights."""
+    torch.manual_seed(0)
+    model = DiT(process.num_states, process.vocab_size, **given.network)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    return model.eval().to(given.device)
 
 
-def full(process: Hierarchical, model: DiT, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds per step of the plain sampler."""
-    generator, sampler, taken = torch.Generator().manual_seed(0), Full(process, model), []
-    x = torch.randint(process.vocab_size, (1, given.length), generator=generator)
-    for k in torch.linspace(0, given.steps - 1, given.measured).round().tolist():
-        t, s = 1 - k / given.steps, 1 - (k + 1) / given.steps
-        z = process.sample(x, torch.tensor([t]), generator)
-        taken.append(timed(lambda z=z, t=t, s=s: sampler.step(z, t, s))[1])
-    per_step = sorted(taken)[len(taken) // 2]
-    return {"steps_measured": len(taken), "seconds_per_step": per_step, "seconds": per_step * given.steps}
+@torch.no_grad()
+def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> dict[str, Any]:
+    """Seconds of a text by both, how many times faster ours is, and what it spends outside the blocks."""
+    process = PROCESSES[name](given.vocabulary).to(given.device)
+    model = network(process, given)
+    papers = Papers(process, model)
 
+    def beside(z: Tensor, t: Tensor) -> Tensor:
+        return papers.step(z, t.double(), (t.double() - 1 / given.steps).clamp_min(0))
 
-def ours(process: Hierarchical, model: DiT, sampler: Sampler, given: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a whole text by one of our samplers, and how much of it the network takes."""
-    split, generator = Split(model), torch.Generator().manual_seed(0)
-    shape = (1, given.length)
-    _, taken = timed(lambda: dd.sample(process, split, shape, sampler, given.steps, generator=generator))
-    rest = taken - split.seconds
+    mask = torch.full((given.sequences, given.length), process.num_states - 1, device=given.device)
+    beside(mask, torch.ones(given.sequences, device=given.device))  # memory is touched for the first time
+    split = Sometimes(model, given, beside)
+    generator = torch.Generator(given.device).manual_seed(0)
+    begin = now(given.device)
+    dd.sample(process, split, tuple(mask.shape), sampler, given.steps, generator=generator, compact=False)
+    outside = now(given.device) - begin - sum(split.blocks) - sum(split.others)
+    if len(split.blocks) < REPEATS:
+        raise ValueError(f"every={given.every}: the blocks ran {len(split.blocks)} times, must run {REPEATS} times")
+    blocks = statistics.median(split.blocks) * split.calls
+    theirs = statistics.median(split.others) * given.steps
     return {
+        "ratios": {"papers time": theirs / (blocks + outside), "outside": outside / blocks},
+        "seconds": {"ours": blocks + outside, "papers": theirs, "blocks": blocks, "outside": outside},
+        "measured": {"blocks": split.blocks, "papers": split.others},
         "calls": split.calls,
-        "seconds": taken,
-        "seconds_per_step": taken / given.steps,
-        "network_seconds": split.seconds,
-        "rest_over_network": rest / split.seconds,
+        "steps": given.steps,
     }
 
 
-def measure(process: Hierarchical, given: argparse.Namespace) -> dict[str, object]:
-    """The plain sampler and ours on one process."""
-    torch.manual_seed(0)
-    model = DiT(process.num_states, process.vocab_size, given.dim, given.depth, given.dim // 64).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02)
-    with torch.no_grad():
-        model(torch.zeros(1, given.length, dtype=torch.int64), torch.ones(1))  # memory is touched for the first time
-        plain = full(process, model, given)
-        samplers = {"ancestral": Ancestral(), "first_hitting": FirstHitting()}
-        found = {name: ours(process, model, samplers[name], given) for name in given.samplers}
-    gains = {name: plain["seconds"] / sampler["seconds"] for name, sampler in found.items()}
-    return {"full": plain, **found, "gain": gains}
+def _half(model: Callable[[Tensor, Tensor], Tensor], z: Tensor, t: Tensor) -> Tensor:
+    with torch.autocast(z.device.type, torch.bfloat16, enabled=z.device.type == "cuda"):
+        return model(z, t)
 
 
 def main() -> None:
-    """Measures and prints JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--words", type=int, default=50257)
-    parser.add_argument("--dim", type=int, default=768)
-    parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=512)
-    parser.add_argument("--measured", type=int, default=7, help="steps of the plain sampler that are measured")
-    parser.add_argument("--samplers", nargs="+", default=["ancestral"], choices=["ancestral", "first_hitting"])
-    parser.add_argument("--quick", action="store_true", help="a text of 64 tokens in 64 steps by 2 x 128")
-    given = parser.parse_args()
-    if given.quick:
-        given.dim, given.depth, given.length, given.steps, given.measured = 128, 2, 64, 64, 3
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("process", choices=PROCESSES)
+    parser.add_argument("--sequences", type=int, default=1)
+    parser.add_argument("--every", type=int, default=TEXT.every, help="calls between two at which the blocks run")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    processes = {
-        "masked": dd.presets.mdlm(given.words),
-        "hdlm": dd.presets.hdlm(torch.arange(given.words) % CLUSTERS),
-    }
-    measured = {name: measure(process, given) for name, process in processes.items()}
-    machine = f"{platform.machine()}, {torch.get_num_threads()} thread"
-    settings = {**vars(given), "clusters": CLUSTERS}
-    print(
-        json.dumps(
-            {"device": machine, "torch": torch.__version__, "settings": settings, "measured": measured}, indent=2
-        )
-    )
+    given = TINY_TEXT if options.tiny else Text(sequences=options.sequences, every=options.every)
+    print(json.dumps(measure(options.process, given._replace(device=options.device)), indent=1))
 
 
 if __name__ == "__main__":

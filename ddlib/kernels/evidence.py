@@ -15,14 +15,19 @@ from ddlib.processes.mixing import Mixing, log1p_exp
 class Evidence(Divergence):
     """The divergence of a process that keeps a word or redraws it."""
 
+    tensors = 2
+
     def __init__(self, process: Mixing) -> None:
         self.process = process
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         x, z = rows.x[:, None], self.process.word_at(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
-        log_p = logits.sub_(logits.logsumexp(1, keepdim=True))
-        others = log1p_exp(log_p + ratio).scatter_(1, x, 0.0).sum(1, keepdim=True)
+        largest = logits.amax(1, keepdim=True)
+        scratch = (logits - largest).exp_()
+        log_p = logits.sub_(largest + scratch.sum(1, keepdim=True).log_())
+        torch.add(log_p, ratio, out=scratch)
+        others = log1p_exp(scratch, out=scratch).scatter_(1, x, 0.0).sum(1, keepdim=True)
         with torch.set_grad_enabled(derive):
             found = (log_p.gather(1, x), log_p.gather(1, z), others)
             log_px, log_pz, others = (one.detach().requires_grad_(derive) for one in found)
@@ -31,7 +36,7 @@ class Evidence(Divergence):
                 return value.squeeze(1)
             by_x, by_z, by_others = torch.autograd.grad(value.sum(), (log_px, log_pz, others))
         # d log(1 + ratio p(v)) / d log p(v)
-        share = (log_p + ratio).sigmoid_().scatter_(1, x, 0.0)
+        share = torch.add(log_p, ratio, out=scratch).sigmoid_().scatter_(1, x, 0.0)
         slope = by_x + by_z + by_others * share.sum(1, keepdim=True)
         log_p.exp_().mul_(-slope).add_(share.mul_(by_others))
         log_p.scatter_add_(1, x, by_x).scatter_add_(1, z, by_z)

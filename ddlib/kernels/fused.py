@@ -90,19 +90,24 @@ def _block(
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = weight[columns], None if bias is None else bias[columns]
-    for index in block.rows.split(max(held // len(matrix), 1)):
-        h = hidden[index]
-        logits = torch.nn.functional.linear(h, matrix, offset)
+    chunk = max(held // block.divergence.tensors // len(matrix), 1)
+    space = hidden.new_empty(min(chunk, len(block.rows)), len(matrix))  # one for all chunks: a heap with holes grows
+    for index in block.rows.split(chunk):
+        h, logits = hidden[index], space[: len(index)]
+        if offset is None:
+            torch.mm(h, matrix.t(), out=logits)
+        else:
+            torch.addmm(offset, h, matrix.t(), out=logits)
         if block.divergence.wide:
             logits = logits.to(values.dtype)
         values[index] = block.divergence(logits, rows.take(index), gradients is not None)
         if gradients is None or scale is None:
             continue
-        here, slopes = scale[index].to(values.dtype)[:, None], logits.to(h.dtype)
-        gradients.hidden[index] = ((slopes @ matrix) * here).to(h.dtype)
-        _add_product(gradients.weight, columns, slopes.t(), (h * here).to(h.dtype))
+        here, logits = scale[index].to(values.dtype)[:, None], logits.to(h.dtype)
+        gradients.hidden[index] = ((logits @ matrix) * here).to(h.dtype)
+        _add_product(gradients.weight, columns, logits.t(), (h * here).to(h.dtype))
         if gradients.bias is not None:
-            _add_product(gradients.bias[:, None], columns, slopes.t(), here.to(h.dtype))
+            _add_product(gradients.bias[:, None], columns, logits.t(), here.to(h.dtype))
 
 
 def _add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:

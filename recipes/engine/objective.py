@@ -123,7 +123,7 @@ def level_sums(
     process: dd.processes.ForwardProcess, losses: Float[Tensor, "B L"], noisy: Noisy, kept: Bool[Tensor, "B L"]
 ) -> Float[Tensor, "n 2"]:
     """Sum of the loss and number of tokens, of those that count, for every level of the noise."""
-    count = int(process.level_of(torch.tensor([[process.num_states - 1]], device=noisy.z.device)))
+    count = process.hierarchy.depth if isinstance(process, dd.processes.Hierarchical) else 1
     level = process.level_of(noisy.z).flatten()
     sums = torch.zeros(count + 1, 2, dtype=torch.float64, device=noisy.z.device)
     values = torch.stack([losses.detach().flatten().double(), kept.flatten().double()], -1)

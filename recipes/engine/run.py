@@ -120,16 +120,20 @@ class Run:
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
         own = loss.isfinite() & norm.isfinite()
-        told = world.sum(torch.cat([torch.stack([loss, (~own).double(), loss.new_tensor(stop)]), sums.flatten()]))
-        told = told.cpu()
-        if told[1]:
+        asked = torch.full_like(loss, stop)
+        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), asked]), sums.flatten()]))
+        # the one place where the host waits: before the optimizer, so that a NaN never reaches the weights
+        read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
+        length, tokens, loss_sum, bad, stopping, *by_level = read
+        if bad:
             self._refuse(noisy, bool(own))
         value = rate(recipe.optimizer, number, recipe.steps)
         update(self.state.optimizers, value)
         if self.state.average is not None:
             self.state.average.update(number)
         self.facts = replace(self.facts, step=number + 1)
-        return Step(float(told[0] / total), float(norm), value, told[3:].view(-1, 2), bool(told[2]))
+        levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
+        return Step(loss_sum / tokens, length, value, levels, bool(stopping))
 
     def validate(self) -> Terms:
         """The bound of the first validation sequences, by the averaged weights if there are any."""

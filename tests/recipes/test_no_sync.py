@@ -87,8 +87,6 @@ def waits(trained):
 
 READING = "recipes/engine/run.py: Run.step"
 """Loss, norm and the wish to stop are read once a step, before the optimizer: after a NaN nothing may be updated."""
-COUNTING = "recipes/engine/objective.py: level_sums"
-"""How many levels the process has, a constant, is asked of a tensor."""
 GROUPING = {
     "ddlib/kernels/plans.py: _hierarchical",
     "ddlib/kernels/ranges.py: Members.__init__",
@@ -107,7 +105,7 @@ EXPECTED = {"hdlm": GROUPING, "hdlm_xi": SELECTING, "gidd": set(), "mdlm": MASKS
 def test_a_training_step_waits_only_in_known_places(kind, monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")
     found = waits(run(TINY_PROFILE._replace(kind=kind)))
-    assert set(found) == EXPECTED[kind] | {READING, COUNTING}
+    assert set(found) == EXPECTED[kind] | {READING}
 
 
 @pytest.mark.parametrize("work", [

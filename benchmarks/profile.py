@@ -1,0 +1,240 @@
+"""Where the time goes: in a training step, and in a sampling step.
+
+    python -m benchmarks.profile                                   # 12 x 768, 50,257 words, 2 x 256 tokens
+    python -m benchmarks.profile --depth 4 --width 256 --sequences 8 --length 512
+    python -m benchmarks.profile --device cuda --compile --sequences 32 --length 512 --trace step.json
+
+The training step is ``recipes.engine``'s own, its parts timed where it calls them: data that threads have read ahead,
+times and noise, the DiT's forward pass, output layer and loss with their gradients, the backward pass of the DiT,
+clipping, AdamW, the running average. The sampling step is ``Ancestral``'s, at steps spread over a text of as many steps
+as tokens. A part runs between two readings of the clock, a GPU idle at both, so that waiting counts where it is caused.
+``--trace`` writes what torch.profiler sees of the same steps, as a Chrome trace in which the parts carry their names.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import ddlib as dd
+from benchmarks.head import GPT2, KINDS, TINY, Sizes
+from benchmarks.measuring import now
+from ddlib.processes.base import unchanged
+from ddlib.samplers import Ancestral
+from ddlib.samplers.base import Run as Sampling
+from ddlib.samplers.base import State as Place
+from ddlib.samplers.network import Network
+from ddlib_models import DiT
+from recipes.config import Data, Hardware, Model, Optimizer, Output, Recipe
+from recipes.data import Batch, examples, speeches
+from recipes.data.prepared import Documents
+from recipes.engine import run as engine
+from recipes.engine.checkpoint import Facts, State
+from recipes.engine.objective import Objective
+from recipes.engine.optimizer import Average, optimizers
+from recipes.engine.parallel import World, spread
+from recipes.variants import HDLM
+
+ROWS = 500
+NOWHERE = Path("unused")
+
+
+class Size(NamedTuple):
+    """Of vocabulary, network and batch, and how it runs."""
+
+    vocabulary: Sizes = GPT2
+    depth: int = 12
+    width: int = 768
+    sequences: int = 2
+    length: int = 256
+    device: str = "cpu"
+    compile: bool = False
+    kind: str = "hdlm"
+
+    @property
+    def heads(self) -> int:
+        """Of attention, 64 wide."""
+        return max(self.width // 64, 1)
+
+
+PROFILE, TINY_PROFILE = Size(), Size(TINY, 2, 16, 2, 8)
+
+
+class Parts:
+    """Seconds of each named part, over all visits."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What is done inside counts as this part."""
+        begin = now(self.device)
+        with record_function(name):
+            yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + now(self.device) - begin
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, each call of it a part."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.part(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    def of(self, stack: ExitStack, where: Any, names: Mapping[str, str]) -> None:
+        """Makes attributes of an object, by name, parts until the stack is left."""
+        for attribute, name in names.items():
+            stack.enter_context(patch.object(where, attribute, self.around(name, getattr(where, attribute))))
+
+
+def network(size: Size) -> tuple[DiT, dd.processes.ForwardProcess]:
+    """A DiT whose output layer is not at its start, zero, and the process."""
+    torch.manual_seed(0)
+    process = KINDS[size.kind].make(size.vocabulary).to(size.device)
+    model = DiT(process.num_states, size.vocabulary.words, size.width, size.depth, size.heads)
+    nn.init.normal_(model.head.weight, std=0.02)
+    return model.to(size.device), process
+
+
+def run(size: Size) -> engine.Run:
+    """A run of the engine that reads and writes no files."""
+    model, process = network(size)
+    half = size.device == "cuda"
+    recipe = Recipe(
+        data=Data(corpus=speeches(words=300, held_out=60), folder=NOWHERE, length=size.length),
+        process=HDLM(clusters=size.vocabulary.clusters),
+        model=Model(dim=size.width, depth=size.depth, heads=size.heads),
+        optimizer=Optimizer(lr=1e-4),
+        hardware=Hardware(bf16=half, compile=size.compile),
+        output=Output(folder=NOWHERE),
+        batch=size.sequences,
+        steps=100,
+    )
+    world, objective = World(0, 1, torch.device(size.device)), Objective(model, process, recipe.loss, half)
+    called = spread(objective, recipe.hardware, world)
+    state = State(objective, optimizers(model, recipe.optimizer), Average(objective, recipe.optimizer.ema))
+    return engine.Run(recipe, world, documents(size), process, None, objective, called, state, Facts(0, "", "", 1))
+
+
+def documents(size: Size) -> Documents:
+    """Random tokens in memory."""
+    tokens = np.random.default_rng(0).integers(size.vocabulary.words, size=(ROWS, size.length), dtype=np.int32)
+    return Documents(pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS]), size.vocabulary.words)
+
+
+def batches(trained: engine.Run) -> Iterator[Batch]:
+    """As a run reads them: windows drawn by position, threads that read ahead."""
+    length, threads = trained.recipe.data.length, trained.recipe.hardware.threads
+    return examples(trained.data, length=length, pad_id=0, batch_size=trained.recipe.batch, seed=0, threads=threads)
+
+
+def training(size: Size, steps: int) -> dict[str, float]:
+    """Seconds of the parts of a training step, after one that does not count."""
+    trained, parts = run(size), Parts(size.device)
+    stream = batches(trained)
+    trained.step([next(stream)], False)
+    with ExitStack() as stack:
+        parts.of(stack, engine, {"noised": "times and noise", "update": "AdamW", "level_sums": "loss by level"})
+        parts.of(stack, trained.objective.model, {"features": "DiT, forwards"})
+        parts.of(stack, dd, {"linear_training_loss": "output layer and loss, both ways"})
+        parts.of(stack, Tensor, {"backward": "DiT, backwards"})
+        parts.of(stack, nn.utils, {"clip_grad_norm_": "clipping"})
+        if trained.state.average is not None:
+            parts.of(stack, trained.state.average, {"update": "running average"})
+        total = now(size.device)
+        for _ in range(steps):
+            with parts.part("data"):
+                batch = next(stream)
+            trained.step([batch], False)
+        total = now(size.device) - total
+    stream.close()
+    return per_step(parts, total, steps)
+
+
+def sampling(size: Size, steps: int) -> dict[str, float]:
+    """Seconds of the parts of a sampling step."""
+    model, process = network(size)
+    model.eval()
+    count = max(size.length, 2)
+    generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
+    asked, times = Network(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
+    free = torch.ones(shape, dtype=torch.bool, device=size.device)
+    drawn = Sampling(process, asked, unchanged, times.to(size.device), free, generator)
+    parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
+    half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
+    with ExitStack() as stack, torch.no_grad(), half:
+        parts.of(stack, process, {"jump": "which positions jump", "land": "where they land"})
+        parts.of(stack, asked, {"_head": "output layer at jumping positions"})
+        parts.of(stack, model, {"features": "DiT"})
+        spent = 0.0
+        for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):
+            if number == 1:  # the first does not count
+                parts.seconds.clear()
+                spent = 0.0
+            t = times[k].expand(size.sequences).to(size.device)
+            place = Place(process.sample(x, t, generator), t)
+            begin = now(size.device)
+            Ancestral().step(drawn, place, k)
+            spent += now(size.device) - begin
+    return per_step(parts, spent, steps)
+
+
+def per_step(parts: Parts, total: float, steps: int) -> dict[str, float]:
+    """Seconds of a step by part, and what belongs to none."""
+    told = {name: value / steps for name, value in parts.seconds.items()}
+    return told | {"all else": total / steps - sum(told.values())}
+
+
+def table(title: str, spent: Mapping[str, float]) -> str:
+    """Milliseconds and shares, the largest first."""
+    whole = sum(spent.values())
+    rows = sorted(spent.items(), key=lambda item: -item[1])
+    lines = [f"{name:<34} {1000 * value:>10.1f} ms {100 * value / whole:>6.1f} %" for name, value in rows]
+    return "\n".join([f"{title}: {1000 * whole:.1f} ms", *lines])
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--depth", type=int, default=PROFILE.depth)
+    parser.add_argument("--width", type=int, default=PROFILE.width)
+    parser.add_argument("--sequences", type=int, default=PROFILE.sequences)
+    parser.add_argument("--length", type=int, default=PROFILE.length)
+    parser.add_argument("--kind", choices=KINDS, default=PROFILE.kind, help="of process")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action="store_true", help="compile the blocks, in training")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
+    parser.add_argument("--tiny", action="store_true", help="2 x 16, 40 words: to see that it runs")
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    given = dict(depth=options.depth, width=options.width, sequences=options.sequences, length=options.length)
+    size = TINY_PROFILE if options.tiny else Size(**given)
+    size = size._replace(device=options.device, compile=options.compile, kind=options.kind)
+    with ExitStack() as stack:
+        seen = stack.enter_context(profile(activities=activities(size.device))) if options.trace else None
+        print(table("training step", training(size, options.steps)))
+        print(table("sampling step", sampling(size, options.steps)))
+    if seen is not None:
+        seen.export_chrome_trace(str(options.trace))
+
+
+def activities(device: str) -> list[ProfilerActivity]:
+    """What the profiler watches."""
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The rows of the table: what is compared with what, the target, and where its number stands."""
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RUNS = 3
+"""Consecutive runs in which a target must hold."""
+
+
+class Row(NamedTuple):
+    """One ratio and its target."""
+
+    what: str
+    against: str
+    file: str
+    """results/FILE.json holds it,"""
+    ratio: str
+    """under this name in each run."""
+    target: float
+    unit: str = "x faster"
+    at_most: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a run is within the target."""
+        return value <= self.target if self.at_most else value >= self.target
+
+
+class Measured(NamedTuple):
+    """A row and its values, one of each run."""
+
+    row: Row
+    values: list[float]
+
+    @property
+    def verdict(self) -> str:
+        """Whether the target held: met only in all of at least ``RUNS`` runs."""
+        if not self.values:
+            return "unmeasured"
+        if not all(map(self.row.holds, self.values)):
+            return "missed"
+        return "met" if len(self.values) >= RUNS else f"held in {len(self.values)} of {RUNS} runs"
+
+
+def read(row: Row, results: Path) -> Measured:
+    """The row with what stands in ``results``; without values if the file or the ratio is missing."""
+    path = results / f"{row.file}.json"
+    if not path.exists():
+        return Measured(row, [])
+    found: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    return Measured(row, [run["ratios"][row.ratio] for run in found if row.ratio in run["ratios"]])
+
+
+def middle(values: list[float]) -> float:
+    """Their median."""
+    return statistics.median(values)
+
+
+PAPERS, LESS, CE = "the papers' formula on all logits", "x less memory", "`F.linear` and `F.cross_entropy`, all rows"
+PEER, THEIRS = "ancestral step over all states", " of their time"
+CPU = (
+    Row("HDLM loss and gradients, 1,024 tokens", PAPERS, "head_hdlm_1024", "papers time", 5),
+    Row("HDLM loss and gradients, 1,024 tokens", PAPERS, "head_hdlm_1024", "papers memory", 9, LESS),
+    Row("HDLM loss and gradients, 2,048 tokens", PAPERS, "head_hdlm_2048", "papers time", 5),
+    Row("HDLM loss and gradients, 2,048 tokens", PAPERS, "head_hdlm_2048", "papers memory", 15, LESS),
+    Row("HDLM loss and gradients, 1,024 tokens", CE, "head_hdlm_1024", "cross_entropy time", 3),
+    Row("HDLM loss and gradients, 2,048 tokens", CE, "head_hdlm_2048", "cross_entropy time", 3),
+    Row(
+        "HDLM loss and gradients, 1,024 tokens", "`F.linear_cross_entropy`, chunks of 128", "head_hdlm_1024",
+        "linear_cross_entropy time", 3,
+    ),
+    Row("HDLM with xi = 0.9, 1,024 tokens", PAPERS, "head_hdlm_xi_1024", "papers time", 2.2),
+    Row("GIDD, 1,024 tokens", PAPERS, "head_gidd_1024", "papers time", 1.7),
+    Row("GIDD, 2,048 tokens", PAPERS, "head_gidd_2048", "papers memory", 15, LESS),
+    Row("MDLM, 1,024 tokens", CE, "head_mdlm_1024", "cross_entropy time", 1.7),
+    Row("Noising, 64 x 512 tokens", "one-hot laws and a categorical draw", "noising", "dense time", 1000),
+    Row("Sampling, masked, 12 x 768, 512 steps", PEER, "sampling_masked", "papers time", 4),
+    Row("Sampling, HDLM, 12 x 768, 512 steps", PEER, "sampling_hdlm", "papers time", 4),
+    Row("Sampling, masked: outside the blocks", "the blocks", "sampling_masked", "outside", 0.05, THEIRS, True),
+    Row("Sampling, HDLM: outside the blocks", "the blocks", "sampling_hdlm", "outside", 0.05, THEIRS, True),
+    Row("Training step, 12 x 768, 8 x 512 tokens", "the papers' formula", "training", "papers time", 1.25),
+)  # fmt: skip
+COMPILED = "compiled `F.linear` and `F.cross_entropy`"
+ALL, MASKS = "hdlm, all levels, training", "hdlm, masks, training"
+GPU = (
+    Row("HDLM loss and gradients, 64 x 512 tokens", "compiled, all logits", "gpu_head", f"{ALL}: compiled time", 3),
+    Row("The same", "compiled in chunks", "gpu_head", f"{ALL}: compiled_in_chunks time", 3),
+    Row("The same", COMPILED, "gpu_head", f"{ALL}: compiled_cross_entropy time", 3),
+    Row("The same, masks alone", COMPILED, "gpu_head", f"{MASKS}: compiled_cross_entropy time", 1),
+    Row(
+        "The same, masks alone", COMPILED, "gpu_head", f"{MASKS}: compiled_cross_entropy memory", 8,
+        LESS,
+    ),
+    Row("Training step, 12 x 768, 32 x 512 tokens", "the papers' formula", "training_gpu", "papers time", 1.25),
+    Row("Sampling, HDLM, 32 texts, 12 x 768", PEER, "sampling_hdlm_gpu", "papers time", 5),
+    Row("Packing sentences into rows of 128", "padding", "packing_gpu", "gain", 2.5, "x real tokens"),
+)  # fmt: skip

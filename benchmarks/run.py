@@ -1,0 +1,109 @@
+"""All rows of the table, one after another on one core.
+
+    python -m benchmarks.run                     # the CPU rows, once, but for the training step
+    python -m benchmarks.run --times 3 --full    # as the table wants them: three runs, the training step too
+    python -m benchmarks.run --only noising sampling_hdlm
+    python -m benchmarks.run --gpu
+
+Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A run goes through
+all benchmarks before the next begins.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import head, noising, sampling, training
+from benchmarks.measuring import REPEATS, RESULTS, report
+
+Work = Callable[[], dict[str, Any]]
+
+
+def joined(*parts: Work) -> dict[str, Any]:
+    """What several measurements say of one thing."""
+    told = [part() for part in parts]
+    ratios = {name: value for one in told for name, value in one["ratios"].items()}
+    return {name: value for one in told for name, value in one.items()} | {"ratios": ratios}
+
+
+def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mapping[str, Work]:
+    """The CPU rows' benchmarks by name; ``full`` adds the training step, which takes longer than all others."""
+    sizes = head.TINY if tiny else head.GPT2
+    less, more = (32, 64) if tiny else (1024, 2048)
+    both, plain = ("ours", "papers"), ("ours", "cross_entropy")
+
+    def times(kind: str, tokens: int, *names: str) -> Work:
+        return partial(head.times, kind, tokens, repeats, names, sizes)
+
+    def memory(kind: str, tokens: int) -> Work:
+        return partial(head.memory, kind, tokens, both, tiny)
+
+    text = sampling.TINY_TEXT if tiny else sampling.TEXT
+    batch = dict(sequences=8, length=32, sizes=sizes) if tiny else {}
+    found: dict[str, Work] = {
+        "head_hdlm_1024": partial(joined, times("hdlm", less), memory("hdlm", less)),
+        "head_hdlm_2048": partial(joined, times("hdlm", more, *both, "cross_entropy"), memory("hdlm", more)),
+        "head_hdlm_xi_1024": times("hdlm_xi", less),
+        "head_gidd_1024": times("gidd", less),
+        "head_gidd_2048": memory("gidd", more),
+        "head_mdlm_1024": times("mdlm", less, *plain),
+        "noising": partial(noising.measure, repeats, **batch),
+        "sampling_masked": partial(sampling.measure, "masked", text),
+        "sampling_hdlm": partial(sampling.measure, "hdlm", text),
+    }
+    if full:
+        found["training"] = partial(training.measure, training.TINY_STEP if tiny else training.STEP, repeats)
+    return found
+
+
+def gpu(repeats: int = 20) -> Mapping[str, Work]:
+    """The GPU rows' benchmarks, but for the head and packing, which are commands of their own."""
+    return {
+        "training_gpu": partial(training.measure, training.Step(sequences=32, device="cuda"), repeats),
+        "sampling_hdlm_gpu": partial(sampling.measure, "hdlm", sampling.Text(sequences=32, device="cuda")),
+    }
+
+
+def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULTS) -> None:
+    """Runs all in turn, ``times`` times, and writes what has been measured so far after each."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in work}
+    for number in range(times):
+        for name, measure in work.items():
+            begin = time.perf_counter()
+            runs[name].append(measure())
+            report(name, runs[name], device, folder)
+            told = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
+            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {told}", flush=True)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=1, help="runs that are stored")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
+    parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
+    parser.add_argument("--gpu", action="store_true", help="the GPU rows")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: to see that it runs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.tiny and options.results == RESULTS:
+        parser.error("--tiny: give --results another folder, these numbers are no results")
+    if options.gpu and not torch.cuda.is_available():
+        parser.error("--gpu: no CUDA device here")
+    torch.set_num_threads(1)
+    asked = "training" in (options.only or ())
+    work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or asked)
+    unknown = set(options.only or ()) - set(work)
+    if unknown:
+        parser.error(f"--only {' '.join(sorted(unknown))}: must be among {', '.join(work)}")
+    chosen = {name: work[name] for name in options.only or work}
+    run(chosen, options.times, "cuda" if options.gpu else "cpu", options.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The table of docs/performance.md, from the files in benchmarks/results.
+
+python -m benchmarks.table            # rewrites the page between its markers
+python -m benchmarks.table --check    # says whether it would
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.measuring import RESULTS
+from benchmarks.rows import CPU, GPU, Measured, Row, middle, read
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
+HEAD = "| row | against | target | measured | verdict |\n| --- | --- | --- | --- | --- |"
+
+
+def render(results: Path = RESULTS) -> str:
+    """Both tables, CPU and GPU, each under what it was measured on."""
+    return "\n\n".join(
+        f"{title}: {where(rows, results)}\n\n{HEAD}\n" + "\n".join(line(read(row, results)) for row in rows)
+        for title, rows in (("CPU", CPU), ("GPU", GPU))
+    )
+
+
+def line(measured: Measured) -> str:
+    """A row of the table."""
+    row = measured.row
+    target = f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
+    return f"| {row.what} | {row.against} | {target} | {spread(measured)} | {measured.verdict} |"
+
+
+def spread(measured: Measured) -> str:
+    """The median of all runs and their range."""
+    row, values = measured
+    if not values:
+        return "-"
+    shown = f"{number(row, middle(values))}{row.unit}"
+    ends = [number(row, end) for end in (min(values), max(values))]
+    return shown if len(values) == 1 else f"{shown} ({ends[0]} to {ends[1]}, {len(values)} runs)"
+
+
+def number(row: Row, value: float) -> str:
+    """A few digits; rounded towards the worse, so that what is shown does not pass where the value fails."""
+    if row.at_most:
+        return f"{math.ceil(1000 * value) / 10:g} %"
+    return f"{math.floor(value):,}" if value >= 100 else f"{math.floor(100 * value) / 100:g}"
+
+
+def where(rows: Iterable[Row], results: Path) -> str:
+    """The machines that the files name."""
+    paths = dict.fromkeys(results / f"{row.file}.json" for row in rows)
+    told = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
+    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in told)
+    return f"{'; '.join(found)}." if found else "not measured yet."
+
+
+def page(text: str, table: str) -> str:
+    """The text with the table between its markers.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"the page must hold the lines {BEGIN} and {END}")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    old = options.page.read_text(encoding="utf-8")
+    new = page(old, render(options.results))
+    if options.check:
+        sys.exit(0 if new == old else f"{options.page.name}: run python -m benchmarks.table")
+    options.page.write_text(new, encoding="utf-8")
+    print(render(options.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Benchmarks at tiny sizes: that they run, refuse what is not comparable, and are reported as they fell."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import head, noising, profile, rows, run, sampling, table, training
+from benchmarks.measuring import over_ours, report, require_equal, seconds
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("kind", head.KINDS)
+def test_losses_agree_and_every_method_is_timed(kind):
+    told = head.times(kind, 64, 5, sizes=head.TINY)
+    names = set(head.methods(kind))
+    assert set(told["ratios"]) == {f"{name} time" for name in names - {"ours"}}
+    assert all(len(values) == 5 for values in told["cpu_seconds"].values())
+    assert math.isclose(told["losses"]["ours"], told["losses"]["papers"], rel_tol=1e-4)
+
+
+def test_another_loss_is_not_timed(monkeypatch):
+    kind = head.KINDS["mdlm"]
+    wrong = kind._replace(same={**kind.same, "papers": lambda batch: 1.001 * head.masked(batch)})
+    monkeypatch.setitem(head.KINDS, "mdlm", wrong)
+    with pytest.raises(AssertionError, match="papers gives"):
+        head.times("mdlm", 32, 1, sizes=head.TINY)
+
+
+@pytest.mark.parametrize("value", [1.0 + 2e-4, math.nan])
+def test_values_that_differ_are_refused(value):
+    require_equal({"ours": 1.0, "same": 1.0 + 5e-5})
+    with pytest.raises(AssertionError, match="same gives"):
+        require_equal({"ours": 1.0, "same": value})
+
+
+def test_another_training_loss_is_not_timed():
+    other = dict(ours=training.fused, papers=lambda *given: training.full(*given) + 0.01)
+    with pytest.raises(AssertionError, match="papers gives"):
+        training.measure(training.TINY_STEP, 1, other)
+
+
+def test_training_step():
+    told = training.measure(training.TINY_STEP, 5)
+    assert set(told["ratios"]) == {"papers time"}
+    assert told["tokens_per_second"]["ours"] > 0
+
+
+def test_noising():
+    told = noising.measure(5, 8, 16, head.TINY)
+    assert told["ratios"]["dense time"] > 0
+
+
+def test_noising_by_another_law_is_refused(monkeypatch):
+    monkeypatch.setattr(noising, "dense", lambda process, x, t: x)
+    with pytest.raises(AssertionError, match="laws differ"):
+        noising.measure(1, 8, 64, head.TINY)
+
+
+@pytest.mark.parametrize("name", sampling.PROCESSES)
+def test_sampling_counts_the_network(name):
+    told = sampling.measure(name, sampling.TINY_TEXT)
+    times = told["seconds"]
+    assert len(told["measured"]["blocks"]) == -(-told["calls"] // sampling.TINY_TEXT.every) >= 5
+    assert 0 < told["calls"] <= sampling.TINY_TEXT.steps
+    assert told["ratios"]["outside"] == times["outside"] / times["blocks"]
+    assert told["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
+
+
+@pytest.mark.parametrize("name", sampling.PROCESSES)
+def test_the_papers_step_draws_from_the_posterior(name):
+    process = sampling.PROCESSES[name](head.TINY)
+    model = sampling.network(process, sampling.TINY_TEXT)
+    x, t, s = torch.randint(40, (3, 8)), torch.full((3,), 0.8), torch.full((3,), 0.6)
+    z = process.sample(x, t)
+    with torch.no_grad():
+        law = sampling.Papers(process, model).law(z, t.double(), s.double())
+        exact = process.posterior(model(z, t).double().softmax(-1), z, t.double(), s.double())
+    noisy = z >= process.vocab_size
+    assert noisy.any()
+    torch.testing.assert_close(law[noisy], exact[noisy], atol=1e-7, rtol=1e-6)
+
+
+def test_profile_accounts_for_all_time():
+    for spent in (profile.training(profile.TINY_PROFILE, 2), profile.sampling(profile.TINY_PROFILE, 2)):
+        assert all(value >= 0 for value in spent.values())
+        told = profile.table("step", spent)
+        assert told.startswith(f"step: {1000 * sum(spent.values()):.1f} ms")
+        assert len(told.splitlines()) == len(spent) + 1 > 4
+
+
+def test_methods_take_turns():
+    turns = []
+    taken = seconds({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
+    assert "".join(turns) == "ababab"
+    assert [len(values) for values in taken.values()] == [3, 3]
+    assert over_ours({"ours": 2.0, "b": 6.0}, "time") == {"b time": 3.0}
+
+
+def test_runs_are_stored_one_after_another(tmp_path):
+    numbers = iter([6.0, 5.0, 4.0])
+    run.run({"toy": lambda: {"ratios": {"papers time": next(numbers)}}}, 3, "cpu", tmp_path)
+    told = json.loads((tmp_path / "toy.json").read_text())
+    assert [one["ratios"]["papers time"] for one in told["runs"]] == [6.0, 5.0, 4.0]
+    assert str(ROOT) not in (tmp_path / "toy.json").read_text()
+
+
+def test_memory_is_measured_by_the_command_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.head", "mdlm", "--tiny", "--tokens", "32", "--memory", "ours"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < 200
+
+
+def test_every_row_has_a_benchmark():
+    work = run.cpu(tiny=True, full=True)
+    assert {row.file for row in rows.CPU} == set(work)
+    assert {row.file for row in rows.GPU} == {*run.gpu(), "gpu_head", "packing_gpu"}
+
+
+ROW = rows.Row("A", "B", "toy", "papers time", 5)
+SHARE = rows.Row("A", "B", "toy", "outside", 0.05, " of their time", True)
+
+
+@pytest.mark.parametrize(
+    ("row", "values", "verdict", "shown"),
+    [
+        (ROW, [5.0, 6.0, 5.5], "met", "5.5x faster (5 to 6, 3 runs)"),
+        (ROW, [6.0, 4.999, 7.0], "missed", "6x faster (4.99 to 7, 3 runs)"),
+        (ROW, [6.0], "held in 1 of 3 runs", "6x faster"),
+        (ROW, [math.nan], "missed", None),
+        (ROW, [], "unmeasured", "-"),
+        (SHARE, [0.05, 0.01, 0.02], "met", "2 % of their time (1 % to 5 %, 3 runs)"),
+        (SHARE, [0.0501, 0.01, 0.02], "missed", "2 % of their time (1 % to 5.1 %, 3 runs)"),
+    ],
+)
+def test_verdicts(row, values, verdict, shown, tmp_path):
+    if values:
+        report("toy", [{"ratios": {row.ratio: value}} for value in values], folder=tmp_path)
+    measured = rows.read(row, tmp_path)
+    assert measured.verdict == verdict
+    if shown is not None:
+        assert table.line(measured).endswith(f"| {shown} | {verdict} |")
+
+
+def test_the_table_takes_the_place_between_its_markers(tmp_path):
+    page = f"before\n\n{table.BEGIN}\nold\n{table.END}\n\nafter\n"
+    new = table.page(page, table.render(tmp_path))
+    assert new.startswith("before") and new.endswith("after\n") and "old" not in new
+    assert new.count("| unmeasured |") == len(rows.CPU) + len(rows.GPU)
+    assert table.page(new, table.render(tmp_path)) == new
+    with pytest.raises(ValueError, match="must hold the lines"):
+        table.page("no markers", "")
+
+
+def test_the_page_shows_what_the_results_say():
+    page = table.PAGE.read_text(encoding="utf-8")
+    assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
