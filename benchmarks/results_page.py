@@ -71,6 +71,11 @@ def sources(runs: Runs) -> list[str]:
     return [*lines, "| *largest standard error* | " + " | ".join(f"{error:.3f}" for error in errors) + " |"]
 
 
+def tables(runs: Runs) -> str:
+    """Both, between the page's marks."""
+    return "\n".join([BEGIN, "", *whole(runs), "", *sources(runs), "", END])
+
+
 def draw(runs: Runs, path: Path) -> None:
     """Learning curves, and what each process is above MDLM, here and in the paper."""
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
@@ -97,7 +102,7 @@ def draw(runs: Runs, path: Path) -> None:
     right.invert_yaxis()
     right.set(xlabel="nats per token above MDLM (left is better)")
     right.set_title("against masked diffusion", loc="left", fontweight="bold")
-    right.legend(frameon=False, fontsize=8, loc="best")
+    right.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
     figure.savefig(path)
 
 
@@ -113,8 +118,7 @@ def main() -> None:
     page = DOCS / "results.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    tables = "\n".join([BEGIN, "", *whole(runs), "", *sources(runs), "", END])
-    page.write_text(before + tables + after, encoding="utf-8")
+    page.write_text(before + tables(runs) + after, encoding="utf-8")
     draw(runs, DOCS / "images" / "results.png")
 
 

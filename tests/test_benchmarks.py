@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import head, noising, profile, rows, run, sampling, table, training
+from benchmarks import head, noising, profile, results_page, rows, run, sampling, table, training
 from benchmarks.measuring import over_ours, report, require_equal, seconds
 
 ROOT = Path(__file__).parent.parent
@@ -160,3 +160,11 @@ def test_the_table_takes_the_place_between_its_markers(tmp_path):
 def test_the_page_shows_what_the_results_say():
     page = table.PAGE.read_text(encoding="utf-8")
     assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
+
+
+def test_the_pages_show_what_is_stored():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "first_results.json").read_text())
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert results_page.tables(results_page.by_process(stored)) in page
+    performance = table.PAGE.read_text()
+    assert table.page(performance, table.render()) == performance
