@@ -88,11 +88,9 @@ class Map(ExactModule):
         """``push`` in the log domain: finite wherever the law's mass is positive, however small."""
         if self.num_parents == 1:
             return torch.zeros_like(log_law[..., :1])  # all the mass, whatever the law
-        log_mass = _segment_logsumexp(log_law, self.parents, self.num_parents)
         if self.spread is None:
-            return log_mass
-        mass, spread = log_mass.exp(), self.spread.to(log_law.dtype)
-        return ((self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)).log()
+            return _segment_logsumexp(log_law, self.parents, self.num_parents)
+        return self.push(log_law.exp()).log()  # stray mass keeps it from 0
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """A parent for each child, drawn by the uniforms ``u`` in [0, 1)."""
