@@ -25,8 +25,9 @@ class Understood(BaseException):
 
 
 def commands(page):
-    """What follows `python -m` in the blocks of a page, without comments."""
-    for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", page.read_text(), re.S | re.M):
+    """What follows `python -m` in the blocks of a page that do not run, without comments."""
+    text = re.sub(r"^% runs\n+```bash\n.*?^```", "", page.read_text(), flags=re.S | re.M)
+    for block in re.findall(r"^ *```(?:bash|sh)\n(.*?)^ *```", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
             found = COMMAND.search(line)
             if found:
