@@ -206,4 +206,4 @@ def log1p_exp(x: Tensor, out: Tensor | None = None) -> Tensor:
     """log(1 + e^x), in ``out`` if given, even x; beyond the threshold x itself is nearer than the next number."""
     if out is None:
         return torch.nn.functional.softplus(x, threshold=50.0)
-    return torch._C._nn.softplus(x, threshold=50.0, out=out)
+    return torch.ops.aten.softplus.out(x, 1.0, 50.0, out=out)
