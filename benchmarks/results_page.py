@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.table import page
 from ddlib import plot
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -72,8 +73,8 @@ def sources(runs: Runs) -> list[str]:
 
 
 def tables(runs: Runs) -> str:
-    """Both, between the page's marks."""
-    return "\n".join([BEGIN, "", *whole(runs), "", *sources(runs), "", END])
+    """Both, as they stand between the page's marks."""
+    return "\n".join([*whole(runs), "", *sources(runs)])
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -115,10 +116,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path)
     runs = by_process(json.loads(parser.parse_args().result.read_text(encoding="utf-8")))
-    page = DOCS / "results.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(before + tables(runs) + after, encoding="utf-8")
+    path = DOCS / "results.md"
+    path.write_text(page(path.read_text(encoding="utf-8"), tables(runs), BEGIN, END), encoding="utf-8")
     draw(runs, DOCS / "images" / "results.png")
 
 

@@ -59,16 +59,16 @@ def where(rows: Iterable[Row], results: Path) -> str:
     return f"{'; '.join(found)}." if found else "not measured yet."
 
 
-def page(text: str, table: str) -> str:
+def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """The text with the table between its markers.
 
     Raises:
         ValueError: a marker is missing.
     """
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"the page must hold the lines {BEGIN} and {END}")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+    if begin not in text or end not in text:
+        raise ValueError(f"the page must hold the lines {begin} and {end}")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
 
 
 def main() -> None:
