@@ -176,7 +176,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     with ExitStack() as stack, torch.no_grad(), half:
         parts.of(stack, process, {"jump": "which positions jump", "land": "where they land"})
         parts.of(stack, asked, {"_head": "output layer at jumping positions"})
-        parts.of(stack, model, {"features": "DiT"})
+        parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0
         for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):
             if number == 1:  # the first does not count

@@ -9,10 +9,11 @@ every step, softmax in float64, the posterior over all states, one exponential p
 draw, Gumbel noise takes two logarithms).
 
 Which steps need the network does not depend on it: jumps come first. So ours is a whole text, every step of it, but
-the blocks run at every ``every``-th call only, spread over time; at the others the last features stand in. The
-blocks' time is the median of those calls times the number of all calls; everything else is measured in full. A step
-of the papers is taken and timed at the same calls, on the same states; its median counts for every step. Of several
-texts all stay in the network's batch while one of them jumps, so that all calls cost the same.
+the blocks run at every ``every``-th call only, spread over time; at the others the last features stand in (on a CPU,
+where jumping positions are all that the network is asked for, those of one of them). The blocks' time is the median of
+those calls times the number of all calls; everything else is measured in full. A step of the papers is taken and timed
+at the same calls, on the same states; its median counts for every step. Of several texts all stay in the network's
+batch while one of them jumps, so that all calls cost the same.
 
 ``outside`` is what is not spent in the blocks, over what is. The output layer at jumping rows belongs to it.
 """
@@ -75,9 +76,17 @@ class Sometimes:
 
     def features(self, z: Tensor, t: Tensor) -> Tensor:
         """What the head reads."""
+        return self._sometimes(z, t, lambda: _half(self.model.features, z, t))
+
+    def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
+        """What it reads at some positions."""
+        last = self._sometimes(z, t, lambda: _half(self.model.features_at, z, t, positions))
+        return last[:, :1].expand(-1, positions.shape[1], -1)
+
+    def _sometimes(self, z: Tensor, t: Tensor, features: Callable[[], Tensor]) -> Tensor:
         if self.calls % self.every == 0:
             begin = now(self.device)
-            self.last = _half(self.model.features, z, t)
+            self.last = features()
             between = now(self.device)
             self.beside(z, t)
             self.blocks.append(between - begin)
@@ -156,9 +165,9 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
     }
 
 
-def _half(model: Callable[[Tensor, Tensor], Tensor], z: Tensor, t: Tensor) -> Tensor:
+def _half(model: Callable[..., Tensor], z: Tensor, *rest: Tensor) -> Tensor:
     with torch.autocast(z.device.type, torch.bfloat16, enabled=z.device.type == "cuda"):
-        return model(z, t)
+        return model(z, *rest)
 
 
 def main() -> None:

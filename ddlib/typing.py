@@ -84,3 +84,16 @@ class SplitDenoiser(Protocol):
     def words(self) -> tuple[Tensor, Tensor | None]:
         """The output layer's matrix (V, D) and bias (V,), words in the tokenizer's order."""
         ...
+
+
+@runtime_checkable
+class SparseDenoiser(SplitDenoiser, Protocol):
+    """A split denoiser that can do without the features that nobody asks for.
+
+    On a CPU it is asked for ``features_at`` in place of ``features``. Elsewhere it is not: shapes that change from call
+    to call, and waiting to learn them, cost an accelerator more than what they save.
+    """
+
+    def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
+        """``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order: (B, n, D)."""
+        ...

@@ -50,9 +50,9 @@ class Attention(ABC):
 
     @abstractmethod
     def __call__(
-        self, q: Float[Tensor, "B L H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
-    ) -> Float[Tensor, "B L H K"]:
-        """The result, in the dtype of ``v``; with a mask, B is 1 and L the total length of the pack."""
+        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+    ) -> Float[Tensor, "B n H K"]:
+        """The result, in the dtype of ``v``; with a mask, B is 1 and L = n the total length of the pack."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class SDPA(Attention):
         return owner[:, None] == owner
 
     def __call__(
-        self, q: Float[Tensor, "B L H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
-    ) -> Float[Tensor, "B L H K"]:
+        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+    ) -> Float[Tensor, "B n H K"]:
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
         return rearrange(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), "b h l k -> b l h k")
 
@@ -94,18 +94,22 @@ class Varlen(Attention):
         return cu_seqlens.int(), int(cu_seqlens.diff().max())
 
     def __call__(
-        self, q: Float[Tensor, "B L H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
-    ) -> Float[Tensor, "B L H K"]:
+        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+    ) -> Float[Tensor, "B n H K"]:
         _require_half_precision("varlen", q)
         from torch.nn.attention.varlen import varlen_attn
 
-        batch, length = q.shape[:2]
-        if mask is None:
-            mask = torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=q.device), length
-        offsets, longest = mask
+        batch = len(q)
+        (asked, most), (seen, longest) = (mask or self._even(x) for x in (q, k))
         q, k, v = (rearrange(x, "b l h k -> (b l) h k") for x in (q, k, v))
-        out = varlen_attn(q, k, v, offsets, offsets, longest, longest)
+        out = varlen_attn(q, k, v, asked, seen, most, longest)
         return rearrange(out, "(b l) h k -> b l h k", b=batch)
+
+    @staticmethod
+    def _even(x: Float[Tensor, "B L H K"]) -> tuple[Tensor, int]:
+        """What ``mask`` makes of sequences of one length."""
+        batch, length = x.shape[:2]
+        return torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=x.device), length
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,8 @@ class Flex(Attention):
         return create_block_mask(same_sequence, None, None, len(owner), len(owner), device=owner.device)
 
     def __call__(
-        self, q: Float[Tensor, "B L H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
-    ) -> Float[Tensor, "B L H K"]:
+        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+    ) -> Float[Tensor, "B n H K"]:
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
         return rearrange(_flex(self.compiled)(q, k, v, block_mask=mask), "b h l k -> b l h k")
 
@@ -169,8 +173,8 @@ class XFormers(Attention):
         return self.block_diagonal(cu_seqlens)
 
     def __call__(
-        self, q: Float[Tensor, "B L H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
-    ) -> Float[Tensor, "B L H K"]:
+        self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
+    ) -> Float[Tensor, "B n H K"]:
         _require_half_precision("xformers", q)
         from xformers.ops import memory_efficient_attention
 

@@ -143,6 +143,24 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
         return self._final(self._trunk(z, t, cu_seqlens))
 
+    def features_at(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], positions: Int[Tensor, "B n"]
+    ) -> Float[Tensor, "B n D"]:
+        """``features`` at some positions of each sequence: the last block computes the others' keys and values only.
+
+        Args:
+            z: noisy states in 0..num_states-1.
+            t: their times in [0, 1].
+            positions: which, in 0..L-1, in any order.
+
+        Raises:
+            ValueError: as ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+        """
+        if positions.ndim != 2 or len(positions) != len(z):
+            raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
+        _check_range("positions holds", positions, z.shape[1], "L")
+        return self._final(self._trunk(z, t, None, positions))
+
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
         """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
         return self.head.words()
@@ -188,7 +206,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
     def _final(self, trunk: Trunk) -> Tensor:
         return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))
 
-    def _trunk(self, z: Tensor, t: Tensor, cu_seqlens: Tensor | Packing | None) -> Trunk:
+    def _trunk(
+        self, z: Tensor, t: Tensor, cu_seqlens: Tensor | Packing | None, positions: Tensor | None = None
+    ) -> Trunk:
         packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
         self._check(z, t, packing)
         angles = rotary_angles(z.shape[1], self.head_dim, z.device)
@@ -197,9 +217,10 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             angles, owner, mask = angles[packing.position], packing.owner, packing.mask
         condition = None if self.time is None else self.time(t)
         x = self.embedding(z)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x, condition, angles, owner, mask)
-        return Trunk(x, condition, owner)
+        return Trunk(last(x, condition, angles, owner, mask, positions), condition, owner)
 
     def _check(self, z: Tensor, t: Tensor, packing: Packing | None) -> None:
         if packing is None and (z.ndim != 2 or t.shape != z.shape[:1]):
@@ -209,8 +230,12 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
                 f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (1, {len(packing.owner)}) and "
                 f"({packing.num_sequences},), as cu_seqlens says"
             )
-        # On an accelerator this would wait for the device at every call.
-        if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
-            low, high = int(z.min()), int(z.max())
-            if low < 0 or high >= self.num_states:
-                raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")
+        _check_range("z holds states", z, self.num_states, "num_states")
+
+
+def _check_range(what: str, index: Tensor, size: int, name: str) -> None:
+    # On an accelerator this would wait for the device at every call.
+    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= size:
+            raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")

@@ -101,6 +101,11 @@ class Modulation(nn.Module):
         return vectors.chunk(self.num, dim=-1)
 
 
+def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | None) -> Float[Tensor, "B n *batch"]:
+    """Some positions of each sequence, in the given order; all of them for None."""
+    return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
+
+
 def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
     """x * (1 + scale) + shift."""
     return torch.addcmul(shift.to(x.dtype), x, 1 + scale.to(x.dtype))
@@ -108,6 +113,8 @@ def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[T
 
 class SelfAttention(nn.Module):
     """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
+
+    With ``positions`` (B, n) it answers there only, (B, n, D), still looking everywhere.
 
     Raises:
         ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
@@ -124,17 +131,22 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], angles: Float[Tensor, "L half"], mask: Any = None
-    ) -> Float[Tensor, "B L D"]:
+        self,
+        x: Float[Tensor, "B L D"],
+        angles: Float[Tensor, "L half"],
+        mask: Any = None,
+        positions: Int[Tensor, "B n"] | None = None,
+    ) -> Float[Tensor, "B n D"]:
         q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
-        y = self.attend(rotate(q, angles), rotate(k, angles), v, mask)
+        y = self.attend(pick(rotate(q, angles), positions), rotate(k, angles), v, mask)
         return self.out(rearrange(y, "b l h k -> b l (h k)"))
 
 
 class Block(nn.Module):
     """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
 
-    The gates start at zero, so a fresh block is the identity.
+    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n) all but keys and values is
+    computed there only.
     """
 
     def __init__(
@@ -154,7 +166,9 @@ class Block(nn.Module):
         angles: Float[Tensor, "L half"],
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
-    ) -> Float[Tensor, "B L D"]:
+        positions: Int[Tensor, "B n"] | None = None,
+    ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
-        x = x + gate1 * self.dropout(self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask))
+        y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions)
+        x = pick(x, positions) + gate1 * self.dropout(y)
         return x + gate2 * self.dropout(self.mlp(modulate(self.norm2(x), shift2, scale2)))

@@ -25,8 +25,6 @@ class Divergence(ABC):
 
     wide = True
     """Whether logits in half precision are to be widened first."""
-    tensors = 1
-    """How many tensors of the size of a chunk of logits it keeps alive at a time."""
 
     @abstractmethod
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:

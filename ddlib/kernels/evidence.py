@@ -15,8 +15,6 @@ from ddlib.processes.mixing import Mixing, log1p_exp
 class Evidence(Divergence):
     """The divergence of a process that keeps a word or redraws it."""
 
-    tensors = 2
-
     def __init__(self, process: Mixing) -> None:
         self.process = process
 

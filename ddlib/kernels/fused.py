@@ -1,5 +1,6 @@
 """The output layer, the divergences and their gradients, block by block and chunk by chunk."""
 
+import math
 from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from ddlib.kernels.block import Block, Part, Rows
 
-_LOGITS = {"cpu": 1 << 23}  # on a CPU a chunk that stays in its cache
+_LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27
+_SLABS = 8  # of a chunk: a divergence sees one at a time, so what it stores beside is small and stays in a CPU's cache
 
 
 class Layer(NamedTuple):
@@ -89,21 +91,26 @@ def _block(
     if len(block.rows) == 0:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
-    matrix, offset = weight[columns], None if bias is None else bias[columns]
-    chunk = max(held // block.divergence.tensors // len(matrix), 1)
-    space = hidden.new_empty(min(chunk, len(block.rows)), len(matrix))  # one for all chunks: a heap with holes grows
+    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # half an index's time
+    offset = None if bias is None else bias[columns]
+    chunk = max(held // len(matrix), 1)
+    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # as many, but equal
+    slab = max(held // _SLABS // len(matrix), 1)
+    space = hidden.new_empty(chunk, len(matrix))  # one for all chunks: a heap with holes grows
     for index in block.rows.split(chunk):
         h, logits = hidden[index], space[: len(index)]
         if offset is None:
             torch.mm(h, matrix.t(), out=logits)
         else:
             torch.addmm(offset, h, matrix.t(), out=logits)
-        if block.divergence.wide:
-            logits = logits.to(values.dtype)
-        values[index] = block.divergence(logits, rows.take(index), gradients is not None)
+        for some, narrow in zip(index.split(slab), logits.split(slab), strict=True):
+            wide = narrow.to(values.dtype) if block.divergence.wide else narrow
+            values[some] = block.divergence(wide, rows.take(some), gradients is not None)
+            if wide is not narrow and gradients is not None:
+                narrow.copy_(wide)
         if gradients is None or scale is None:
             continue
-        here, logits = scale[index].to(values.dtype)[:, None], logits.to(h.dtype)
+        here = scale[index].to(values.dtype)[:, None]
         gradients.hidden[index] = ((logits @ matrix) * here).to(h.dtype)
         _add_product(gradients.weight, columns, logits.t(), (h * here).to(h.dtype))
         if gradients.bias is not None:

@@ -39,7 +39,7 @@ class Range(Divergence):
             if derive:
                 shares.append((slice(first, first + count), columns, part.softmax(1)))
             first += count
-        outer = _softmax(logits) if derive else logits.logsumexp(1)
+        outer = to_softmax(logits) if derive else logits.logsumexp(1)
         for here, columns, share in shares:
             logits[here].index_add_(1, columns, share, alpha=-1)
         return (outer - below).clamp_min(0)  # rounding
@@ -58,7 +58,7 @@ class WordIn(Divergence):
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         column = self.position[rows.x][:, None]
         own = logits.gather(1, column).squeeze(1)
-        outer = _softmax(logits) if derive else logits.logsumexp(1)
+        outer = to_softmax(logits) if derive else logits.logsumexp(1)
         if derive:
             logits.scatter_add_(1, column, torch.full_like(column, -1, dtype=logits.dtype))
         return (outer - own).clamp_min(0)
@@ -113,7 +113,7 @@ def _inner(level: int, top: bool, here: Members, below: Members) -> Divergence:
     return Range(lambda rows: below.of[rows.x], lambda child: position[below.under(child)])
 
 
-def _softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+def to_softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     """Replaces logits by their softmax and returns their LSE: exact, since the largest probability is at least 1/K."""
     largest, where = logits.max(1)
     torch.softmax(logits, 1, out=logits)

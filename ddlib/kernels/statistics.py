@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.block import Divergence, Rows
+from ddlib.kernels.ranges import to_softmax
 from ddlib.processes.divergence import children
 
 
@@ -21,9 +22,12 @@ class Statistics(Divergence):
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         edge, word = self.hierarchy.maps[0], rows.x[:, None]
-        log_p = logits.sub_(logits.logsumexp(1, keepdim=True))
-        log_px = log_p.gather(1, word)
-        log_finest = edge.log_push(log_p)[:, None]
+        own = logits.gather(1, word)
+        # without stray mass a cluster's can be too small for anything but its logarithm
+        plain = edge.log_push(logits) if edge.spread is None else None
+        total = to_softmax(logits)[:, None]
+        log_px = own - total
+        log_finest = (edge.push(logits).log() if plain is None else plain - total)[:, None]
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
             log_finest.requires_grad_(derive)
@@ -31,11 +35,11 @@ class Statistics(Divergence):
             if not derive:
                 return value
             by_word, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
-        # d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c: the spread is the same for every law
-        share = edge.keep * (by_cluster.squeeze(1) / log_finest.detach().squeeze(1).exp())
-        p = log_p.exp_()
-        mass = p.new_zeros(share.shape).index_add_(1, edge.parents, p)
-        total = (share * mass).sum(1, keepdim=True) + by_word
-        p.mul_(share.index_select(1, edge.parents).sub_(total))
-        p.scatter_add_(1, word, by_word)
+        # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
+        by_cluster, finest = by_cluster.squeeze(1), log_finest.detach().squeeze(1).exp()
+        strayed = 0.0 if edge.spread is None else edge.spread.to(finest.dtype) / finest
+        slope = (by_cluster * (1 - strayed)).sum(1, keepdim=True) + by_word
+        share = edge.keep * (by_cluster / finest)
+        logits.mul_(share.index_select(1, edge.parents).sub_(slope))
+        logits.scatter_add_(1, word, by_word)
         return value.detach()

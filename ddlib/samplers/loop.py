@@ -38,7 +38,8 @@ def sample(
     Args:
         process: the forward process to run backwards.
         denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. Of a ``ddlib.typing.SplitDenoiser``, such
-            as a DiT, samplers whose jumps come first compute the logits of jumping positions only.
+            as a DiT, samplers whose jumps come first compute the logits of jumping positions only; of a
+            ``SparseDenoiser``, which a DiT is too, on a CPU also no more features than that.
         shape: (B, L).
         sampler: default ``Ancestral()``.
         steps: number of steps, at least 1; no more network calls than that, plus one where t = 0 is not exact.

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from ddlib.checks import check_devices, check_logits, check_shape, require
 from ddlib.denoiser import cavity_logits, check_parameterization
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Denoiser, Logits, SplitDenoiser, Times, Tokens
+from ddlib.typing import Denoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
 """Logits held at a time."""
@@ -70,28 +70,41 @@ class Network:
         if not bool(where.any()):
             return
         kept = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
-        output, slot = self._run(z[kept], t[kept].to(torch.get_default_dtype())), kept.cumsum(0) - 1
+        output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept])
+        slot = kept.cumsum(0) - 1
         for places in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = places.unbind(1)
-            rows, here = output[slot[b], i], z[b, i]
+            rows, here = output[slot[b], column[slot[b], i]], z[b, i]
             if self._split is not None:
                 rows = self._head(rows, here, target[b, i], force)
             yield b, i, cavity_logits(self.process, rows[:, None], here[:, None], t[b], self.parameterization)
 
-    def _run(self, z: Tokens, t: Times) -> Tensor:
-        """Features (B, L, D) of a split denoiser, logits (B, L, V) of another."""
+    def _run(self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"]) -> tuple[Tensor, Int64[Tensor, "B L"]]:
+        """Features (B, n, D) of a split denoiser, logits (B, n, V) of another; and where each position is among the n.
+
+        All positions, n = L, but of a ``SparseDenoiser`` on a CPU those that are asked about, ahead of others that
+        fill up the shorter rows.
+        """
+        everyone = torch.arange(z.shape[1], device=z.device).expand_as(z)
         if self._split is None:
             logits = self.denoiser(z, t)
             check_logits(logits, z.shape, self.process.vocab_size)
             check_devices(logits=logits, z=z)
-            return logits
-        features = self._split.features(z, t)
-        want = (*z.shape, self._weight.shape[1])
+            return logits, everyone
+        if isinstance(self._split, SparseDenoiser) and z.device.type == "cpu":
+            column = asked.cumsum(1) - 1
+            number = int(column.max()) + 1
+            positions = asked.int().argsort(dim=1, descending=True, stable=True)[:, :number]
+            features = self._split.features_at(z, t, positions)
+        else:
+            column, number = everyone, z.shape[1]
+            features = self._split.features(z, t)
+        want = (len(z), number, self._weight.shape[1])
         require(
             tuple(features.shape) == want, f"features has shape {tuple(features.shape)}, must be (B, L, D) = {want}"
         )
         check_devices(features=features, weight=self._weight, z=z)
-        return features
+        return features, column
 
     def _head(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool

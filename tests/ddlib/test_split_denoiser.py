@@ -1,15 +1,17 @@
 """A denoiser in two halves draws from the law of the whole, each jump from the words that it needs."""
 
+import itertools
+
 import pytest
 import torch
-from halves import LEVELS, D, Halves, V, generate, plain
+from halves import LEVELS, D, Halves, V, every_pair, generate, plain
 
 import ddlib as dd
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
-from ddlib.typing import SplitDenoiser
+from ddlib.typing import SparseDenoiser, SplitDenoiser
 from ddlib_models import DiT
 
 PAIR = torch.tensor(
@@ -49,7 +51,7 @@ def pairs(tokens):
 def test_what_offers_its_halves_is_known_by_them():
     halves = Halves(LEVELS["masked"])
     assert isinstance(halves, SplitDenoiser) and not isinstance(plain(halves), SplitDenoiser)
-    assert isinstance(DiT(7, V, 8, 1, 2), SplitDenoiser)
+    assert isinstance(DiT(7, V, 8, 1, 2), SparseDenoiser) and not isinstance(halves, SparseDenoiser)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -144,6 +146,33 @@ def test_a_dit_is_asked_for_its_features_and_draws_the_words_of_its_logits():
         assert len(drawn.unique()) > 2
     model.forward = None
     generate(process, model, shape=(3, 6), steps=24)
+
+
+class Sparse(Halves):
+    """Halves that can leave out positions; keeps what it was asked for."""
+
+    def __init__(self, process):
+        super().__init__(process)
+        self.asked = []
+
+    def features_at(self, z, t, positions):
+        self.asked.append((z, positions))
+        return self.features(z, t).take_along_dim(positions[..., None], 1)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@every_pair
+def test_who_can_leave_out_features_is_asked_for_those_of_jumping_positions(name, sampler, compact):
+    """Same words as the plain denoiser's; and no sequence is asked about more positions than the most that jump."""
+    process = LEVELS[name]
+    sparse, halves, states = Sparse(process), Halves(process), []
+    drawn = generate(process, sparse, sampler, compact=compact, on_step=lambda k, t, z: states.append(z.clone()))
+    assert torch.equal(drawn, generate(process, halves, sampler, compact=compact))
+    assert sparse.calls == len(sparse.asked) == halves.calls
+    assert all(len(row.unique()) == len(row) for _, positions in sparse.asked for row in positions)
+    moved = [int((a != b).sum(1).max()) for a, b in itertools.pairwise(states)]
+    if all(edge.spread is None for edge in process.hierarchy.maps):  # then every jump changes the state
+        assert [positions.shape[1] for _, positions in sparse.asked] == [n for n in moved if n]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -19,6 +19,30 @@ def test_features_and_head_make_the_logits():
     torch.testing.assert_close(model.head(model.features(z, t)), model(z, t))
 
 
+@pytest.mark.parametrize("time_conditioned", [True, False])
+@pytest.mark.parametrize("positions", [[[3], [0], [4]], [[4, 0], [1, 1], [2, 3]], [[0, 1, 2, 3, 4]] * 3, [[]] * 3])
+def test_features_of_some_positions_are_those_of_all(positions, time_conditioned):
+    model, where = trained(time_conditioned=time_conditioned).double(), torch.tensor(positions, dtype=torch.int64)
+    z, t = inputs()
+    expected = model.features(z, t.double()).take_along_dim(where[..., None], 1)
+    torch.testing.assert_close(model.features_at(z, t.double(), where), expected, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([[0], [1]], r"positions has shape \(2, 1\): expected \(B, n\) with B = 3"),
+        ([0, 1, 2], r"positions has shape \(3,\)"),
+        ([[0], [5], [1]], r"positions holds 0..5: must lie in 0..L-1=4"),
+        ([[0], [-1], [1]], r"positions holds -1..1"),
+    ],
+)
+def test_positions_that_are_not_there_are_refused(positions, message):
+    with pytest.raises(ValueError, match=message):
+        build().features_at(*inputs(), torch.tensor(positions))
+
+
 def test_a_fresh_model_is_uniform():
     assert (build()(*inputs()) == 0).all()
 
