@@ -49,7 +49,7 @@ class Text(NamedTuple):
     sequences: int = 1
     length: int = 512
     steps: int = 512
-    every: int = 48
+    every: int = 32
     device: str = "cpu"
 
 

@@ -1,7 +1,7 @@
 """The output layer, the divergences and their gradients, block by block and chunk by chunk."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -24,6 +24,10 @@ class Layer(NamedTuple):
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Layer":
+        """All of them changed in one way."""
+        return Layer(change(self.hidden), change(self.weight), None if self.bias is None else change(self.bias))
+
 
 class Gradients(NamedTuple):
     """What ``Layer`` holds, differentiated."""
@@ -38,6 +42,19 @@ class Gradients(NamedTuple):
         wide = torch.promote_types(layer.weight.dtype, torch.float32)
         bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=wide)
         return cls(torch.zeros_like(layer.hidden), torch.zeros_like(layer.weight, dtype=wide), bias)
+
+
+class Work(NamedTuple):
+    """What the parts of a plan share: each puts its divergences into ``values`` and adds its gradients."""
+
+    layer: Layer
+    rows: Rows
+    scale: Float[Tensor, "N"] | None
+    """By what the gradients of each token are multiplied; None for no gradients."""
+    held: int
+    """Number of logits at a time."""
+    values: Float[Tensor, "N"]
+    gradients: Gradients | None
 
 
 def run(
@@ -57,37 +74,22 @@ def run(
     values = torch.zeros(len(hidden), dtype=wide, device=hidden.device)
     gradients = None if scale is None else Gradients.zeros(layer)
     held = chunk or _LOGITS.get(hidden.device.type, _ON_ACCELERATORS)
+    work = Work(layer, rows, scale, held, values, gradients)
     with torch.autocast(hidden.device.type, enabled=False):
         for block in blocks:
-            add(block, layer, rows, scale, held, values, gradients)
+            add(block, work)
     return values, gradients
 
 
 @singledispatch
-def add(
-    part: Part,
-    layer: Layer,
-    rows: Rows,
-    scale: Tensor | None,
-    held: int,
-    values: Tensor,
-    gradients: Gradients | None,
-) -> None:
-    """Puts the divergences of a part into ``values`` and adds its gradients."""
+def add(part: Part, work: Work) -> None:
+    """Does a part of the work."""
     raise TypeError(f"no way to compute a {type(part).__name__}")
 
 
 @add.register
-def _block(
-    block: Block,
-    layer: Layer,
-    rows: Rows,
-    scale: Tensor | None,
-    held: int,
-    values: Tensor,
-    gradients: Gradients | None,
-) -> None:
-    hidden, weight, bias = layer
+def _block(block: Block, work: Work) -> None:
+    (hidden, weight, bias), rows, scale, held, values, gradients = work
     if len(block.rows) == 0:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.checks import check_count, check_devices, check_mask, check_shape, require
 from ddlib.denoiser import check_parameterization
 from ddlib.kernels.block import Rows
-from ddlib.kernels.fused import PerTokenLoss, SummedLoss
+from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.plans import Asked, plan
 from ddlib.nelbo import check_noised
 from ddlib.processes import ForwardProcess
@@ -119,17 +119,15 @@ def linear_training_loss(
     if reduction == "none":
         losses = torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
-    blocks, weight = plan(process, rows, asked)
+    blocks, weight = plan(process, rows, asked, layer.hidden.dtype)
     weight = torch.where(kept.flatten(), weight, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 
-def _per_token(
-    process: ForwardProcess, rows: Rows, layer: tuple[Tensor | None, ...], asked: Asked, chunk: int | None
-) -> Tensor:
-    blocks, scale = plan(process, rows, asked)
+def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, asked: Asked, chunk: int | None) -> Tensor:
+    blocks, scale = plan(process, rows, asked, layer.hidden.dtype)
     values: Tensor = PerTokenLoss.apply(blocks, rows, chunk, *layer)
     return values * scale.to(values.dtype)
 
@@ -143,7 +141,7 @@ def _batch(
     t: Times,
     bias: Tensor | None,
     chunk: int | None,
-) -> tuple[Rows, tuple[Tensor | None, ...]]:
+) -> tuple[Rows, Layer]:
     check_noised(process, x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:
@@ -155,11 +153,11 @@ def _batch(
     if bias is not None:
         check_shape("bias", bias, (process.vocab_size,), f"(V,) = ({process.vocab_size},)")
     rows = Rows(x.flatten(), z.flatten(), t.to(torch.float64)[:, None].expand_as(x).flatten())
-    layer: tuple[Tensor | None, ...] = hidden.flatten(0, 1), weight, bias
+    layer = Layer(hidden.flatten(0, 1), weight, bias)
     if not torch.is_grad_enabled():  # an autograd.Function is not told, and would compute gradients for nobody
-        layer = tuple(None if tensor is None else tensor.detach() for tensor in layer)
+        layer = layer.each(Tensor.detach)
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):  # once, not for every chunk
         half = torch.get_autocast_dtype(kind)
-        return rows, tuple(None if tensor is None else tensor.to(half) for tensor in layer)
+        return rows, layer.each(lambda tensor: tensor.to(half))
     return rows, layer

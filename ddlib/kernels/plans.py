@@ -35,23 +35,26 @@ class Plan(NamedTuple):
 
 
 @singledispatch
-def plan(process: ForwardProcess, rows: Rows, asked: Asked) -> Plan:
-    """The plan for a batch. This one serves any process: its own loss, all columns for all rows."""
+def plan(process: ForwardProcess, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
+    """The plan for a batch whose hidden states have ``dtype``.
+
+    This one serves any process: its own loss, all columns for all rows.
+    """
     formula = partial(_loss, process, asked)
     everyone = torch.arange(len(rows.x), device=rows.x.device)
     return Plan([Block(everyone, None, Dense(formula))], torch.ones_like(rows.t, dtype=torch.float64))
 
 
 @plan.register
-def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked) -> Plan:
+def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
     if type(process).weighted_divergence is not Hierarchical.weighted_divergence:
-        return plan.dispatch(ForwardProcess)(process, rows, asked)  # a subclass with a bound of its own
+        return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)  # a subclass with a bound of its own
     z, hard = rows.z[:, None], asked.mode == "hard"
     weight = process.loss_weight(rows.x[:, None], z, rows.t)
     weight = changed_weight(process, weight, z, asked.weight_clip, asked.level_weights)[:, 0]
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
-    if plain and gpu.usable(z.device):
+    if plain and gpu.usable(z.device, dtype):
         from ddlib.kernels.gpu.ranged import Ranged  # imports Triton
 
         blocks, served = [Ranged(hierarchy, plain, hard)], plain
@@ -68,10 +71,10 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked) -> Plan:
 
 
 @plan.register
-def _mixing(process: Mixing, rows: Rows, asked: Asked) -> Plan:
+def _mixing(process: Mixing, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
     own = type(process).weighted_divergence is Mixing.weighted_divergence
     if not own or not process.uniform or asked.parameterization != "cavity" or asked.level_weights is not None:
-        return plan.dispatch(ForwardProcess)(process, rows, asked)
+        return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)
     z = rows.z[:, None]
     weight = changed_weight(process, process.loss_weight(rows.x[:, None], z, rows.t), z, asked.weight_clip, None)
     everyone = torch.arange(len(rows.x), device=rows.x.device)

@@ -38,7 +38,7 @@ every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
 @pytest.fixture(autouse=True)
 def served(monkeypatch):
     """As if the CPU were a GPU, in tiles that a small vocabulary fills more than once."""
-    monkeypatch.setattr(gpu, "usable", lambda device: True)
+    monkeypatch.setattr(gpu, "usable", lambda device, dtype: dtype != F64)
     monkeypatch.setattr(online, "default_tiles", lambda hidden: SMALL)
     monkeypatch.setattr(row, "COLUMNS", 32)
 
@@ -239,7 +239,7 @@ def test_segments_are_the_tokens_in_order(name, hard):
     process = MANY[name]
     _, (x, z, t) = batch(process, rows=40)
     rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
-    (part, *_), _ = plans.plan(process, rows, plans.Asked(mode="hard" if hard else "standard"))
+    (part, *_), _ = plans.plan(process, rows, plans.Asked(mode="hard" if hard else "standard"), F32)
     assert isinstance(part, ranged.Ranged)
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
@@ -260,7 +260,7 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
     x = torch.empty(6, dtype=torch.int64, device="meta")
     rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")
-    (part,), weight = plans.plan(moved, rows, plans.Asked(weight_clip=(0.0, 2.0)))
+    (part,), weight = plans.plan(moved, rows, plans.Asked(weight_clip=(0.0, 2.0)), F32)
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
     index = order.rank(level, order.of(rows, level))

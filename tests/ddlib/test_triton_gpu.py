@@ -55,7 +55,7 @@ def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode):
     values = dd.training_loss(process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none")
     gradients = torch.autograd.grad(values.mean(), wide)
     there, on_gpu, noisy = moved(process, layer, noisy)
-    assert gpu.usable(noisy[0].device)
+    assert gpu.usable(noisy[0].device, torch.float32)
     with torch.no_grad():
         ours = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, reduction="none")
     # the kernel keeps float32 sums of exact products; where xi < 1 above, other levels' logits are in half precision
@@ -120,7 +120,7 @@ def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
     there, layer, (x, z, t) = moved(MANY[name], *batch(MANY[name]))
     flat = fused.Layer(layer[0].detach().flatten(0, 1), layer[1].detach(), layer[2].detach())
     rows = Rows(x.flatten(), z.flatten(), t[:, None].expand_as(x).flatten())
-    blocks, weight = plans.plan(there, rows, plans.Asked())
+    blocks, weight = plans.plan(there, rows, plans.Asked(), flat.hidden.dtype)
     order = Order(there.hierarchy, there.hierarchy.depth, hard=False)
     known = order.segments(rows, order.level(rows))
     expected = fused.run(flat, blocks, rows, weight, None)[1]

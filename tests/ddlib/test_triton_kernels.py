@@ -64,9 +64,10 @@ def test_kernels_compile_for_a_gpu(tmp_path):
 def test_where_the_kernels_are_used(monkeypatch):
     monkeypatch.delenv("DDLIB_TRITON", raising=False)
     monkeypatch.setattr(gpu, "_installed", lambda: True)
-    assert gpu.usable(torch.device("cuda", 1)) and not gpu.usable(torch.device("cpu"))
+    assert gpu.usable(torch.device("cuda", 1), torch.float32) and not gpu.usable(torch.device("cpu"), torch.float32)
+    assert not gpu.usable(torch.device("cuda"), torch.float64)
     monkeypatch.setenv("DDLIB_TRITON", "0")
-    assert not gpu.usable(torch.device("cuda"))
+    assert not gpu.usable(torch.device("cuda"), torch.float32)
     monkeypatch.setenv("DDLIB_TRITON", "1")
     monkeypatch.setattr(gpu, "_installed", lambda: False)
-    assert not gpu.usable(torch.device("cuda"))
+    assert not gpu.usable(torch.device("cuda"), torch.float32)

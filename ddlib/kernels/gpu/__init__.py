@@ -11,12 +11,13 @@ from importlib.util import find_spec
 import torch
 
 
-def usable(device: torch.device) -> bool:
-    """Whether tokens on ``device`` are served here: CUDA, Triton installed, ``DDLIB_TRITON`` not 0.
+def usable(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether hidden states of ``dtype`` on ``device`` are served here: on CUDA, with Triton, but in float64.
 
     With DDLIB_TRITON=0 in the environment (read at each call) the blocks that serve a CPU serve CUDA too.
     """
-    return device.type == "cuda" and os.environ.get("DDLIB_TRITON", "1") != "0" and _installed()
+    wanted = device.type == "cuda" and dtype != torch.float64 and os.environ.get("DDLIB_TRITON", "1") != "0"
+    return wanted and _installed()
 
 
 @cache

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.kernels import fused, ranges
-from ddlib.kernels.block import Block, Part, Rows
-from ddlib.kernels.fused import Gradients, Layer
+from ddlib.kernels import fused
+from ddlib.kernels.block import Block, Part
+from ddlib.kernels.fused import Gradients, Layer, Work
 from ddlib.kernels.gpu.online import divergences
 from ddlib.kernels.gpu.order import ALIGNED, Order, Segment
 from ddlib.kernels.gpu.row import InPlace
@@ -28,41 +27,20 @@ class Ranged(Part):
 
 
 @fused.add.register
-def _ranged(
-    part: Ranged,
-    layer: Layer,
-    rows: Rows,
-    scale: Tensor | None,
-    held: int,
-    values: Tensor,
-    gradients: Gradients | None,
-) -> None:
-    if layer.hidden.dtype == torch.float64:
-        _without_kernels(part, layer, rows, scale, held, values, gradients)
-        return
+def _ranged(part: Ranged, work: Work) -> None:
     order = Order(part.hierarchy, part.top, part.hard)
-    level = order.level(rows)
-    spans = order.of(rows, level)
+    level = order.level(work.rows)
+    spans = order.of(work.rows, level)
     index = order.rank(level, spans)
-    if gradients is None:
-        values.add_(divergences(*layer, order.words, spans, index))
+    if work.gradients is None:
+        work.values.add_(divergences(*work.layer, order.words, spans, index))
     else:
-        _train(order, order.segments(rows, level), index, layer, rows, scale, held, values, gradients)
+        _train(order, order.segments(work.rows, level), index, work, work.gradients)
 
 
-def _train(
-    order: Order,
-    segments: list[Segment],
-    index: Tensor,
-    layer: Layer,
-    rows: Rows,
-    scale: Tensor | None,
-    held: int,
-    values: Tensor,
-    gradients: Gradients,
-) -> None:
+def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
     """Member by member, on a copy of the matrix and of its gradient with the words in order (V D numbers each)."""
-    into = gradients
+    layer, into = work.layer, gradients
     if not order.identity:
         bias = None if layer.bias is None else layer.bias[order.words]
         layer = Layer(layer.hidden, layer.weight[order.words], bias)
@@ -70,7 +48,7 @@ def _train(
     first = 0
     for segment in segments:
         block = _block(order, segment, index[first : first + segment.tokens])
-        fused.add(block, layer, rows, scale, held, values, into)
+        fused.add(block, work._replace(layer=layer, gradients=into))
         first += segment.tokens
     if not order.identity:
         gradients.weight.index_add_(0, order.words, into.weight)
@@ -82,19 +60,3 @@ def _block(order: Order, segment: Segment, index: Tensor) -> Block:
     start, stop = segment.low // ALIGNED * ALIGNED, -(-segment.high // ALIGNED) * ALIGNED
     inner = order.spans[:, segment.child]
     return Block(index, slice(start, stop), InPlace(start, segment.low, segment.high, inner))
-
-
-def _without_kernels(
-    part: Ranged,
-    layer: Layer,
-    rows: Rows,
-    scale: Tensor | None,
-    held: int,
-    values: Tensor,
-    gradients: Gradients | None,
-) -> None:
-    """Double precision: as on a CPU."""
-    level = part.hierarchy.level_of(rows.z)
-    for i in range(1, part.top + 1):
-        for block in ranges.blocks(part.hierarchy, i, rows, (level == i).nonzero()[:, 0], part.hard):
-            fused.add(block, layer, rows, scale, held, values, gradients)
