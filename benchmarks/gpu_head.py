@@ -281,8 +281,13 @@ def main() -> None:
 
 
 def ratios(told: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
-    """What every method takes in multiples of what our kernels do, by case, method and quantity."""
-    return {
+    """What every method takes in multiples of what our kernels do, by case, method and quantity; and these in GiB."""
+    held = {
+        f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30
+        for case, rows in told.items()
+        if "median_ms" in rows.get("triton", ())
+    }
+    return held | {
         f"{case}: {name} {quantity}": row[key] / rows["triton"][key]
         for case, rows in told.items()
         if "median_ms" in rows.get("triton", ())

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import head, noising, sampling, training
+from benchmarks import attention, head, noising, sampling, training, utilisation
 from benchmarks.measuring import REPEATS, RESULTS, report
 
 Work = Callable[[], dict[str, Any]]
@@ -63,9 +63,13 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
 
 def gpu(repeats: int = 20) -> Mapping[str, Work]:
     """The GPU rows' benchmarks, but for the head and packing, which are commands of their own."""
+    texts = sampling.Text(sequences=32, device="cuda")
     return {
         "training_gpu": partial(training.measure, training.Step(sequences=32, device="cuda"), repeats),
-        "sampling_hdlm_gpu": partial(sampling.measure, "hdlm", sampling.Text(sequences=32, device="cuda")),
+        "sampling_hdlm_gpu": partial(sampling.measure, "hdlm", texts),
+        "first_hitting_gpu": partial(sampling.first_hitting, texts),
+        "attention_gpu": partial(attention.measure, repeats=repeats),
+        **{f"training_{name}_gpu": partial(utilisation.measure, size) for name, size in utilisation.SIZES.items()},
     }
 
 

@@ -31,7 +31,7 @@ import ddlib as dd
 from benchmarks.head import GPT2, TINY, Sizes, parents
 from benchmarks.measuring import REPEATS, now
 from ddlib.processes import Hierarchical
-from ddlib.samplers import Ancestral, Sampler
+from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib_models import DiT
 from ddlib_models.sizes import small
 
@@ -39,6 +39,9 @@ PROCESSES: Mapping[str, Callable[[Sizes], Hierarchical]] = {
     "masked": lambda sizes: dd.presets.mdlm(sizes.words),
     "hdlm": lambda sizes: dd.presets.hdlm(parents(sizes)),
 }
+
+
+SAMPLERS: Mapping[str, Sampler] = {"ancestral": Ancestral(), "first_hitting": FirstHitting()}
 
 
 class Text(NamedTuple):
@@ -160,9 +163,17 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
         "ratios": {"papers time": theirs / (blocks + outside), "outside": outside / blocks},
         "seconds": {"ours": blocks + outside, "papers": theirs, "blocks": blocks, "outside": outside},
         "measured": {"blocks": split.blocks, "papers": split.others},
+        "tokens_per_second": {"ours": mask.numel() / (blocks + outside), "papers": mask.numel() / theirs},
         "calls": split.calls,
         "steps": given.steps,
     }
+
+
+def first_hitting(given: Text) -> dict[str, Any]:
+    """Texts by ``FirstHitting`` and by ``Ancestral`` in as many steps; of the first every step needs the network."""
+    told = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
+    speed = {name: one["tokens_per_second"]["ours"] for name, one in told.items()}
+    return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **told}
 
 
 def _half(model: Callable[..., Tensor], z: Tensor, *rest: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def render(results: Path = RESULTS) -> str:
 def line(measured: Measured) -> str:
     """A row of the table."""
     row = measured.row
-    target = f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
+    target = "-" if row.target is None else f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
     return f"| {row.what} | {row.against} | {target} | {spread(measured)} | {measured.verdict} |"
 
 
@@ -46,9 +46,10 @@ def spread(measured: Measured) -> str:
 
 def number(row: Row, value: float) -> str:
     """A few digits; rounded towards the worse, so that what is shown does not pass where the value fails."""
-    if row.at_most:
-        return f"{math.ceil(1000 * value) / 10:g} %"
-    return f"{math.floor(value):,}" if value >= 100 else f"{math.floor(100 * value) / 100:g}"
+    worse = math.ceil if row.at_most else math.floor
+    if row.percent:
+        return f"{worse(1000 * value) / 10:g} %"
+    return f"{worse(value):,}" if value >= 100 else f"{worse(100 * value) / 100:g}"
 
 
 def where(rows: Iterable[Row], results: Path) -> str:

@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import head, noising, profile, results_page, rows, run, sampling, table, training
+from benchmarks import (
+    attention,
+    head,
+    noising,
+    profile,
+    results_page,
+    rows,
+    run,
+    sampling,
+    table,
+    training,
+    utilisation,
+)
 from benchmarks.measuring import over_ours, report, require_equal, seconds
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +84,40 @@ def test_sampling_counts_the_network(name):
     assert told["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
 
 
+def test_first_hitting_beside_ancestral():
+    told = sampling.first_hitting(sampling.TINY_TEXT)
+    assert told["first_hitting"]["calls"] == sampling.TINY_TEXT.steps
+    speeds = (told[name]["tokens_per_second"]["ours"] for name in sampling.SAMPLERS)
+    ancestral, first = speeds
+    assert told["ratios"] == {"ancestral time": first / ancestral}
+
+
+def test_attention_back_ends_agree_before_they_are_timed():
+    told = attention.measure(attention.TINY, 5)
+    assert set(told["rows"]) == {"even", "padded", "packed"}
+    assert all("loss" in rows["sdpa"] for rows in told["rows"].values())
+
+
+def test_utilisation():
+    told = utilisation.measure(profile.TINY_PROFILE, 2, 1, at_best=1e9)
+    counted, speed = told["operations_per_token"], told["ratios"]["tokens per second"]
+    assert 0 < counted["executed"] < counted["nominal"] and speed > 0
+    assert told["ratios"]["nominal"] == counted["nominal"] * speed / 1e9
+
+
+def test_operations_of_the_papers_sizes():
+    """Millions a token by hand: blocks, attention, 50,257 words; a quarter of the logits, a quarter in 64 clusters."""
+    small, base = utilisation.SIZES.values()
+    assert round(utilisation.operations(small, 0.254).nominal / 1e6) == 798
+    assert round(utilisation.operations(small, 0.254).executed / 1e6) == 625
+    assert round(utilisation.operations(base, 1.0).nominal / 1e6) == 1812 + 151 + 309
+    process = head.KINDS["hdlm"].make(head.Sizes(640, 8, 64))
+    x, t = torch.randint(640, (500, 20)), (torch.arange(500) + 0.5) / 500
+    assert abs(utilisation.share(process, x, t.double()) - 0.25 * (1 + 1 / 64)) < 0.02
+    with pytest.raises(ValueError, match="--peak"):
+        utilisation.peak("Imagined 9000")
+
+
 @pytest.mark.parametrize("name", sampling.PROCESSES)
 def test_the_papers_step_draws_from_the_posterior(name):
     process = sampling.PROCESSES[name](head.TINY)
@@ -123,7 +169,9 @@ def test_every_row_has_a_benchmark():
 
 
 ROW = rows.Row("A", "B", "toy", "papers time", 5)
-SHARE = rows.Row("A", "B", "toy", "outside", 0.05, " of their time", True)
+SEEN = ROW._replace(target=None)
+LIMIT = rows.Row("A", "-", "toy", "GiB", 1, " GiB", True)
+SHARE = rows.Row("A", "B", "toy", "outside", 0.05, " of their time", True, True)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +182,9 @@ SHARE = rows.Row("A", "B", "toy", "outside", 0.05, " of their time", True)
         (ROW, [6.0], "held in 1 of 3 runs", "6x faster"),
         (ROW, [math.nan], "missed", None),
         (ROW, [], "unmeasured", "-"),
+        (SEEN, [6.0], "measured", "6x faster"),
+        (SEEN, [], "unmeasured", "-"),
+        (LIMIT, [1.001], "missed", "1.01 GiB"),
         (SHARE, [0.05, 0.01, 0.02], "met", "2 % of their time (1 % to 5 %, 3 runs)"),
         (SHARE, [0.0501, 0.01, 0.02], "missed", "2 % of their time (1 % to 5.1 %, 3 runs)"),
     ],

@@ -1,0 +1,109 @@
+"""Attention back ends on a GPU, forwards and backwards: on texts of one length, and on short ones padded or packed.
+
+    python -m benchmarks.attention
+
+12 heads of width 64 in bfloat16. ``even`` is 64 texts of 512 tokens. ``padded`` is 256 documents of 1 to 128 tokens, 28
+on average, in rows of 128, where padding is attended like text; ``packed`` the same documents in one row, kept apart by
+each back end's own mask. Results are compared with SDPA's in float64 before anything is timed. Milliseconds are between
+CUDA events, methods take turns, medians are reported.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu_head import measure as compare
+from ddlib_models.attention import BACKENDS, SDPA, Attention, backend
+
+
+class Sizes(NamedTuple):
+    """Of the batches."""
+
+    texts: int = 64
+    length: int = 512
+    documents: int = 256
+    row: int = 128
+    tokens: int = 28
+    heads: int = 12
+    device: str = "cuda"
+
+
+GPU, TINY = Sizes(), Sizes(2, 8, 5, 6, 3, 2, "cpu")
+
+
+class Case(NamedTuple):
+    """A batch of some shape; with offsets it is a pack."""
+
+    sequences: int
+    length: int
+    offsets: Tensor | None = None
+
+
+def cases(sizes: Sizes) -> Mapping[str, Case]:
+    """The three batches by name."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.empty(sizes.documents).exponential_(1 / sizes.tokens, generator=generator)
+    offsets = torch.cat([torch.zeros(1), lengths.ceil().clamp(1, sizes.row).cumsum(0)]).int()
+    return {
+        "even": Case(sizes.texts, sizes.length),
+        "padded": Case(sizes.documents, sizes.row),
+        "packed": Case(1, int(offsets[-1]), offsets.to(sizes.device)),
+    }
+
+
+def step(attend: Attention, mask: Any, tensors: tuple[Tensor, ...]) -> Tensor:
+    """A number made of the result, differentiated."""
+    value = attend(*tensors, mask).float().square().mean()
+    torch.autograd.grad(value, tensors)
+    return value.detach()
+
+
+def backends() -> Iterator[tuple[str, Attention]]:
+    """Those that run here."""
+    for name in BACKENDS:
+        try:
+            yield name, backend(name)
+        except (ImportError, RuntimeError):  # not installed, or no GPU
+            continue
+
+
+def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
+    """Milliseconds and bytes of every back end on every batch, and SDPA's time in multiples of theirs."""
+    told = {}
+    for name, case in cases(sizes).items():
+        torch.manual_seed(0)
+        shape = (case.sequences, case.length, sizes.heads, 64)
+        exact = tuple(torch.randn(shape, dtype=torch.float64, device=sizes.device).requires_grad_() for _ in range(3))
+        half = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in exact)
+        work = {
+            key: partial(step, attend, None if case.offsets is None else attend.mask(case.offsets), half)
+            for key, attend in backends()
+        }
+        expected = step(SDPA(), None if case.offsets is None else SDPA().mask(case.offsets), exact)
+        told[name] = compare(work, float(expected), sizes.device, repeats)
+    ratios = {
+        f"{name}: {key} time": rows["sdpa"]["median_ms"] / row["median_ms"]
+        for name, rows in told.items()
+        for key, row in rows.items()
+        if "median_ms" in row and key != "sdpa"
+    }
+    return {"ratios": ratios, "settings": sizes._asdict(), "rows": told}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=20)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: this measures a GPU and nothing else")
+    print(json.dumps(measure(repeats=options.repeats), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Training on a GPU: tokens a second, and how much of the processor's arithmetic they use.
+
+    python -m benchmarks.utilisation small      # 12 x 768, 64 x 512 tokens
+    python -m benchmarks.utilisation base       # 24 x 1024, 32 x 512 tokens
+
+The step is the training engine's own, see ``benchmarks.profile``: bfloat16, compiled blocks, HDLM with 64 clusters.
+Operations are counted from sizes: 2abc for a product of (a, b) and (b, c), twice as many backwards as forwards, of the
+blocks' matrices, attention, and the output layer. ``nominal`` counts all logits, as everybody does; ``executed`` those
+that are computed. What is not a matrix product is not counted.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.measuring import REPEATS, now
+from benchmarks.profile import Size, batches, run
+from ddlib.processes import Hierarchical
+from ddlib_models import sizes
+
+PEAKS = {"H200": 989.5, "H100": 989.5, "A100": 312.0}
+"""Dense bfloat16 TFLOP/s by what the device's name contains."""
+
+
+def size(network: Mapping[str, int], sequences: int) -> Size:
+    """Of a network of the papers on a GPU."""
+    width, depth = network["dim"], network["depth"]
+    return Size(depth=depth, width=width, sequences=sequences, length=512, device="cuda", compile=True)
+
+
+SIZES = {"small": size(sizes.small(), 64), "base": size(sizes.base(), 32)}
+
+
+class Operations(NamedTuple):
+    """For each token of a step."""
+
+    nominal: float
+    executed: float
+
+
+def operations(given: Size, share: float) -> Operations:
+    """Forwards and backwards, where ``share`` of all logits is computed."""
+    blocks = given.depth * (24 * given.width**2 + 4 * given.length * given.width)
+    head = 2 * given.width * given.vocabulary.words
+    return Operations(3 * (blocks + head), 3 * (blocks + share * head))
+
+
+def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
+    """Of all logits, those that the loss of words ``x`` (B, L) at times ``t`` (B,) depends on."""
+    states, counts = process.sample(x, t, torch.Generator(x.device).manual_seed(0)).unique(return_counts=True)
+    levels = process.level_of(states[None])[0].tolist()
+    needed = 0
+    for state, count, level in zip(states.tolist(), counts.tolist(), levels, strict=True):
+        words = process.needed_words(state, level - 1) if level else torch.empty(0)
+        needed += count * (process.vocab_size if words is None else len(words))
+    return needed / (x.numel() * process.vocab_size)
+
+
+def peak(name: str) -> float:
+    """Operations a second of a device by its name.
+
+    Raises:
+        ValueError: a device that is not in the table.
+    """
+    found = [value for part, value in PEAKS.items() if part in name]
+    if not found:
+        raise ValueError(f"device {name!r} is none of {', '.join(PEAKS)}: say its dense bfloat16 TFLOP/s with --peak")
+    return found[0] * 1e12
+
+
+def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None) -> dict[str, Any]:
+    """Tokens a second, the median of windows of ``steps``, and the part of ``at_best`` operations a second."""
+    at_best = at_best or peak(torch.cuda.get_device_name())
+    trained = run(given)
+    stream = batches(trained)
+    for _ in range(warm_up):  # compiles
+        trained.step([next(stream)], False)
+    taken = []
+    for _ in range(REPEATS):
+        begin = now(given.device)
+        for _ in range(steps):
+            trained.step([next(stream)], False)
+        taken.append(now(given.device) - begin)
+    stream.close()
+    times = (torch.arange(256, dtype=torch.float64, device=given.device) + 0.5) / 256
+    words = torch.randint(given.vocabulary.words, (256, given.length), device=given.device)
+    counted = operations(given, share(trained.process, words, times))
+    speed = steps * given.sequences * given.length / statistics.median(taken)
+    used = {name: value * speed / at_best for name, value in counted._asdict().items()}
+    return {
+        "ratios": used | {"tokens per second": speed},
+        "seconds": taken,
+        "operations_per_token": counted._asdict(),
+        "settings": given._asdict() | {"vocabulary": given.vocabulary._asdict(), "steps": steps},
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("--sequences", type=int, help="of 512 tokens")
+    parser.add_argument("--steps", type=int, default=20, help="of a window")
+    parser.add_argument("--peak", type=float, metavar="TFLOP/S", help="of a device that is not an A100, H100 or H200")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: this measures a GPU and nothing else")
+    given = SIZES[options.size]
+    given = given._replace(sequences=options.sequences or given.sequences)
+    at_best = None if options.peak is None else options.peak * 1e12
+    print(json.dumps(measure(given, options.steps, at_best=at_best), indent=1))
+
+
+if __name__ == "__main__":
+    main()
