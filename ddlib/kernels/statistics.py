@@ -4,14 +4,19 @@ A token's divergence and its derivatives by these few numbers cost nothing; the 
 pass over them.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies import Hierarchy, Map
 from ddlib.kernels.block import Divergence, Rows
 from ddlib.kernels.ranges import to_softmax
 from ddlib.processes.divergence import children
+
+Derive = Callable[[Tensor, Tensor], Tensor]
+"""From d / d log p(x), (n, 1), and d / d log u_1, (n, clusters), to d / d log p(v), (n, V), but for v = x itself."""
 
 
 class Statistics(Divergence):
@@ -22,24 +27,46 @@ class Statistics(Divergence):
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         edge, word = self.hierarchy.maps[0], rows.x[:, None]
-        own = logits.gather(1, word)
-        # without stray mass a cluster's can be too small for anything but its logarithm
-        plain = edge.log_push(logits) if edge.spread is None else None
-        total = to_softmax(logits)[:, None]
-        log_px = own - total
-        log_finest = (edge.push(logits).log() if plain is None else plain - total)[:, None]
+        log_px, log_finest, to_logits = (
+            _plain(edge, logits, word, derive) if edge.spread is None else _perturbed(edge, edge.spread, logits, word)
+        )
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
-            log_finest.requires_grad_(derive)
+            log_finest = log_finest[:, None].requires_grad_(derive)
             value = children(self.hierarchy, log_px, log_finest, word, rows.z[:, None]).squeeze(1)
             if not derive:
                 return value
             by_word, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
-        # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
-        by_cluster, finest = by_cluster.squeeze(1), log_finest.detach().squeeze(1).exp()
-        strayed = 0.0 if edge.spread is None else edge.spread.to(finest.dtype) / finest
-        slope = (by_cluster * (1 - strayed)).sum(1, keepdim=True) + by_word
-        share = edge.keep * (by_cluster / finest)
-        logits.mul_(share.index_select(1, edge.parents).sub_(slope))
+        to_logits(by_word, by_cluster.squeeze(1))
         logits.scatter_add_(1, word, by_word)
         return value.detach()
+
+
+def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple[Tensor, Tensor, Derive]:
+    """log p(x), log u_1 and what follows from their derivatives; ``logits`` become probabilities."""
+    own = logits.gather(1, word)
+    log_px = own - to_softmax(logits)[:, None]
+    finest = edge.push(logits)
+
+    def to_logits(by_word: Tensor, by_cluster: Tensor) -> Tensor:
+        # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
+        total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(1, keepdim=True) + by_word
+        share = edge.keep * (by_cluster / finest)
+        return logits.mul_(share.index_select(1, edge.parents).sub_(total))
+
+    return log_px, finest.log(), to_logits
+
+
+def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tensor, Tensor, Derive]:
+    """The same where only maps further up are perturbed: the mass of a cluster may be too small but for its log."""
+    own, mass = logits.gather(1, word), edge.log_push(logits)
+    lowest = torch.finfo(mass.dtype).min  # of a cluster in which all words are impossible
+    within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
+    total = to_softmax(logits)[:, None]
+
+    def to_logits(by_word: Tensor, by_cluster: Tensor) -> Tensor:
+        # d log u_1(c) / d log p(v) = p(v) / u_1(c) for v in c
+        logits.mul_(-(by_cluster.sum(1, keepdim=True) + by_word))
+        return logits.add_(within.mul_(by_cluster.index_select(1, edge.parents)))
+
+    return own - total, mass - total, to_logits

@@ -203,3 +203,34 @@ def test_bad_input_is_named(change, message):
     given = dict(hidden=hidden, weight=weight, x=x, z=z, t=t, bias=bias) | change
     with pytest.raises(ValueError, match=message):
         dd.linear_training_loss(process, **given)
+
+
+@every
+@pytest.mark.parametrize("gap", [90.0, 300.0])
+def test_gradients_in_float32_where_the_rightful_cluster_has_hardly_any_mass(process, gap):
+    """Logits so far apart that probabilities underflow, against float64."""
+    layer, noisy = batch(process, rows=6)
+    with torch.no_grad():
+        layer[2][0] += gap
+    narrow = [tensor.detach().float().requires_grad_() for tensor in layer]
+    theirs = dd.training_loss(process, logits(layer), *noisy)
+    ours = dd.linear_training_loss(process, *narrow[:2], *noisy, narrow[2])
+    close([ours], [theirs], 1e-5)
+    close(torch.autograd.grad(ours, narrow), torch.autograd.grad(theirs, layer), 1e-5)
+
+
+@every
+def test_words_and_clusters_that_are_impossible_have_no_gradient(process):
+    """A bias of minus infinity, for all words of a cluster where there are several clusters."""
+    layer, (x, _, t) = batch(process, rows=6)
+    gone = torch.arange(process.vocab_size) == 0
+    if hasattr(process, "hierarchy") and process.hierarchy.levels[1] > 1:
+        gone = process.hierarchy.maps[0].parents == 0
+    x = torch.where(gone[x], int((~gone).nonzero()[0]), x)
+    noisy = x, process.sample(x, t, torch.Generator().manual_seed(0)), t
+    with torch.no_grad():
+        layer[2][gone] = -torch.inf
+    theirs = dd.training_loss(process, logits(layer), *noisy)
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2])
+    close([ours], [theirs])
+    close(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs, layer))
