@@ -78,7 +78,7 @@ def in_its_own_process(module: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     root = Path(__file__).parent.parent
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=root)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=root)
     return done.stdout
 
 
@@ -107,7 +107,7 @@ def command() -> str:
 def report(name: str, runs: Sequence[Mapping[str, Any]], device: str = "cpu", folder: Path = RESULTS) -> None:
     """Writes FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``; the table's source."""
     text = json.dumps({"command": command(), "machine": machine(device), "runs": runs}, indent=1)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

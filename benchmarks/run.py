@@ -3,13 +3,20 @@
     python -m benchmarks.run                     # the CPU rows, once, but for the training step
     python -m benchmarks.run --times 3 --full    # as the table wants them: three runs, the training step too
     python -m benchmarks.run --only noising sampling_hdlm
+    python -m benchmarks.run --keep-memory       # the CPU rows with another allocator setting, into results/kept
     python -m benchmarks.run --gpu
 
 Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A run goes through
-all benchmarks before the next begins.
+all benchmarks before the next begins, each in a process of its own: what one leaves on the heap disturbs no other.
+
+glibc gives tensors of more than 32 MB back to the system at once, and touching fresh pages costs about as much as
+arithmetic on them. Whoever makes many large tensors pays for it, in most programs and in our rows. ``--keep-memory``
+measures what is left when freed memory is kept, as in a process whose heap has grown, or with other allocators.
 """
 
 import argparse
+import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,9 +25,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import attention, head, noising, sampling, training, utilisation
-from benchmarks.measuring import REPEATS, RESULTS, report
+from benchmarks import head, noising, sampling, training
+from benchmarks.measuring import REPEATS, RESULTS, in_its_own_process, report
 
+KEPT = RESULTS / "kept"
+KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Makes glibc take all memory from its heap, and keep it."""
 Work = Callable[[], dict[str, Any]]
 
 
@@ -63,6 +73,8 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
 
 def gpu(repeats: int = 20) -> Mapping[str, Work]:
     """The GPU rows' benchmarks, but for the head and packing, which are commands of their own."""
+    from benchmarks import attention, utilisation  # the latter imports the recipes, which takes seconds
+
     texts = sampling.Text(sequences=32, device="cuda")
     return {
         "training_gpu": partial(training.measure, training.Step(sequences=32, device="cuda"), repeats),
@@ -85,6 +97,12 @@ def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULT
             print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {told}", flush=True)
 
 
+def apart(name: str, *flags: str) -> dict[str, Any]:
+    """What a benchmark says in a process of its own."""
+    found: dict[str, Any] = json.loads(in_its_own_process("run", "--here", name, *flags))
+    return found
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -92,21 +110,29 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
     parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
+    parser.add_argument("--keep-memory", action="store_true", help="processes keep the memory that they free")
     parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: to see that it runs")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or kept in it")
+    parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.tiny and options.results == RESULTS:
+    if options.tiny and not (options.results or options.here):
         parser.error("--tiny: give --results another folder, these numbers are no results")
     if options.gpu and not torch.cuda.is_available():
         parser.error("--gpu: no CUDA device here")
     torch.set_num_threads(1)
-    asked = "training" in (options.only or ())
+    asked = "training" in (*(options.only or ()), options.here)
     work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or asked)
+    if options.here:
+        print(json.dumps(work[options.here]()))
+        return
     unknown = set(options.only or ()) - set(work)
     if unknown:
         parser.error(f"--only {' '.join(sorted(unknown))}: must be among {', '.join(work)}")
-    chosen = {name: work[name] for name in options.only or work}
-    run(chosen, options.times, "cuda" if options.gpu else "cpu", options.results)
+    os.environ.update(KEEP if options.keep_memory else {})
+    flags = [flag for flag, given in (("--gpu", options.gpu), ("--tiny", options.tiny)) if given]
+    chosen = {name: partial(apart, name, *flags) for name in options.only or work}
+    folder = options.results or (KEPT if options.keep_memory else RESULTS)
+    run(chosen, options.times, "cuda" if options.gpu else "cpu", folder)
 
 
 if __name__ == "__main__":
