@@ -16,15 +16,24 @@ from benchmarks.rows import CPU, GPU, Measured, Row, middle, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
-HEAD = "| row | against | target | measured | verdict |\n| --- | --- | --- | --- | --- |"
+HEAD = "| row | against | target | measured | verdict |"
+KEPT = " freed memory kept |"
 
 
 def render(results: Path = RESULTS) -> str:
-    """Both tables, CPU and GPU, each under what it was measured on."""
+    """Both tables, CPU and GPU, each under what it was measured on; the CPU's with another allocator setting beside it."""
+    kept = [f" {spread(read(row, results / 'kept'))} |" for row in CPU]
+    cpu = [HEAD + KEPT, *(line(read(row, results)) + beside for row, beside in zip(CPU, kept, strict=True))]
+    gpu = [HEAD, *(line(read(row, results)) for row in GPU)]
     return "\n\n".join(
-        f"{title}: {where(rows, results)}\n\n{HEAD}\n" + "\n".join(line(read(row, results)) for row in rows)
-        for title, rows in (("CPU", CPU), ("GPU", GPU))
+        f"{title}: {where(rows, results)}\n\n" + "\n".join([lines[0], ruler(lines[0]), *lines[1:]])
+        for title, rows, lines in (("CPU", CPU, cpu), ("GPU", GPU, gpu))
     )
+
+
+def ruler(head: str) -> str:
+    """The line under the head of a table."""
+    return "|" + " --- |" * (head.count("|") - 1)
 
 
 def line(measured: Measured) -> str:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import STATES, WORDS, build, inputs, trained
 
-from ddlib_models.layers import LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
+from ddlib_models.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])
@@ -41,6 +41,18 @@ def test_features_of_some_positions_are_those_of_all(positions, time_conditioned
 def test_positions_that_are_not_there_are_refused(positions, message):
     with pytest.raises(ValueError, match=message):
         build().features_at(*inputs(), torch.tensor(positions))
+
+
+def test_activations_are_overwritten_only_where_no_gradient_needs_them():
+    layer, x = GELU(), torch.randn(3, 4)
+    expected = torch.nn.functional.gelu(x, approximate="tanh")
+    assert torch.equal(layer(x), expected) and not torch.equal(x, expected)
+    with torch.no_grad():
+        assert layer(x) is x and torch.equal(x, expected)
+    model, (z, t) = trained(), inputs()
+    with torch.no_grad():
+        alone = model(z, t)
+    assert torch.equal(model(z, t), alone)
 
 
 def test_a_fresh_model_is_uniform():
