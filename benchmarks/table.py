@@ -21,7 +21,7 @@ KEPT = " freed memory kept |"
 
 
 def render(results: Path = RESULTS) -> str:
-    """Both tables, CPU and GPU, each under what it was measured on; the CPU's with another allocator setting beside it."""
+    """Both tables, each under what it was measured on; the CPU's with another setting of the allocator beside it."""
     kept = [f" {spread(read(row, results / 'kept'))} |" for row in CPU]
     cpu = [HEAD + KEPT, *(line(read(row, results)) + beside for row, beside in zip(CPU, kept, strict=True))]
     gpu = [HEAD, *(line(read(row, results)) for row in GPU)]

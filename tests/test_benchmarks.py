@@ -198,6 +198,13 @@ def test_verdicts(row, values, verdict, shown, tmp_path):
         assert table.line(measured).endswith(f"| {shown} | {verdict} |")
 
 
+def test_another_setting_of_the_allocator_stands_beside_and_gives_no_verdict(tmp_path):
+    row = rows.CPU[0]
+    for folder, value in ((tmp_path, 5.5), (tmp_path / "kept", 2.5)):
+        report(row.file, [{"ratios": {row.ratio: value}}], folder=folder)
+    assert "| ≥ 5x faster | 5.5x faster | held in 1 of 3 runs | 2.5x faster |" in table.render(tmp_path)
+
+
 def test_the_table_takes_the_place_between_its_markers(tmp_path):
     page = f"before\n\n{table.BEGIN}\nold\n{table.END}\n\nafter\n"
     new = table.page(page, table.render(tmp_path))
