@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_head import measure as compare
+from benchmarks.measuring import require_gpu
 from ddlib_models.attention import BACKENDS, SDPA, Attention, backend
 
 
@@ -42,6 +43,10 @@ class Case(NamedTuple):
     sequences: int
     length: int
     offsets: Tensor | None = None
+
+    def mask(self, attend: Attention) -> Any:
+        """What keeps the documents of a pack apart."""
+        return None if self.offsets is None else attend.mask(self.offsets)
 
 
 def cases(sizes: Sizes) -> Mapping[str, Case]:
@@ -80,11 +85,8 @@ def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
         shape = (case.sequences, case.length, sizes.heads, 64)
         exact = tuple(torch.randn(shape, dtype=torch.float64, device=sizes.device).requires_grad_() for _ in range(3))
         half = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in exact)
-        work = {
-            key: partial(step, attend, None if case.offsets is None else attend.mask(case.offsets), half)
-            for key, attend in backends()
-        }
-        expected = step(SDPA(), None if case.offsets is None else SDPA().mask(case.offsets), exact)
+        work = {key: partial(step, attend, case.mask(attend), half) for key, attend in backends()}
+        expected = step(SDPA(), case.mask(SDPA()), exact)
         told[name] = compare(work, float(expected), sizes.device, repeats)
     ratios = {
         f"{name}: {key} time": rows["sdpa"]["median_ms"] / row["median_ms"]
@@ -100,8 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device: this measures a GPU and nothing else")
+    require_gpu(parser)
     print(json.dumps(measure(repeats=options.repeats), indent=1))
 
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.measuring import report
+from benchmarks.measuring import report, require_gpu
 
 CLIP = (0.0, 10.0)
 TOLERANCE = 0.01
@@ -269,8 +269,8 @@ def main() -> None:
         parser.error(f"--repeats is {options.repeats}, must be at least 5")
     if options.tiny != (options.device == "cpu") or (options.tiny and options.sweep):
         parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("no CUDA device: this measures a GPU and nothing else")
+    if options.device == "cuda":
+        require_gpu(parser)
     told = dict(cases(options))
     if options.tiny:
         print(json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": told}, indent=1))
@@ -282,15 +282,11 @@ def main() -> None:
 
 def ratios(told: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
     """What every method takes in multiples of what our kernels do, by case, method and quantity; and these in GiB."""
-    held = {
-        f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30
-        for case, rows in told.items()
-        if "median_ms" in rows.get("triton", ())
-    }
+    timed = {case: rows for case, rows in told.items() if "median_ms" in rows.get("triton", ())}
+    held = {f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30 for case, rows in timed.items()}
     return held | {
         f"{case}: {name} {quantity}": row[key] / rows["triton"][key]
-        for case, rows in told.items()
-        if "median_ms" in rows.get("triton", ())
+        for case, rows in timed.items()
         for name, row in rows.items()
         for quantity, key in (("time", "median_ms"), ("memory", "peak_bytes"))
         if name != "triton" and key in row

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +23,8 @@ import torch
 import ddlib
 
 RESULTS = Path(__file__).parent / "results"
+KEPT = "kept"
+"""Folder in it, of what was measured where freed memory is kept."""
 ONE_THREAD = "one thread of the processor"
 REPEATS = 5
 """Fewest timings of which a median is reported."""
@@ -80,6 +83,12 @@ def in_its_own_process(module: str, *arguments: str) -> str:
     root = Path(__file__).parent.parent
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment, cwd=root)
     return done.stdout
+
+
+def require_gpu(parser: ArgumentParser) -> None:
+    """Ends a command that has nothing to measure here."""
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device: this measures a GPU and nothing else")
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Row(NamedTuple):
     unit: str = "x faster"
     at_most: bool = False
     percent: bool = False
+    """Whether it is shown times 100."""
 
     def holds(self, value: float) -> bool:
         """Whether a run is within the target."""

@@ -26,9 +26,8 @@ from typing import Any
 import torch
 
 from benchmarks import head, noising, sampling, training
-from benchmarks.measuring import REPEATS, RESULTS, in_its_own_process, report
+from benchmarks.measuring import KEPT, REPEATS, RESULTS, in_its_own_process, report
 
-KEPT = RESULTS / "kept"
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """Makes glibc take all memory from its heap, and keep it."""
 Work = Callable[[], dict[str, Any]]
@@ -131,7 +130,7 @@ def main() -> None:
     os.environ.update(KEEP if options.keep_memory else {})
     flags = [flag for flag, given in (("--gpu", options.gpu), ("--tiny", options.tiny)) if given]
     chosen = {name: partial(apart, name, *flags) for name in options.only or work}
-    folder = options.results or (KEPT if options.keep_memory else RESULTS)
+    folder = options.results or (RESULTS / KEPT if options.keep_memory else RESULTS)
     run(chosen, options.times, "cuda" if options.gpu else "cpu", folder)
 
 

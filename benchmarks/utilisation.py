@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import REPEATS, now
+from benchmarks.measuring import REPEATS, now, require_gpu
 from benchmarks.profile import Size, batches, run
 from ddlib.processes import Hierarchical
 from ddlib_models import sizes
@@ -108,8 +108,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20, help="of a window")
     parser.add_argument("--peak", type=float, metavar="TFLOP/S", help="of a device that is not an A100, H100 or H200")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device: this measures a GPU and nothing else")
+    require_gpu(parser)
     given = SIZES[options.size]
     given = given._replace(sequences=options.sequences or given.sequences)
     at_best = None if options.peak is None else options.peak * 1e12

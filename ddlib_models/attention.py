@@ -100,7 +100,8 @@ class Varlen(Attention):
         from torch.nn.attention.varlen import varlen_attn
 
         batch = len(q)
-        (asked, most), (seen, longest) = (mask or self._even(x) for x in (q, k))
+        seen, longest = mask or self._even(k)
+        asked, most = (seen, longest) if q.shape == k.shape else self._even(q)
         q, k, v = (rearrange(x, "b l h k -> (b l) h k") for x in (q, k, v))
         out = varlen_attn(q, k, v, asked, seen, most, longest)
         return rearrange(out, "(b l) h k -> b l h k", b=batch)

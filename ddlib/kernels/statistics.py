@@ -15,8 +15,9 @@ from ddlib.kernels.block import Divergence, Rows
 from ddlib.kernels.ranges import to_softmax
 from ddlib.processes.divergence import children
 
-Derive = Callable[[Tensor, Tensor], Tensor]
-"""From d / d log p(x), (n, 1), and d / d log u_1, (n, clusters), to d / d log p(v), (n, V), but for v = x itself."""
+Derive = Callable[[Tensor, Tensor], None]
+"""Given d / d log p(x), (n, 1), and d / d log u_1, (n, clusters), leaves in the logits their derivatives, but for what
+log p(x) adds at x itself."""
 
 
 class Statistics(Divergence):
@@ -48,11 +49,11 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
     log_px = own - to_softmax(logits)[:, None]
     finest = edge.push(logits)
 
-    def to_logits(by_word: Tensor, by_cluster: Tensor) -> Tensor:
+    def to_logits(by_word: Tensor, by_cluster: Tensor) -> None:
         # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
         total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(1, keepdim=True) + by_word
         share = edge.keep * (by_cluster / finest)
-        return logits.mul_(share.index_select(1, edge.parents).sub_(total))
+        logits.mul_(share.index_select(1, edge.parents).sub_(total))
 
     return log_px, finest.log(), to_logits
 
@@ -64,9 +65,9 @@ def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tenso
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
     total = to_softmax(logits)[:, None]
 
-    def to_logits(by_word: Tensor, by_cluster: Tensor) -> Tensor:
+    def to_logits(by_word: Tensor, by_cluster: Tensor) -> None:
         # d log u_1(c) / d log p(v) = p(v) / u_1(c) for v in c
         logits.mul_(-(by_cluster.sum(1, keepdim=True) + by_word))
-        return logits.add_(within.mul_(by_cluster.index_select(1, edge.parents)))
+        logits.add_(within.mul_(by_cluster.index_select(1, edge.parents)))
 
     return own - total, mass - total, to_logits
