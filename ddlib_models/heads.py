@@ -4,6 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.layers import LayerNorm, Modulation, modulate
+from ddlib_models.linear import Linear
 
 
 def round_up(size: int, multiple: int) -> int:
@@ -11,7 +12,7 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-class WordHead(nn.Linear):
+class WordHead(Linear):
     """Logits over words, logits = W x + b, from a matrix that may have more rows than there are words.
 
     The rows beyond the words make the product a size that GPUs multiply fast, or belong to other states when the matrix
@@ -51,7 +52,7 @@ class ClusterHead(nn.Module):
     def __init__(self, dim: int, num_clusters: int, cond_dim: int | None) -> None:
         super().__init__()
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, cond_dim)
-        self.linear = nn.Linear(dim, num_clusters)
+        self.linear = Linear(dim, num_clusters)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
