@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from zoo import PROCESSES
 
 import ddlib as dd
+from ddlib.kernels import fused
 from ddlib.testing import strategies
 
 F64 = torch.float64
@@ -41,8 +42,9 @@ def close(ours, theirs, tolerance=1e-10):
 
 @every
 @both
-@pytest.mark.parametrize("chunk", [None, 11])
-def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(process, parameterization, chunk):
+@pytest.mark.parametrize("chunk, stripe", [(None, 512), (11, 3)])
+def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(monkeypatch, process, parameterization, chunk, stripe):
+    monkeypatch.setattr(fused, "_STRIPE", stripe)
     (hidden, weight, bias), noisy = layer, _ = batch(process)
     slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
     ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=parameterization, chunk=chunk)
@@ -123,7 +125,9 @@ def test_a_scale_and_the_loss_of_every_token(reduction):
     close(torch.autograd.grad(ours.sum(), layer), torch.autograd.grad(wanted.sum(), layer))
 
 
-def test_without_a_bias_and_without_gradients():
+@pytest.mark.parametrize("stripe", [512, 3])
+def test_without_a_bias_and_without_gradients(monkeypatch, stripe):
+    monkeypatch.setattr(fused, "_STRIPE", stripe)
     process = MANY["levels"]
     (hidden, weight, _), noisy = batch(process)
     theirs = dd.training_loss(process, hidden @ weight.T, *noisy)
