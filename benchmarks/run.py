@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import head, noising, sampling, training
+from benchmarks import head, noising, products, sampling, training
 from benchmarks.measuring import KEPT, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -62,6 +62,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_gidd_2048": memory("gidd", more),
         "head_mdlm_1024": times("mdlm", less, *plain),
         "noising": partial(noising.measure, repeats, **batch),
+        "products": partial(products.measure, products.TINY_PRODUCTS if tiny else products.PRODUCTS, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
     }

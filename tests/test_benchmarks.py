@@ -13,6 +13,7 @@ from benchmarks import (
     attention,
     head,
     noising,
+    products,
     profile,
     results_page,
     rows,
@@ -72,6 +73,14 @@ def test_noising_by_another_law_is_refused(monkeypatch):
     monkeypatch.setattr(noising, "dense", lambda process, x, t: x)
     with pytest.raises(AssertionError, match="laws differ"):
         noising.measure(1, 8, 64, head.TINY)
+
+
+def test_products_agree_before_they_are_timed(monkeypatch):
+    told = products.measure(products.TINY_PRODUCTS)
+    assert set(told["ratios"]) == {"stripes: one_product time", "network: blas time"}
+    monkeypatch.setattr(products, "multiply", lambda hidden, matrix, offset, into: into.zero_())
+    with pytest.raises(AssertionError, match="not close"):
+        products.measure(products.TINY_PRODUCTS)
 
 
 @pytest.mark.parametrize("name", sampling.PROCESSES)
@@ -220,9 +229,7 @@ def test_the_page_shows_what_the_results_say():
     assert table.page(page, table.render()) == page, "run python -m benchmarks.table"
 
 
-def test_the_pages_show_what_is_stored():
+def test_the_results_page_shows_what_is_stored():
     stored = json.loads((ROOT / "benchmarks" / "results" / "first_results.json").read_text())
     page = (ROOT / "docs" / "results.md").read_text()
     assert results_page.tables(results_page.by_process(stored)) in page
-    performance = table.PAGE.read_text()
-    assert table.page(performance, table.render()) == performance

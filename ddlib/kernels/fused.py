@@ -102,7 +102,7 @@ def _block(block: Block, work: Work) -> None:
     space = hidden.new_empty(chunk, len(matrix))  # one for all chunks: a heap with holes grows
     for index in block.rows.split(chunk):
         h, logits = hidden[index], space[: len(index)]
-        _multiply(h, matrix, offset, logits)
+        multiply(h, matrix, offset, logits)
         for some, narrow in zip(index.split(slab), logits.split(slab), strict=True):
             wide = narrow.to(values.dtype) if block.divergence.wide else narrow
             values[some] = block.divergence(wide, rows.take(some), gradients is not None)
@@ -117,7 +117,10 @@ def _block(block: Block, work: Work) -> None:
             _add_product(gradients.bias[:, None], columns, logits.t(), here.to(h.dtype))
 
 
-def _multiply(h: Tensor, matrix: Tensor, offset: Tensor | None, into: Tensor) -> None:
+def multiply(
+    h: Float[Tensor, "n D"], matrix: Float[Tensor, "K D"], offset: Float[Tensor, "K"] | None, into: Float[Tensor, "n K"]
+) -> Float[Tensor, "n K"]:
+    """h @ matrix.T + offset, put into the last argument."""
     width = _STRIPE if h.device.type == "cpu" else len(matrix)
     for begin in range(0, len(matrix), width):
         some = slice(begin, begin + width)
@@ -125,6 +128,7 @@ def _multiply(h: Tensor, matrix: Tensor, offset: Tensor | None, into: Tensor) ->
             torch.mm(h, matrix[some].t(), out=into[:, some])
         else:
             torch.addmm(offset[some], h, matrix[some].t(), out=into[:, some])
+    return into
 
 
 def _add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:

@@ -123,6 +123,14 @@ def test_a_counter_of_operations_sees_it():
 
 
 @torch.no_grad()
+def test_a_compiled_model_is_one_graph_of_torchs_products():
+    model, (z, t), graphs = trained(), inputs(), []
+    compiled = torch.compile(model, backend=lambda graph, _: graphs.append(graph.code) or graph.forward, fullgraph=True)
+    torch.testing.assert_close(compiled(z, t), model(z, t))
+    assert len(graphs) == 1 and "mkldnn" not in graphs[0]
+
+
+@torch.no_grad()
 def test_it_is_exported_as_a_linear_layer():
     program = torch.export.export(nn.Sequential(layer()), (torch.randn(3, 6),))
     assert "linear" in program.graph_module.code and "mkldnn" not in program.graph_module.code

@@ -1,0 +1,91 @@
+"""Matrix products on a CPU: ours, which ask the same library differently or another one, against torch's.
+
+    python -m benchmarks.products
+
+``stripes``: the logits of a chunk of rows over 50,257 words, a few hundred columns at a time, against one product.
+``network``: the blocks of a DiT of 12 x 768 over 512 tokens without gradients, its products by oneDNN, against the same
+by the BLAS that torch was built with. Both in float32 on one thread; the results are asserted equal.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from benchmarks.head import GPT2, TINY, Sizes
+from benchmarks.measuring import REPEATS, medians, over_ours, seconds
+from ddlib.kernels.fused import multiply
+from ddlib_models import DiT, linear
+from ddlib_models.sizes import small
+
+
+class Products(NamedTuple):
+    """How large they are."""
+
+    vocabulary: Sizes = GPT2
+    network: Mapping[str, int] = small()
+    rows: int = 128
+    length: int = 512
+
+
+PRODUCTS, TINY_PRODUCTS = Products(), Products(TINY, dict(dim=16, depth=2, heads=2), 8, 8)
+Method = Callable[[], Tensor]
+
+
+def stripes(given: Products) -> dict[str, Method]:
+    """Logits of some rows, into memory that is there already."""
+    hidden = torch.randn(given.rows, given.vocabulary.width)
+    matrix = torch.randn(given.vocabulary.words, given.vocabulary.width)
+    narrow, whole = (torch.empty(given.rows, given.vocabulary.words) for _ in range(2))
+    return {
+        "ours": lambda: multiply(hidden, matrix, None, narrow),
+        "one_product": lambda: torch.mm(hidden, matrix.t(), out=whole),
+    }
+
+
+def network(given: Products) -> dict[str, Method]:
+    """Features of a text."""
+    model = DiT(given.vocabulary.words + 1, given.vocabulary.words, **given.network)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    z, t = torch.randint(given.vocabulary.words, (1, given.length)), torch.rand(1)
+
+    def plain() -> Tensor:
+        with patch.object(linear, "LARGE", math.inf):
+            return model.features(z, t)
+
+    return {"ours": lambda: model.features(z, t), "blas": plain}
+
+
+@torch.no_grad()
+def measure(given: Products = PRODUCTS, repeats: int = REPEATS) -> dict[str, Any]:
+    """CPU seconds of each method, and how many times faster ours is."""
+    torch.manual_seed(0)
+    told: dict[str, Any] = {"ratios": {}, "cpu_seconds": {}}
+    for name, make in (("stripes", stripes), ("network", network)):
+        found = make(given)
+        ours, theirs = (method() for method in found.values())
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+        taken = seconds(found, repeats)
+        told["cpu_seconds"][name] = taken
+        told["ratios"] |= {f"{name}: {ratio}": value for ratio, value in over_ours(medians(taken), "time").items()}
+    return told
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--tiny", action="store_true", help="40 words: to see that it runs")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(measure(TINY_PRODUCTS if options.tiny else PRODUCTS, options.repeats), indent=1))
+
+
+if __name__ == "__main__":
+    main()
