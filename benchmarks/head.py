@@ -7,7 +7,6 @@ clusters and masks in the expected shares. Every method's loss is asserted equal
 but for cross-entropies: these are another loss, of all tokens, and the least that full logits cost.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.measuring import REPEATS, in_its_own_process, medians, over_ours, peak_megabytes, require_equal, seconds
+from benchmarks.measuring import (
+    REPEATS,
+    command_line,
+    in_its_own_process,
+    medians,
+    over_ours,
+    peak_megabytes,
+    require_equal,
+    seconds,
+)
 
 XI, UNIFORM, CLIP, SEQUENCES = 0.9, 0.1, 10.0, 16
 
@@ -191,11 +199,9 @@ def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = Fal
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--tokens", type=int, default=1024, help=f"a multiple of {SEQUENCES}")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--tiny", action="store_true", help="40 words: to see that it runs")
     parser.add_argument("--memory", metavar="METHOD", help="print the megabytes of one method and nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)

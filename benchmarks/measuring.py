@@ -85,6 +85,14 @@ def in_its_own_process(module: str, *arguments: str) -> str:
     return done.stdout
 
 
+def command_line(doc: str) -> ArgumentParser:
+    """The parser of a benchmark's command: what it says of itself, ``--repeats`` and ``--tiny``."""
+    parser = ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--tiny", action="store_true", help="small sizes: to see that it runs")
+    return parser
+
+
 def require_gpu(parser: ArgumentParser) -> None:
     """Ends a command that has nothing to measure here."""
     if not torch.cuda.is_available():

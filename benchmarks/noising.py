@@ -7,7 +7,6 @@ peer is of ``PART`` sequences, a different part each time, and counts for as man
 on the whole batch.
 """
 
-import argparse
 import json
 from itertools import cycle
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 
 import ddlib as dd
 from benchmarks.head import GPT2, TINY, Sizes, parents
-from benchmarks.measuring import REPEATS, medians, over_ours, seconds
+from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 
 SEQUENCES, LENGTH, PART = 64, 512, 2
 
@@ -63,10 +62,7 @@ def _shares(process: dd.processes.Hierarchical, z: Tensor) -> Tensor:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--tiny", action="store_true", help="40 words: to see that it runs")
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     small = dict(sequences=8, length=32, sizes=TINY) if options.tiny else {}
     print(json.dumps(measure(options.repeats, **small), indent=1))

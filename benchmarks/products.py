@@ -7,7 +7,6 @@
 by the BLAS that torch was built with. Both in float32 on one thread; the results are asserted equal.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.head import GPT2, TINY, Sizes
-from benchmarks.measuring import REPEATS, medians, over_ours, seconds
+from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 from ddlib.kernels.fused import multiply
 from ddlib_models import DiT, linear
 from ddlib_models.sizes import small
@@ -79,10 +78,7 @@ def measure(given: Products = PRODUCTS, repeats: int = REPEATS) -> dict[str, Any
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--tiny", action="store_true", help="40 words: to see that it runs")
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     print(json.dumps(measure(TINY_PRODUCTS if options.tiny else PRODUCTS, options.repeats), indent=1))
 

@@ -9,7 +9,6 @@ GPU bfloat16 products under autocast. Each method trains a network of its own fr
 first step are asserted equal.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from torch import Tensor
 
 import ddlib as dd
 from benchmarks.head import CLIP, GPT2, TINY, Sizes, papers_hdlm, parents
-from benchmarks.measuring import REPEATS, medians, over_ours, require_equal, seconds
+from benchmarks.measuring import REPEATS, command_line, medians, over_ours, require_equal, seconds
 from ddlib_models import DiT, sizes
 
 Process = dd.processes.Hierarchical
@@ -92,12 +91,10 @@ def measure(given: Step = STEP, repeats: int = REPEATS, losses: Mapping[str, Los
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="2 x 16, 40 words: to see that it runs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     given = TINY_STEP if options.tiny else Step(sequences=options.sequences, length=options.length)
