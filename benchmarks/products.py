@@ -9,50 +9,38 @@ by the BLAS that torch was built with. Both in float32 on one thread; the result
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from benchmarks.head import GPT2, TINY, Sizes
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
+from benchmarks.sampling import PROCESSES, TEXT, TINY_TEXT, Text
+from benchmarks.sampling import network as untrained
 from ddlib.kernels.fused import multiply
-from ddlib_models import DiT, linear
-from ddlib_models.sizes import small
+from ddlib_models import linear
 
-
-class Products(NamedTuple):
-    """How large they are."""
-
-    vocabulary: Sizes = GPT2
-    network: Mapping[str, int] = small()
-    rows: int = 128
-    length: int = 512
-
-
-PRODUCTS, TINY_PRODUCTS = Products(), Products(TINY, dict(dim=16, depth=2, heads=2), 8, 8)
+ROWS = 128
 Method = Callable[[], Tensor]
 
 
-def stripes(given: Products) -> dict[str, Method]:
+def stripes(given: Text) -> dict[str, Method]:
     """Logits of some rows, into memory that is there already."""
-    hidden = torch.randn(given.rows, given.vocabulary.width)
+    hidden = torch.randn(ROWS, given.vocabulary.width)
     matrix = torch.randn(given.vocabulary.words, given.vocabulary.width)
-    narrow, whole = (torch.empty(given.rows, given.vocabulary.words) for _ in range(2))
+    narrow, whole = (torch.empty(ROWS, given.vocabulary.words) for _ in range(2))
     return {
         "ours": lambda: multiply(hidden, matrix, None, narrow),
         "one_product": lambda: torch.mm(hidden, matrix.t(), out=whole),
     }
 
 
-def network(given: Products) -> dict[str, Method]:
+def network(given: Text) -> dict[str, Method]:
     """Features of a text."""
-    model = DiT(given.vocabulary.words + 1, given.vocabulary.words, **given.network)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02)
-    z, t = torch.randint(given.vocabulary.words, (1, given.length)), torch.rand(1)
+    model = untrained(PROCESSES["masked"](given.vocabulary), given)
+    z, t = torch.randint(given.vocabulary.words, (given.sequences, given.length)), torch.rand(given.sequences)
 
     def plain() -> Tensor:
         with patch.object(linear, "LARGE", math.inf):
@@ -62,7 +50,7 @@ def network(given: Products) -> dict[str, Method]:
 
 
 @torch.no_grad()
-def measure(given: Products = PRODUCTS, repeats: int = REPEATS) -> dict[str, Any]:
+def measure(given: Text = TEXT, repeats: int = REPEATS) -> dict[str, Any]:
     """CPU seconds of each method, and how many times faster ours is."""
     torch.manual_seed(0)
     told: dict[str, Any] = {"ratios": {}, "cpu_seconds": {}}
@@ -80,7 +68,7 @@ def main() -> None:
     """The command."""
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(measure(TINY_PRODUCTS if options.tiny else PRODUCTS, options.repeats), indent=1))
+    print(json.dumps(measure(TINY_TEXT if options.tiny else TEXT, options.repeats), indent=1))
 
 
 if __name__ == "__main__":
