@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.public_domain import SOURCES
-from recipes.cli import recipe_yaml
+from recipes.config import recipe_yaml
 from recipes.config import Data, Hardware, Loss, Model, Optimizer, Output, Recipe
 from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine import train

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.measuring import report
 from ddlib_models import DiT
 from recipes.data import Batch, Prepared, examples, local, prepare
-from recipes.text import load_speeches
+from recipes.data.text import load_speeches
 
 WARM_UP = 3
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")

@@ -1,7 +1,6 @@
 """``python -m ddlib``: what is registered; ``show OBJECT``: what it is; ``verify OBJECT``: whether it is right."""
 
 import argparse
-import importlib
 import inspect
 import re
 import sys
@@ -58,14 +57,7 @@ def load(path: str) -> Any:
         if len(sizes) < least or (least == 1 and len(sizes) > 1):
             raise ValueError(f"{path!r} must be " + ("hdlm:12x4, words x clusters" if least > 1 else f"{module}:16"))
         return make(*sizes)
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{path!r}: {error}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{path!r}: {found!r} has no {part!r}")
-        found = getattr(found, part)
+    found = registry.at(path)
     return found() if inspect.isclass(found) or inspect.isfunction(found) else found
 
 

@@ -1,9 +1,13 @@
 """What is there to compose: the entry points of every installed package, loaded only when asked for."""
 
+import importlib
 import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
+from typing import Any, NamedTuple
 
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
@@ -11,10 +15,47 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.schedules import Schedule
 
-_BASES = {"schedules": Schedule, "hierarchies": Hierarchy, "processes": ForwardProcess, "samplers": Sampler}
+_BASES: dict[str, type[Any] | None] = {
+    "schedules": Schedule,
+    "hierarchies": Hierarchy,
+    "processes": ForwardProcess,
+    "samplers": Sampler,
+    "backbones": None,
+    "presets": None,
+}
 
 GROUPS = tuple(_BASES)
-"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``."""
+"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that gives a
+``(z, t) -> logits``, a preset a function that gives a process."""
+
+PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
+"""Those whose classes have ``examples()``, on which ``dd.verify`` proves them right."""
+
+_MADE = {"presets": ForwardProcess}
+_ALSO = {"processes": "presets"}
+
+
+class Origin(NamedTuple):
+    """Where a part comes from."""
+
+    kind: str
+    """As it stands in values: a registered name or ``package.module:object``."""
+    package: str
+    version: str | None
+    """None of a module that no package installed."""
+
+
+_trusted: ContextVar[Collection[str] | None] = ContextVar("trusted", default=None)
+
+
+@contextmanager
+def trusting(modules: Collection[str]) -> Iterator[None]:
+    """A context in which ``package.module:object`` is imported from these modules only: for files of strangers."""
+    token = _trusted.set(tuple(modules))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
 
 
 def available(kind: str) -> dict[str, EntryPoint]:
@@ -29,7 +70,7 @@ def available(kind: str) -> dict[str, EntryPoint]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Loads the class registered under ``name``, and no other.
+    """Loads the class registered under ``name``, and no other; of backbones and presets the class or function.
 
     Raises:
         ValueError: unknown kind or name.
@@ -50,9 +91,84 @@ def get(kind: str, name: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever a stranger's module does when imported
         raise ImportError(f"{origin} does not load: {type(error).__name__}: {error}") from error
     base = _BASES[kind]
-    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+    if base is None and not callable(loaded):
+        raise ImportError(f"{origin} is {loaded!r}, must be a class or a function")
+    if base is not None and not (isinstance(loaded, type) and issubclass(loaded, base)):
         raise ImportError(f"{origin} is {loaded!r}, must be a subclass of ddlib.{kind}.{base.__name__}")
     return loaded
+
+
+def find(kind: str, name: str) -> Callable[..., Any]:
+    """What makes an object of a kind: a registered class, a preset of processes, or what is at ``package.module:object``.
+
+    Dashes in a registered name are underscores.
+
+    Raises:
+        ValueError, ImportError: as ``get`` and ``at``.
+    """
+    if ":" in name:
+        found: Callable[..., Any] = at(name)
+        require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
+        return found
+    group, plain = _place(kind, name)
+    return get(group, plain)  # type: ignore[no-any-return]
+
+
+def knows(kind: str, name: str) -> bool:
+    """Whether ``find`` has a registered class or preset of this name."""
+    group, plain = _place(kind, name)
+    return plain in _claims(group)
+
+
+def made(kind: str) -> type[Any] | None:
+    """The class that objects of a kind are of; None for backbones, which are anything that can be called."""
+    return _BASES[kind] or _MADE.get(kind)
+
+
+def origin(kind: str, name: str) -> Origin:
+    """The package that ``find(kind, name)`` comes from, and its version."""
+    if ":" not in name:
+        group, plain = _place(kind, name)
+        point = available(group)[plain]
+        return Origin(plain, _package(point), point.dist.version if point.dist else None)
+    top = name.partition(":")[0].partition(".")[0]
+    packages = packages_distributions().get(top)
+    return Origin(name, packages[0], version(packages[0])) if packages else Origin(name, top, None)
+
+
+def at(path: str) -> Any:
+    """The object at ``package.module:object``.
+
+    Raises:
+        ValueError: not of that form, or the module or the object is not there.
+        PermissionError: within ``trusting``, another module.
+    """
+    module, _, name = path.partition(":")
+    require(bool(module) and bool(name), f"{path!r} must be package.module:object")
+    trusted = _trusted.get()
+    if trusted is not None and module not in trusted:
+        raise PermissionError(
+            f"{path!r} stands in files that were not made here, and to import a module is to run it: read {module}, "
+            f"then say --trust {module}"
+        )
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{path!r}: {error}") from error
+    for part in name.split("."):
+        require(hasattr(found, part), f"{path!r}: {found!r} has no {part!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _place(kind: str, name: str) -> tuple[str, str]:
+    """The group and the name under which ``find`` looks a name up."""
+    plain, also = name.replace("-", "_"), _ALSO.get(kind)
+    own = _claims(kind)
+    if plain in own or also is None:
+        return kind, plain
+    require(plain in _claims(also), _missing(kind, name, [*own, *_claims(also)]))
+    return also, plain
 
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
@@ -60,7 +176,7 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
     claims: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=f"ddlib.{kind}"):
-        if _plugins() or point.value.startswith("ddlib."):
+        if _plugins() or _package(point) == "ddlib":
             same = claims.setdefault(point.name, [])
             if point.value not in (other.value for other in same):
                 same.append(point)

@@ -108,7 +108,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
         if num_clusters < 0:
             raise ValueError(f"num_clusters={num_clusters}: must be at least 0")
-        self.num_states, self.vocab_size, self.time_conditioned = num_states, vocab_size, time_conditioned
+        self.num_states, self.vocab_size, self.dim, self.time_conditioned = num_states, vocab_size, dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         condition = cond_dim if time_conditioned else None
         self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents)
@@ -194,6 +194,30 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         owner = owners(cu_seqlens)
         position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
         return Packing(len(cu_seqlens) - 1, owner, position, self.attention.mask(cu_seqlens))
+
+    @torch.no_grad()
+    def start_at(self, log_law: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
+        """Lets an untrained network begin at a law of words and at embeddings of states.
+
+        The gates of the blocks, which adaLN-zero shuts, start half open: a short run would spend itself opening them.
+
+        Args:
+            log_law: log-probability of each word.
+            vectors: of all states.
+
+        Raises:
+            ValueError: another number of words, of states or of channels.
+        """
+        want = ((self.vocab_size,), (self.num_states, self.dim))
+        if (tuple(log_law.shape), tuple(vectors.shape)) != want:
+            raise ValueError(
+                f"log_law has shape {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]}, {want[1]}"
+            )
+        self.head.bias[: self.vocab_size] = log_law
+        self.embedding.weight[: self.num_states] = vectors
+        for block in self.blocks:
+            for gate in block.modulation.bias.chunk(6)[2::3]:
+                gate.fill_(0.3)
 
     def num_params(self, embeddings: bool) -> int:
         """Number of parameters; with ``embeddings=False`` of the blocks alone.

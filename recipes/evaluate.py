@@ -34,7 +34,7 @@ from recipes.engine.validation import WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
 from recipes.measure import Terms
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
-from recipes.scoring import Scorer, generative, load_scorer, score
+from recipes.measure.scoring import Scorer, generative, load_scorer, score
 
 NONE = "none"
 RESULT = "evaluation.json"

@@ -25,7 +25,7 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least
 from recipes.console import make_console, plain_errors, render
-from recipes.embeddings import typical_words
+from recipes.lexicon.embeddings import typical_words
 from recipes.engine.provenance import provenance
 from recipes.saved import Precision, Saved, open_saved
 

@@ -28,7 +28,7 @@ def small() -> Recipe:
     return replace(
         recipe,
         data=Data(corpus=lm1b(), folder=Path("data/lm1b"), length=128),
-        model=replace(recipe.model, dropout=0.1),
+        model=recipe.model | {"dropout": 0.1},
         optimizer=replace(recipe.optimizer, lr=3e-4, warmup=2500, final=1.0),
         output=replace(recipe.output, folder=Path("runs/lm1b")),
         steps=1_000_000,

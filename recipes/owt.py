@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ddlib_models import sizes
-from recipes.config import Data, Hardware, Loss, Model, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import openwebtext
 from recipes.papers import run, variants
-from recipes.variants import MDLM
 
 
 def small() -> Recipe:
     """The paper's SMALL: 12 layers of width 768. It keeps no average of the weights; we do, beside them."""
     return Recipe(
         data=Data(corpus=openwebtext(), folder=Path("data/owt"), length=512),
-        process=MDLM(),
-        model=Model(**sizes.small()),
+        process={"kind": "mdlm"},
+        model={"kind": "dit", **sizes.small()},
         loss=Loss(),
         optimizer=Optimizer(
             lr=5e-4, betas=(0.9, 0.99), eps=1e-9, weight_decay=0.02, max_grad_norm=1.0, warmup=10_000, final=0.1

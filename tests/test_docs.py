@@ -12,7 +12,7 @@ import pytest
 import torch
 import tyro
 
-from recipes.cli import recipe_yaml
+from recipes.config import recipe_yaml
 from recipes.owt import recipes
 
 ROOT = Path(__file__).parent.parent

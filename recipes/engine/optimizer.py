@@ -6,14 +6,21 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from ddlib_models import DiT
 from recipes.config import Optimizer
+from recipes.engine.abilities import Blocks, able
 
 
-def optimizers(model: DiT, config: Optimizer) -> list[torch.optim.Optimizer]:
-    """AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest."""
-    matrices = [p for name, p in model.blocks.named_parameters() if p.ndim == 2 and "modulation" not in name]
-    held = {id(p) for p in matrices} if config.muon else set()
+def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
+    """AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest.
+
+    Raises:
+        ValueError: Muon is asked for a network without blocks.
+    """
+    matrices = []
+    if config.muon:
+        blocks = able(model, Blocks, "optimizer.muon=True", "blocks").blocks
+        matrices = [p for name, p in blocks.named_parameters() if p.ndim == 2 and "modulation" not in name]
+    held = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in held]
     decay = config.weight_decay
     adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True)

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from recipes.config import Hardware
+from recipes.engine.abilities import Blocks, able, blocks
 from recipes.engine.objective import Objective
 
 
@@ -74,9 +75,14 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
     """Puts the network on its device, its blocks recomputed, compiled and sharded as asked; returns what to call.
 
     Blocks are treated one by one: they are alike, so that one compilation serves all.
+
+    Raises:
+        ValueError: recomputing is asked of a network without blocks.
     """
     model = objective.to(world.device).model
-    for block in model.blocks:
+    if hardware.recompute:
+        able(model, Blocks, "hardware.recompute=True", "blocks")
+    for block in blocks(model):
         if hardware.recompute:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
         if hardware.compile:
@@ -86,7 +92,7 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
         # inputs keep their type: a time in bfloat16 would have two digits
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for part in (*model.blocks, objective):
+        for part in (*(model.blocks if isinstance(model, Blocks) else ()), objective):
             fully_shard(part, mesh=mesh, mp_policy=policy)
         register_fsdp_forward_method(objective, "predict")
         return objective

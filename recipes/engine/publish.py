@@ -6,7 +6,7 @@ from pathlib import Path
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from ddlib.hierarchies import save_clusters
-from recipes.cli import recipe_yaml
+from recipes.config import recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import make_model
 from recipes.saved import CLUSTERS, RECIPE, TOKENIZER

@@ -10,12 +10,12 @@ import torch
 import ddlib as dd
 from ddlib.hierarchies.clusters import Clusters
 from ddlib_models import DiT
-from recipes.cli import numbers
+from recipes.config import numbers
 from recipes.config import Recipe
 from recipes.data import Prepared
 from recipes.engine.parallel import World
-from recipes.grouping import clusters_for, neighbourhoods, stream
-from recipes.starting import start_from_text
+from recipes.lexicon.grouping import clusters_for, neighbourhoods, stream
+from recipes.lexicon.starting import start_from_text
 
 
 def fingerprint(recipe: Recipe) -> str:

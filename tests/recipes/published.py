@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
-from recipes.cli import recipe_yaml
+from recipes.config import recipe_yaml
 from recipes.config import Data, Loss, Model, Optimizer, Output, Recipe
 from recipes.data import Prepared, local, prepare
 from recipes.engine.setup import make_model

@@ -24,7 +24,7 @@ from recipes.data import (
     speeches,
     tokens,
 )
-from recipes.text import load_speeches
+from recipes.data.text import load_speeches
 
 TEXT = ["the cat sat", "", "a dog ü", "  ", "the dog", "a cat sat here"]
 WORDS = ["the", "a", "cat", "dog", "sat", "here", "ü"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from recipes import embeddings
+from recipes.lexicon import embeddings
 
 WORDS = 40
 

@@ -10,7 +10,8 @@ import yaml
 from pydantic import TypeAdapter
 
 from recipes import lm1b, owt
-from recipes.cli import choose, differences, read_recipe, recipe_yaml
+from recipes.config import differences, read_recipe, recipe_yaml
+from recipes.config.command import choose
 from recipes.config import Hardware, Loss, Model, Optimizer, Recipe
 from recipes.papers import smoke
 from recipes.saved import open_saved

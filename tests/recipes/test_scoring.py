@@ -4,7 +4,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from recipes.scoring import generative, load_scorer, score, unigram_entropy
+from recipes.measure.scoring import generative, load_scorer, score, unigram_entropy
 
 WORDS = ["<s>", "the", "union", "is", "strong", "free", "people"]
 

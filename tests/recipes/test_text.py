@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from recipes import text
+from recipes.data import text
 
 PROSE = "The State of our Union is strong — we said so.\nAnd we will say it again: stronger, freer, fairer.\n" * 40
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib_models import DiT
-from recipes import embeddings, text
+from recipes.data import text
+from recipes.lexicon import embeddings
 from recipes.console import training_progress
-from recipes.figure import Curve
-from recipes.starting import start_from_text
+from recipes.comparison.figure import Curve
+from recipes.lexicon.starting import start_from_text
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), no
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from ddlib import parts
+from recipes.config.knowledge import Beside, Knowledge
 from recipes.data import Corpus
 from recipes.data.source import STRICT
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
 
 
 def at_least(least: float, **values: float) -> None:
@@ -42,42 +43,6 @@ class Data:
 
     def __post_init__(self) -> None:
         at_least(1, length=self.length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The DiT; arguments as ``ddlib_models.DiT``."""
-
-    dim: int
-    """Width."""
-    depth: int
-    """Blocks."""
-    heads: int
-    """Of attention; the width of each is even."""
-    cond_dim: int = 128
-    """Width of the embedding of time."""
-    pad_to: int = 128
-    """Rows of the embedding and of the output layer are rounded up to a multiple of this."""
-    dropout: float = 0.0
-    """Share of units that the branches of a block drop."""
-    time_conditioned: bool = True
-    """Whether the network is told the time."""
-    tied: bool = False
-    """Whether the output layer is the embedding."""
-    mean_of_members: bool = False
-    """A cluster's embedding adds the mean of its words'."""
-    attention: Literal["sdpa", "varlen", "flex", "xformers"] = "sdpa"
-    """Back end; varlen and xformers need a GPU."""
-    start: Literal["random", "text"] = "random"
-    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
-
-    __pydantic_config__ = STRICT
-
-    def __post_init__(self) -> None:
-        at_least(1, dim=self.dim, depth=self.depth, heads=self.heads, cond_dim=self.cond_dim, pad_to=self.pad_to)
-        share(dropout=self.dropout)
-        if self.dim % (2 * self.heads):
-            raise ValueError(f"dim={self.dim}, heads={self.heads}: dim must be an even multiple of heads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,13 +160,19 @@ class Output:
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
 
 
+Values = dict[str, Any]
+"""Of a part, with its ``kind``: see ``ddlib.parts``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One training run from the text to the weights."""
 
     data: Data
-    process: MDLM | GIDD | HDLM | HDLMLevels
-    model: Model
+    process: Values | str
+    """The noise, any that is registered or at ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
+    model: Values | str
+    """The network, likewise; ``recipes.config.Beside`` is filled in."""
     optimizer: Optimizer
     output: Output
     loss: Loss = field(default_factory=Loss)
@@ -210,22 +181,25 @@ class Recipe:
     """Sequences of a step, over all devices."""
     steps: int
     """Of the optimizer."""
+    start: Literal["random", "text"] = "random"
+    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
     seed: int = 0
     """Of the weights, the order of the text, times, noise and dropout."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
+        # written out, so that equal recipes are equal and a file says all
+        object.__setattr__(self, "process", parts.read("processes", self.process, Knowledge, "process"))
+        object.__setattr__(self, "model", parts.read("backbones", self.model, Beside, "model"))
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
-        levels = self.process.levels
-        if self.loss.mode == "hard" and not levels:
-            raise ValueError("loss.mode='hard': the process has no clusters, choose hdlm or hdlm-levels")
-        if self.loss.auxiliary and not levels:
-            raise ValueError("loss.auxiliary: the process has no clusters, choose hdlm or hdlm-levels")
-        if self.model.mean_of_members and not levels:
-            raise ValueError("model.mean_of_members: the process has no clusters, choose hdlm or hdlm-levels")
         if self.optimizer.muon and self.hardware.shard:
             raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
+
+    @property
+    def network(self) -> Values:
+        """The values that the network is built from: with the auxiliary loss, they ask for its head."""
+        return self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})

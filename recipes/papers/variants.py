@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from recipes.cli import choose
 from recipes.config import Recipe
+from recipes.config.command import choose
 from recipes.console import plain_errors
 from recipes.data import prepare, speeches
 from recipes.engine import train
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
 
 
 def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Recipe]]:
@@ -20,10 +20,10 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
         weight_clip: the highest weight of a loss.
     """
     processes = {
-        "mdlm": ("masked diffusion", MDLM()),
-        "gidd": ("masks and uniform noise", GIDD()),
-        "hdlm": ("words, clusters, the mask", HDLM()),
-        "hdlm-levels": ("words, several levels of clusters, the mask", HDLMLevels()),
+        "mdlm": ("masked diffusion", {"kind": "mdlm"}),
+        "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
+        "hdlm": ("words, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
+        "hdlm-levels": ("words, several levels of clusters, the mask", {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]}),
     }
     loss, output = replace(recipe.loss, weight_clip=(0.0, weight_clip)), recipe.output
     return {
@@ -34,17 +34,12 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
 
 def smoke(recipe: Recipe) -> Recipe:
     """The same recipe on text that is here, so small that it teaches nothing and runs in seconds."""
-    process = recipe.process
-    if isinstance(process, HDLM):
-        process = replace(process, clusters=8)
-    if isinstance(process, HDLMLevels):
-        process = replace(process, clusters=(16, 4))
     folder, run = Path("runs/smoke"), recipe.output.folder
     return replace(
         recipe,
         data=replace(recipe.data, corpus=speeches(), folder=folder / "data", length=64),
-        process=process,
-        model=replace(recipe.model, dim=32, depth=2, heads=2, cond_dim=16, pad_to=1),
+        process=_few_clusters(recipe.process),
+        model=recipe.model | (TINY if recipe.model["kind"] == "dit" else {}),
         optimizer=replace(recipe.optimizer, warmup=5),
         output=replace(
             recipe.output, folder=folder / run.parent.name / run.name,
@@ -55,6 +50,15 @@ def smoke(recipe: Recipe) -> Recipe:
         batch=16,
         steps=20,
     )  # fmt: skip
+
+
+def _few_clusters(values: dict[str, Any]) -> dict[str, Any]:
+    """A process with few clusters wherever its values say how many; saved ones are of another vocabulary."""
+    changed = {name: _few_clusters(value) for name, value in values.items() if isinstance(value, dict)}
+    if "clusters" in values:
+        levels = len(values["clusters"]) if isinstance(values["clusters"], list) else 1
+        changed["clusters"] = [4 * 2**level for level in range(levels, 0, -1)]
+    return values | changed
 
 
 def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None) -> None:

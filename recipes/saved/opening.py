@@ -1,28 +1,29 @@
 """What a run published, read back: the network, the noise, the tokenizer and the recipe."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_type_hints
 
 import torch
 from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer
+from torch import nn
 
 import ddlib as dd
-from ddlib.hierarchies import load_clusters
+from ddlib import parts, registry
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.typing import Denoiser
-from ddlib.vocabulary import fingerprint
-from ddlib_models import DiT
-from recipes.cli import read_recipe
-from recipes.config import Recipe
+from ddlib_models import Pretrained
+from ddlib_models.manifest import check_manifest
+from ddlib_models.pretrained import fill
+from recipes.config import Beside, Recipe, read_recipe
 from recipes.data.tokens import Special, add_special
-
-RECIPE, TOKENIZER, CLUSTERS, WEIGHTS = "recipe.yaml", "tokenizer.json", "clusters", "weights"
-"""Names of files beside the weights, and of the folder of weights in that of a run."""
+from recipes.saved.known import Published
+from recipes.saved.names import RECIPE, TOKENIZER, WEIGHTS
 
 Precision = Literal["float32", "bfloat16"]
 """Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
@@ -35,7 +36,7 @@ class Saved:
     folder: Path
     recipe: Recipe
     process: dd.processes.ForwardProcess
-    model: DiT
+    model: nn.Module
     tokenizer: Tokenizer
     special: Special
     clusters: Clusters | None
@@ -65,15 +66,29 @@ class Saved:
         return list(takewhile(lambda word: word not in (self.special.eos, self.special.pad), words))
 
 
-def open_saved(source: str | Path, device: str | torch.device = "cpu", precision: Precision = "float32") -> Saved:
+def open_saved(
+    source: str | Path,
+    device: str | torch.device = "cpu",
+    precision: Precision = "float32",
+    trust: Collection[str] = (),
+) -> Saved:
     """Reads the folder of a run, the weights in it, or weights on the Hugging Face hub.
+
+    Args:
+        source: of all that.
+        device: for the network and the noise.
+        precision: of the network's products.
+        trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is one's
+            own and needs none; weights alone may be a stranger's.
 
     Raises:
         FileNotFoundError: nothing was published there.
-        ValueError: damaged files, or files that do not belong together.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed.
+        PermissionError: a module that is not trusted.
     """
     folder = Path(source)
-    if (folder / WEIGHTS).is_dir():
+    own = (folder / WEIGHTS).is_dir()
+    if own:
         folder = folder / WEIGHTS
     if not folder.is_dir():
         if folder.is_absolute() or len(folder.parts) != 2:
@@ -81,18 +96,35 @@ def open_saved(source: str | Path, device: str | torch.device = "cpu", precision
         folder = Path(snapshot_download(str(source)))
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder")
-    model = DiT.from_pretrained(folder).to(device).eval()  # checks the manifest, so all files below are whole
-    recipe = read_recipe(folder / RECIPE)
+    check_manifest(folder)  # so all files below are whole
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    vocabulary = tokenizer.get_vocab()
-    clusters = load_clusters(folder / CLUSTERS, fingerprint(vocabulary)) if recipe.process.levels else None
-    process = recipe.process.build(len(vocabulary), clusters).to(device)
-    dd.check_vocabulary(process, vocabulary)
-    if (model.vocab_size, model.num_states) != (process.vocab_size, process.num_states):
-        raise ValueError(
-            f"{folder}: the network has {model.vocab_size} words and {model.num_states} states, the process "
-            f"{process.vocab_size} and {process.num_states}: files of different runs"
-        )
+    known = Published(folder, tokenizer)
+    with nullcontext() if own else registry.trusting(trust):
+        recipe = read_recipe(folder / RECIPE)
+        process = parts.build("processes", recipe.process, known, "process").to(device)
+        model = load_network(folder, recipe, Beside(known, process)).to(device).eval()
+    dd.check_vocabulary(process, tokenizer.get_vocab())
+    for name in ("vocab_size", "num_states"):
+        if getattr(model, name, getattr(process, name)) != getattr(process, name):
+            raise ValueError(
+                f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
+                "of different runs"
+            )
     sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     special = add_special(tokenizer, recipe.data.corpus)
-    return Saved(folder, recipe, process, model, tokenizer, special, clusters, sha256, precision)
+    return Saved(folder, recipe, process, model, tokenizer, special, known.saved_clusters(), sha256, precision)
+
+
+def load_network(folder: Path, recipe: Recipe, known: Beside) -> nn.Module:
+    """The network of a recipe with the weights of a folder: as its class loads them, or built anew and filled.
+
+    Raises:
+        ValueError: weights that do not fit, each by name.
+    """
+    target = registry.find("backbones", recipe.model["kind"])
+    made = target if isinstance(target, type) else get_type_hints(target).get("return")
+    if isinstance(made, type) and issubclass(made, Pretrained):
+        return made.from_pretrained(folder)
+    model = parts.build("backbones", recipe.network, known, "model")
+    fill(model, folder / "model.safetensors")
+    return model

@@ -1,7 +1,5 @@
 """The clusters that a recipe's process needs: read from where they were saved, or made from the text."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -10,13 +8,13 @@ from torch import Tensor
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from recipes.data import Prepared
-from recipes.embeddings import word_embeddings
+from recipes.lexicon.embeddings import word_embeddings
 
 TEXT = 20_000_000
 """Tokens whose neighbourhoods are counted."""
 
 
-def clusters_for(wanted: int | tuple[int, ...] | Path, data: Prepared) -> Clusters:
+def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
     """Clusters of the vocabulary of ``data``.
 
     Numbers are made of the text's own co-occurrences, once, and kept beside the data; a path (without suffix) is what
@@ -26,9 +24,9 @@ def clusters_for(wanted: int | tuple[int, ...] | Path, data: Prepared) -> Cluste
         FileNotFoundError: nothing is saved there.
         ValueError: clusters of another tokenizer.
     """
-    if isinstance(wanted, Path):
+    if isinstance(wanted, str):
         return load_clusters(wanted, data.fingerprint)
-    counts = (wanted,) if isinstance(wanted, int) else wanted
+    counts = [wanted] if isinstance(wanted, int) else wanted
     path = data.folder / "clusters-{}".format("-".join(map(str, counts)))
     if not path.with_name(path.name + ".json").exists():
         vectors = neighbourhoods(stream(data), data.vocab_size)

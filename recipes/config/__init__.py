@@ -1,0 +1,21 @@
+"""What a run is, as plain values: in Python, on disk, on the command line."""
+
+from recipes.config.files import differences, numbers, read_recipe, recipe_yaml
+from recipes.config.knowledge import Beside, Knowledge
+from recipes.config.recipe import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
+
+__all__ = [
+    "Beside",
+    "Data",
+    "Hardware",
+    "Knowledge",
+    "Loss",
+    "Optimizer",
+    "Output",
+    "Recipe",
+    "at_least",
+    "differences",
+    "numbers",
+    "read_recipe",
+    "recipe_yaml",
+]

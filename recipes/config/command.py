@@ -1,0 +1,57 @@
+"""Recipes on the command line: every field, and every key of a part, is a flag, and nothing else passes."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import tyro
+
+from recipes.config.files import read_recipe
+from recipes.config.flags import plain, typed, with_kinds
+from recipes.config.recipe import Recipe
+
+Shrink = Callable[[Recipe], Recipe]
+
+
+def choose(
+    variants: Mapping[str, tuple[str, Recipe]], smoke: Shrink, prog: str, arguments: Sequence[str] | None = None
+) -> tuple[Recipe, argparse.Namespace]:
+    """The recipe that a command line asks for: a variant, or a file, and single values that differ.
+
+    Args:
+        variants: description and recipe by name.
+        smoke: makes a recipe small enough to run in seconds on local text.
+        prog: how the program is called.
+        arguments: in place of those of the process.
+
+    Returns:
+        The recipe, and the switches that are no part of it.
+
+    Raises:
+        ValueError: values that a recipe refuses.
+        SystemExit: flags that do not exist, with the nearest that do.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--accept-changes", action="store_true")
+    parser.add_argument("--recipe", type=Path)
+    switches, rest = parser.parse_known_args(words)
+    if switches.recipe is not None:
+        variants = {"file": (f"as {switches.recipe} says", read_recipe(switches.recipe))}
+        rest = ["file", *rest]
+    if switches.smoke:
+        variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
+    if rest and rest[0] in variants:
+        name, (text, recipe) = rest[0], variants[rest[0]]
+        recipe, rest = with_kinds(recipe, rest)
+        variants = {name: (text, recipe)}
+    note = (
+        "--smoke: the same recipe, tiny, on text that is here, in seconds. --recipe FILE: a recipe of one's own, or a "
+        "saved one, in place of a variant. --accept-changes: resume although recipe, vocabulary or number of processes "
+        "changed. --process.kind, --model.kind and the like take any name that `python -m ddlib` lists, or "
+        "package.module:object; the flags of a part are the keys of its kind."
+    )
+    shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
+    return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=note)), switches

@@ -1,0 +1,133 @@
+"""Recipes on disk: every field is a key of YAML, and nothing else passes."""
+
+import difflib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from ddlib import parts
+from recipes.config.knowledge import Beside, Knowledge
+from recipes.config.recipe import Recipe
+
+APART = ("output.", "hardware.", "data.folder")
+"""Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
+
+PLUGINS = "plugins"
+"""Key under which a file names the packages that its parts come from."""
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """A recipe with all its values as YAML, and the package and version of every plug-in in it."""
+    values = TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    if found := plugins(recipe):
+        values[PLUGINS] = found
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
+    """Package and version of every part that is not ddlib's own, by its kind."""
+    found = parts.origins("processes", recipe.process, Knowledge) + parts.origins("backbones", recipe.model, Beside)
+    return {one.kind: {"package": one.package, "version": one.version} for one in found}
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Reads what ``recipe_yaml`` gave, today or in an earlier version, or what was written by hand.
+
+    Warns where a plug-in is of another version than the file says.
+
+    Raises:
+        ValueError: no YAML; a key that does not exist, with the nearest that does; a value of another type; a plug-in
+            that is not installed, with the command that does.
+        PermissionError: see ``ddlib.registry.trusting``.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds {values!r}, must hold the keys of a recipe")
+    _check_plugins(path, values.pop(PLUGINS, None) or {})
+    try:
+        return TypeAdapter(Recipe).validate_python(_modern(values))
+    except ValidationError as error:
+        raise ValueError(f"{path}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
+
+
+def numbers(recipe: Recipe) -> dict[str, Any]:
+    """All values that decide what a run computes, by name."""
+    values = _leaves(TypeAdapter(Recipe).dump_python(recipe, mode="json"))
+    return {name: value for name, value in values if not name.startswith(APART)}
+
+
+def differences(before: Recipe, now: Recipe) -> list[str]:
+    """The values that differ, each by name."""
+    old, new = numbers(before), numbers(now)
+    return [
+        f"{name} is {new.get(name)!r}, was {old.get(name)!r}"
+        for name in dict.fromkeys((*new, *old))
+        if new.get(name) != old.get(name)
+    ]
+
+
+def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Whether the packages are here that a file names."""
+    for kind, said in named.items():
+        package, before = said["package"], said["version"]
+        try:
+            now = version(package)
+        except PackageNotFoundError:
+            if before is not None:
+                raise ValueError(
+                    f"{path}: {kind} comes from {package} {before}, which is not installed: "
+                    f"pip install {package}=={before}"
+                ) from None
+            continue  # a module that no package installed; its import says where it is missing
+        if before is not None and now != before:
+            warnings.warn(f"{path}: {kind} was made with {package} {before}, here is {now}", stacklevel=3)
+
+
+def _modern(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a file from before networks were parts: without a kind of model, but with what runs filled in."""
+    model = values.get("model")
+    if not isinstance(model, dict) or "kind" in model:
+        return values
+    model = {"kind": "dit"} | model
+    if model.pop("mean_of_members", False):
+        model["parents"] = parts.RUN
+    return values | {"model": model} | ({"start": start} if (start := model.pop("start", None)) else {})
+
+
+def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{place}{name}.")
+        else:
+            yield place + name, value
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    """What is wrong, where, and the nearest name if it is the name."""
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{place}: is missing"
+    if error["type"] == "value_error":  # of ours, which says all
+        return f"{place}: {error['ctx']['error']}" if place else str(error["ctx"]["error"])
+    if error["type"] != "unexpected_keyword_argument":
+        return f"{place}: {error['msg']}, got {error.get('input')!r}"
+    near = difflib.get_close_matches(str(error["loc"][-1]), sorted(_names(Recipe)), n=1)
+    return f"{place}: no such key" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _names(kind: Any) -> Iterator[str]:
+    """The names of all fields of a dataclass, of those inside it, and of those in its unions."""
+    for inner in (kind, *get_args(kind)):
+        if is_dataclass(inner):
+            for field in fields(inner):
+                yield field.name
+                yield from _names(field.type)

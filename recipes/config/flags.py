@@ -1,0 +1,171 @@
+"""Parts on the command line: their keys as flags that tyro reads, each value held to what YAML's is held to."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from itertools import takewhile
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+from docstring_parser import parse as parse_docstring
+
+from ddlib import parts, registry
+from recipes.config.knowledge import Beside, Knowledge
+from recipes.config.recipe import Recipe
+
+PLACES = {"process": ("processes", Knowledge), "model": ("backbones", Beside)}
+"""The parts of a recipe: the group of plug-ins of each, and what a run fills in."""
+
+
+def typed(recipe: Recipe) -> Recipe:
+    """A recipe whose parts have a field for every key, for tyro; ``plain`` turns it back."""
+    values = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
+    for name, (group, run) in PLACES.items():
+        values[name] = _mirror(group, values[name], run)
+    # a subclass, so that tyro finds what is said of the other fields
+    namespace = {
+        "__annotations__": {name: type(values[name]) for name in PLACES},
+        "__post_init__": lambda self: None,
+        "__doc__": Recipe.__doc__,
+    }
+    kind: Any = dataclass(frozen=True, kw_only=True)(type("Recipe", (Recipe,), namespace))
+    return kind(**values)
+
+
+def plain(given: Recipe) -> Recipe:
+    """The recipe that ``typed`` made a typed one of, with what tyro changed in it.
+
+    Raises:
+        ValueError: as the constructor of ``Recipe``.
+    """
+    values = {one.name: getattr(given, one.name) for one in fields(Recipe)}
+    return Recipe(**values | {name: _values(values[name]) for name in PLACES})
+
+
+def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
+    """The recipe with other kinds of parts, as flags like ``--process.schedule cosine`` or ``--model.kind`` ask for it.
+
+    Which other flags there are follows from the kinds, so these come first; so do keys that have no value yet.
+
+    Returns:
+        The recipe, and the words that are left.
+
+    Raises:
+        ValueError: as the constructor of ``Recipe``; a kind that does not exist.
+    """
+    changed: dict[str, Any] = {name: deepcopy(getattr(recipe, name)) for name in PLACES}
+    flags = list(_flags(words))
+    # the outer kinds first: they say which inner ones there are
+    for flag in sorted(flags, key=lambda flag: len(flag.path)):
+        if len(flag.values) == 1 and (group := _group(changed, flag.path)):
+            value = parts.parse(flag.values[0])
+            _put(changed, flag.path, parts.expand(group, value) if isinstance(value, str) else value)
+            flags.remove(flag)
+    for flag in list(flags):
+        if len(flag.path) > 1 and _group(changed, flag.path[:-1]) and _put(changed, flag.path, flag.read(), new=True):
+            flags.remove(flag)
+    return replace(recipe, **changed), [word for flag in flags for word in flag.words]
+
+
+class _Flag(NamedTuple):
+    """A flag with what stands behind it; without a path, words that no flag of a part stands before."""
+
+    words: list[str]
+    path: list[str]
+    values: list[str]
+
+    def read(self) -> Any:
+        values = [parts.parse(value) for value in self.values]
+        return values[0] if len(values) == 1 else values
+
+
+def _flags(words: Sequence[str]) -> Iterator[_Flag]:
+    rest = list(words)
+    while rest:
+        word, *rest = rest
+        name, sign, value = word.partition("=")
+        path = name.removeprefix("--").replace("-", "_").removesuffix(".kind").split(".")
+        if not word.startswith("--") or path[0] not in PLACES:
+            yield _Flag([word], [], [])
+            continue
+        values = [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
+        rest = rest if sign else rest[len(values) :]
+        yield _Flag([word, *([] if sign else values)], path, values)
+
+
+def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
+    """The group of plug-ins of what stands at a path; None if no part does."""
+    if not path or path[0] not in PLACES:
+        return None
+    (group, run), values = PLACES[path[0]], changed[path[0]]
+    for name in path[1:]:
+        if not isinstance(values, dict):
+            return None
+        key = parts.keys(group, values["kind"], run, values).get(name)
+        if key is None or key.group is None:
+            return None
+        group, values = key.group, values.get(name)
+    return group
+
+
+def _put(changed: dict[str, Any], path: Sequence[str], value: Any, new: bool = False) -> bool:
+    """Puts a value where a path leads; with ``new`` only if none stands there. Whether it did."""
+    inside = changed
+    for name in path[:-1]:
+        inside = inside[name]
+    if new and path[-1] in inside:
+        return False
+    inside[path[-1]] = value
+    return True
+
+
+def _mirror(group: str, values: Any, run: Any) -> Any:
+    """A frozen dataclass with the values of a part as its fields."""
+    kind = values["kind"]
+    said = _said(registry.find(group, kind))
+    columns: list[Any] = [("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)]
+    for key in parts.keys(group, kind, run, values).values():
+        if key.group and isinstance(values.get(key.name), dict):
+            inner = _mirror(key.group, values[key.name], run)
+            columns.append((key.name, type(inner), inner))
+        elif key.name in values:
+            about = tyro.conf.arg(help=said.get(key.name) or f"Filled in by the run: {key.filled}.")
+            how = bool if key.annotation is bool else Annotated[Any, _flag(key)]
+            columns.append((key.name, Annotated[how, about], values[key.name]))
+    name = "".join(piece.title() for piece in kind.replace(":", ".").replace("_", ".").split("."))
+    made = make_dataclass(name, [(n, t, field(default_factory=lambda v=v: v)) for n, t, v in columns], frozen=True)
+    return made()
+
+
+def _values(given: Any) -> Any:
+    """The values of a mirror."""
+    return {
+        one.name: _values(value) if hasattr(value := getattr(given, one.name), "__dataclass_fields__") else value
+        for one in fields(given)
+    }
+
+
+def _flag(key: parts.Key) -> Any:
+    """How tyro reads a value and shows it."""
+
+    def read(words: list[str]) -> Any:
+        values = [parts.parse(word) for word in words]
+        return parts.check(key, values[0] if len(values) == 1 else values)
+
+    def write(value: Any) -> list[str]:
+        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs="*",
+        metavar=inspect.formatannotation(key.annotation).replace("typing.", "").upper(),
+        instance_from_str=read,
+        is_instance=lambda value: True,
+        str_from_instance=write,
+    )
+
+
+def _said(target: Any) -> dict[str, str]:
+    """What the docstring of a class or function says of its arguments."""
+    found = parse_docstring(inspect.getdoc(target) or "").params
+    return {one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found}

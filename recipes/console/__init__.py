@@ -1,0 +1,6 @@
+"""What commands show."""
+
+from recipes.console.bar import TrainingBar, training_progress
+from recipes.console.screen import make_console, plain_errors, render
+
+__all__ = ["TrainingBar", "make_console", "plain_errors", "render", "training_progress"]
