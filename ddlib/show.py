@@ -111,12 +111,12 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
         return plot.clock(subject).figure
     if isinstance(subject, Hierarchy):
         return plot.hierarchy(subject, members=members).figure
-    where = getattr(subject, "hierarchy", None)
-    figure, axes = plot.panels(2, 2) if isinstance(where, Hierarchy) else plot.panels(1, 3)
+    where = subject.hierarchy
+    figure, axes = plot.panels(1, 3) if where is None else plot.panels(2, 2)
     plot.occupancies(subject, axes[0])
     plot.weights(subject, axes[1])
     plot.trajectory(subject, *example(subject, 48, steps=200), axes[2])
-    if isinstance(where, Hierarchy):
+    if where is not None:
         plot.hierarchy(where, axes[3], members=members, most=20)
     figure.suptitle(repr(subject))
     return figure
@@ -132,13 +132,13 @@ def _members(subject: Any, words: Sequence[str] | None) -> Members:
 
 
 def _states(process: ForwardProcess) -> str:
-    hierarchy = getattr(process, "hierarchy", None)
-    if isinstance(hierarchy, Hierarchy):
-        return _levels(hierarchy)
+    if process.hierarchy is not None:
+        return _levels(process.hierarchy)
     beyond = process.num_states - process.vocab_size
     rest = {0: "", 1: f", the mask {process.vocab_size}"}
     more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
-    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; no levels"
+    levels = "no levels" if len(process.levels) <= 2 else f"levels of {', '.join(map(str, process.levels))}"
+    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; {levels}"
 
 
 def _levels(hierarchy: Hierarchy) -> str:

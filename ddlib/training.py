@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from ddlib.checks import check_devices, check_mask, check_number, require
 from ddlib.denoiser import cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
-from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes import ForwardProcess
 from ddlib.reduce import mean_per_token
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
 
@@ -27,7 +26,7 @@ def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: 
 
 
 def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> _Parts:
-    return cast(Hierarchical, process).hard_weighted_divergence(logits, x, z, t)
+    return process.hard_weighted_divergence(logits, x, z, t)
 
 
 _MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], _Parts]] = {
@@ -39,8 +38,9 @@ _MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], _Par
 def check_mode(process: ForwardProcess, mode: str) -> None:
     """Raises ValueError for an unknown mode, TypeError for one that the process does not have."""
     require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
-    if mode == "hard" and not isinstance(process, Hierarchical):
-        raise TypeError(f"mode 'hard' needs a Hierarchical process, got {type(process).__name__}")
+    if mode not in process.modes:
+        listed = ", ".join(map(repr, process.modes))
+        raise TypeError(f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}")
 
 
 def training_loss(
@@ -70,10 +70,11 @@ def training_loss(
         t: (B,) times.
         weight_clip: (low, high) for the loss weight, before it multiplies the divergence; words keep weight 0. The
             paper clips at 2 or 10.
-        mode: "standard", or "hard" for the paper's hard mode (hierarchies only).
+        mode: "standard", or "hard" for the paper's hard mode, if ``process.modes`` has it.
         mask: (B, L) bool, True at real tokens, False at padding.
         count_padding: whether padding counts in the loss (the paper's choice) or is left out.
-        level_weights: one factor per level 1..n of the hierarchy, (token loss, cluster loss, ...).
+        level_weights: one factor per level 1..n of ``process.levels``: in a hierarchy (token loss, cluster loss, ...),
+            with a mask alone that of the mask. Words keep the weight they have.
         parameterization: what the logits mean, "cavity" or "posterior".
         reduction: "mean" over tokens, or "none" for (B, L).
 
@@ -101,7 +102,10 @@ def changed_weight(
     weight_clip: tuple[float, float] | None,
     level_weights: Sequence[float] | None,
 ) -> PerToken:
-    """The weight as training changes it: clipped, then times its level's factor; words keep weight 0."""
+    """The weight as training changes it: clipped, then times its level's factor; words have none.
+
+    A weight of 0, which words of a hierarchy have, stays 0.
+    """
     low, high = _clip(weight_clip)
     weight = torch.where(weight > 0, weight.clamp(low, high), 0.0)
     return weight if level_weights is None else weight * _level_factor(process, z, level_weights).to(weight)
@@ -118,12 +122,14 @@ def _clip(weight_clip: tuple[float, float] | None) -> tuple[float, float]:
 
 
 def _level_factor(process: ForwardProcess, z: Tokens, level_weights: Sequence[float]) -> Tensor:
-    if not isinstance(process, Hierarchical):
-        raise TypeError(f"level_weights needs a Hierarchical process, got {type(process).__name__}")
-    depth = process.hierarchy.depth
+    depth = len(process.levels) - 1
+    if depth == 0:
+        raise TypeError(
+            f"level_weights is {level_weights}, {type(process).__name__} has words alone: no level above to weigh"
+        )
     require(
         len(level_weights) == depth,
         f"level_weights has {len(level_weights)} entries, must have {depth}: one per level above the words",
     )
     factors = [check_number(f"level_weights[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(level_weights)]
-    return torch.tensor([0.0, *factors], dtype=torch.float64, device=z.device)[process.level_of(z)]
+    return torch.tensor([1.0, *factors], dtype=torch.float64, device=z.device)[process.level_of(z)]

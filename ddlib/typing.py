@@ -65,6 +65,27 @@ Denoiser = Callable[[Tensor, Tensor], Tensor]
 
 
 @runtime_checkable
+class Levelled(Protocol):
+    """A process whose levels each have a probability and a loss weight that time alone decides.
+
+    Pictures show these. Of any other process they show means over words and states.
+    """
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Number of states of each level, words first, the mask last."""
+        ...
+
+    def occupancies(self, t: Tensor) -> Tensor:
+        """The probability of each level at times ``t`` (B,), (B, levels)."""
+        ...
+
+    def weights(self, t: Tensor) -> Tensor:
+        """The loss weight of each level, (B, levels), in nats per nat of divergence; 0 for words."""
+        ...
+
+
+@runtime_checkable
 class SplitDenoiser(Protocol):
     """A backbone that also offers its output layer by itself, so that samplers compute only the logits they need.
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 
 from ddlib.checks import require
-from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes import ForwardProcess
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
@@ -41,7 +41,7 @@ def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **s
             index is None or 0 <= index < size,
             f"{name} id is {index}, must be a word in [0, {size}); state {process.num_states - 1} is the last",
         )
-    expected = process.hierarchy.fingerprint if isinstance(process, Hierarchical) else None
+    expected = None if process.hierarchy is None else process.hierarchy.fingerprint
     if expected is not None:
         found = fingerprint(vocabulary)
         require(

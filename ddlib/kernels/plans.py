@@ -47,9 +47,11 @@ def plan(process: ForwardProcess, rows: Rows, asked: Asked, dtype: torch.dtype) 
 
 @plan.register
 def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
-    if type(process).weighted_divergence is not Hierarchical.weighted_divergence:
-        return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)  # a subclass with a bound of its own
     z, hard = rows.z[:, None], asked.mode == "hard"
+    own = type(process).weighted_divergence is Hierarchical.weighted_divergence
+    own = own and (not hard or type(process).hard_weighted_divergence is Hierarchical.hard_weighted_divergence)
+    if not own:
+        return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)  # a subclass with a bound of its own
     weight = process.loss_weight(rows.x[:, None], z, rows.t)
     weight = changed_weight(process, weight, z, asked.weight_clip, asked.level_weights)[:, 0]
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
@@ -72,7 +74,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
 
 @plan.register
 def _mixing(process: Mixing, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
-    own = type(process).weighted_divergence is Mixing.weighted_divergence
+    own = type(process).weighted_divergence is Mixing.weighted_divergence and asked.mode == "standard"
     if not own or not process.uniform or asked.parameterization != "cavity" or asked.level_weights is not None:
         return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)
     z = rows.z[:, None]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Levelled
 
 # Okabe & Ito, "Color universal design" (2008): told apart with every common kind of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -30,8 +31,9 @@ class Band(NamedTuple):
 def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = None) -> list[Band]:
     """The kinds of states that pictures of ``subject`` tell apart.
 
-    These are the levels of a process that has levels, or of a hierarchy. Otherwise a token is its own word, another
-    word, or not a word, the mask. With more than six levels of clusters colours repeat.
+    These are the levels of a hierarchy, or of a process whose levels have occupancies and weights (``Levelled``).
+    Otherwise a token is its own word, another word, or not a word, the mask. With more than six levels of clusters
+    colours repeat.
 
     Args:
         subject: a process or a hierarchy.
@@ -41,17 +43,16 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
         TypeError: ``subject`` is something else.
         ValueError: another number of names.
     """
-    hierarchy = subject.hierarchy if isinstance(subject, Hierarchical) else subject
-    if isinstance(hierarchy, Hierarchy):
-        between = hierarchy.depth - 1
+    if not isinstance(subject, ForwardProcess | Hierarchy):
+        raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
+    if isinstance(subject, Hierarchy | Levelled):
+        between = len(subject.levels) - 2
         middle = ["cluster"] if between == 1 else [f"cluster {i + 1}" for i in range(between)]
         kinds = [("word", BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), ("mask", DARK)]
-    elif isinstance(subject, ForwardProcess):
+    else:
         kinds = [("own word", BLUE), ("another word", VERMILION)]
         beyond = subject.num_states - subject.vocab_size
         kinds += [("mask" if beyond == 1 else "no word", DARK)] * (beyond > 0)
-    else:
-        raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
     listed = ", ".join(name for name, _ in kinds)
     names = [name for name, _ in kinds] if names is None else names
     require(len(names) == len(kinds), f"names has {len(names)} entries, must have {len(kinds)}: for {listed}")
@@ -66,7 +67,7 @@ def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tens
         states: (n, L), one row per time.
         x: (L,) each position's own word.
     """
-    if isinstance(process, Hierarchical):
+    if isinstance(process, Levelled):
         return process.level_of(states)
     return torch.where(states >= process.vocab_size, 2, (states != x).to(torch.int64))
 
@@ -82,11 +83,7 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     Raises:
         ValueError: more levels than there are, or another number of names than a level has members.
     """
-    hierarchy = subject.hierarchy if isinstance(subject, Hierarchical) else subject
-    if isinstance(hierarchy, Hierarchy):
-        sizes: tuple[int, ...] = hierarchy.levels
-    else:
-        sizes = (hierarchy.vocab_size, hierarchy.num_states - hierarchy.vocab_size)
+    sizes = subject.levels
     given = list(members or [])
     require(len(given) <= len(sizes), f"members names {len(given)} levels, there are {len(sizes)}")
     result: list[str] = []

@@ -11,10 +11,10 @@ from torch import Tensor
 from ddlib.checks import check_count
 from ddlib.plot.bands import BLUE, Band, band_of, bands
 from ddlib.plot.canvas import TIME_LABEL, Axes, dress, own
-from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.processes import ForwardProcess
 from ddlib.processes.base import interior
 from ddlib.schedules import Schedule
-from ddlib.typing import Times
+from ddlib.typing import Levelled, Times
 
 _PROBES = 32
 """Words and states of a process without levels over which its curves are averaged; all where there are no more."""
@@ -44,7 +44,7 @@ def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | N
     """
     found = bands(process, names)
     t = t.to(process.device, torch.float64)
-    if isinstance(process, Hierarchical):
+    if isinstance(process, Levelled):
         values = process.occupancies(t)
     else:
         words = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
@@ -72,7 +72,7 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
     """
     found = bands(process, names)
     t = interior(t.to(process.device))
-    if isinstance(process, Hierarchical):
+    if isinstance(process, Levelled):
         values = process.weights(t)
         found = found[:1] + [upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)]
     else:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float64
@@ -36,6 +36,8 @@ class Hierarchical(ForwardProcess):
     """
 
     schedule: Schedule
+    hierarchy: Hierarchy
+    modes: ClassVar[tuple[str, ...]] = ("standard", "hard")
 
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
         if not isinstance(hierarchy, Hierarchy):
@@ -62,6 +64,10 @@ class Hierarchical(ForwardProcess):
 
     def level_of(self, z: Tokens) -> Tokens:
         return self.hierarchy.level_of(z)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return self.hierarchy.levels
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)

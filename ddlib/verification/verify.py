@@ -84,7 +84,7 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     subject = _small_enough(given)
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
         (Schedule, subject.schedule, schedule.CLAIMS),
-        (Hierarchy, getattr(subject, "hierarchy", None), hierarchy.CLAIMS),
+        (Hierarchy, subject.hierarchy, hierarchy.CLAIMS),
     )
     checks = []
     for kind, part, claims in parts:

@@ -228,7 +228,7 @@ def test_words_and_clusters_that_are_impossible_have_no_gradient(process):
     """A bias of minus infinity, for all words of a cluster where there are several clusters."""
     layer, (x, _, t) = batch(process, rows=6)
     gone = torch.arange(process.vocab_size) == 0
-    if hasattr(process, "hierarchy") and process.hierarchy.levels[1] > 1:
+    if process.hierarchy is not None and process.hierarchy.levels[1] > 1:
         gone = process.hierarchy.maps[0].parents == 0
     x = torch.where(gone[x], int((~gone).nonzero()[0]), x)
     noisy = x, process.sample(x, t, torch.Generator().manual_seed(0)), t

@@ -1,0 +1,126 @@
+"""What follows from the contract, each answer dense and slow until a leaf knows better."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.categorical import draw
+from ddlib.noise import Generator, rand
+from ddlib.processes.contract import Contract
+from ddlib.processes.times import each_time, into
+from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
+
+
+class Follows(Contract):
+    """Draws, likelihoods, the reverse direction, the prior, the terms of the bound: all from the three answers.
+
+    Right for every leaf, by tensors of size (S, S) and (B, L, S). Leaves with structure override what they can do
+    without, and ``weighted_divergence`` where the bound has a closed form.
+    """
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x).
+
+        Raises:
+            TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices.
+        """
+        self.check_inputs(x=x, t=t)
+        law = self.marginal(x, t.to(torch.float64)).flatten(0, 1)
+        return draw(law, rand(x.shape, generator, x.device).flatten()).view_as(x)
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        """q_t(z|x), elementwise (B, L), float64."""
+        return self.marginal(x, t.to(torch.float64)).gather(-1, z[..., None]).squeeze(-1)
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        """q_t(z|x) for every word x, (B, L, V), float64."""
+        return into(each_time(self._word_marginals, t), z)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
+        return p @ each_time(self._word_marginals, t).to(p.dtype)
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        """The law of z_s given z_t and the word law ``p`` (cavity), s < t, (B, L, S).
+
+        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3).
+
+        Raises:
+            TypeError, ValueError: as ``sample``, or s not below t.
+        """
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        joint = into(each_time(self.transition, s, t).to(p.dtype), z) * self.predictive(p, s)
+        return joint / joint.sum(-1, keepdim=True)
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
+
+        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1, with rates per unit of time, running backwards).
+        """
+        self.check_inputs(z=z, t=t, p=p)
+        law = self.predictive(p, t)
+        rates = into(each_time(self.rate_matrix, t).to(p.dtype), z) * law / law.gather(-1, z[..., None])
+        return rates.scatter(-1, z[..., None], 0.0)
+
+    def prior(self) -> Tensor:
+        """The law from which generation starts, (S,) float64: z_1 of a uniformly drawn word.
+
+        With exact ends this is the limit of the noise; otherwise it still covers every z_1, so ``prior_kl`` is finite.
+        """
+        return self._typical(self._one())
+
+    def sample_prior(
+        self, shape: Sequence[int], generator: Generator = None, device: torch.device | str | None = None
+    ) -> Tokens:
+        """Draws z_1 of shape (B, L) from the prior."""
+        place = self.device if device is None else torch.device(device)
+        words = self._uniform_words(shape, generator, place)
+        return self.sample(words, self._one().to(place).expand(shape[0]), generator)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        """KL(q_t(.|x) || q_t(.|uniform word)) in nats per token; ``t`` defaults to 1 and may be where time is cut."""
+        t = self._one().expand(len(x)) if t is None else t
+        law = self.marginal(x, t.to(torch.float64))
+        prior = each_time(self._typical, t)[:, None]
+        return (torch.xlogy(law, law) - torch.xlogy(law, prior)).sum(-1).clamp_min(0)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken] | None:
+        """The closed form of the bound's integrand as (weight, divergence), whose product it is; None if there is none.
+
+        ``logits`` are of the cavity law. The weight depends on time and state alone and is what training clips.
+        """
+        return None
+
+    def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """``weighted_divergence`` of the paper's hard training mode, in processes that have "hard" among their modes.
+
+        Raises:
+            TypeError: this one does not.
+        """
+        raise TypeError(f"{type(self).__name__} has no hard mode")
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """The weight of ``weighted_divergence``, which training clips, in float64; no network is needed for it.
+
+        Without a closed form it is the rate at which z is left backwards in time, given the word.
+        """
+        words = one_hot(x, self.vocab_size).to(torch.float64)
+        return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
+
+    def _one(self) -> Tensor:
+        return torch.ones((), dtype=torch.float64, device=self.device)
+
+    def _uniform_words(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
+        return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
+
+    def _typical(self, t: Tensor) -> Tensor:
+        """The marginal of a uniformly drawn word at the scalar ``t``, (S,) float64."""
+        uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
+        return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
+
+    def _word_marginals(self, t: Tensor) -> Tensor:
+        """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
+        words = torch.arange(self.vocab_size, device=t.device)[None]
+        return self.marginal(words, t.to(torch.float64)[None])[0]

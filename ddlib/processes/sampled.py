@@ -1,0 +1,64 @@
+"""What samplers ask: where positions go, and where they land."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.categorical import draw, draw_logits
+from ddlib.noise import Generator, rand
+from ddlib.processes.follows import Follows
+from ddlib.typing import Logits, Sharpen, Times, Tokens
+
+
+def unchanged(log_law: Tensor) -> Tensor:
+    """Neither temperature nor top-p."""
+    return log_law
+
+
+class Sampled(Follows):
+    """One step backwards: ``jump`` without the network, ``land`` with it.
+
+    The answers here let the network run at every position and step. A process whose jumps do not depend on it says so,
+    and samplers skip what they can.
+    """
+
+    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens | None:
+        """Where the positions go between t and s < t as far as the network has no say; None if it always has one.
+
+        A process with levels returns the level of each position at s. Positions that keep theirs do not move.
+        """
+        return None
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draws z_s from the posterior, given what ``jump`` said (``target``); ``logits`` are of the cavity law.
+
+        ``force`` keeps a token inside its cluster on its way down (the paper's force transition), where there are any.
+        ``sharpen`` acts on every law of words or clusters from which one is drawn, after the evidence of z has come in:
+        here on p(x|z_t), so that z_s is drawn given z_t and a word.
+        """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        evidence = self.word_likelihood(z, t).log().to(logits.dtype)
+        words = sharpen(logits.log_softmax(-1) + evidence).flatten(0, 1)
+        x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s).flatten(0, 1)
+        return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
+
+    def needed_words(self, z: int, target: int, force: bool = False) -> Tensor | None:
+        """The words (n,) whose logits decide where state ``z`` lands in level ``target``; None for all.
+
+        A common constant may not matter either. In place of the other logits ``land`` may be given -inf.
+        """
+        return None
+
+    def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
+        """Times (B, L, n) at which each position enters levels 1..n, above 1 for never, and the states (B, L) at t = 1.
+
+        Raises:
+            TypeError: the jumps of this process depend on the network, so they cannot be drawn before it runs.
+        """
+        raise TypeError(f"{type(self).__name__} cannot draw its jump times up front: they depend on the network")

@@ -1,0 +1,227 @@
+"""What ddlib asks of a process: its levels, its hierarchy, its modes. It never asks for a class."""
+
+import ast
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from ddlib_ragged import Bands, LogOdds, Ragged
+from zoo import PROCESSES, RING, TREE, Plain
+
+import ddlib as dd
+from ddlib import plot, registry
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes.contract import Contract
+from ddlib.processes.follows import Follows
+from ddlib.processes.sampled import Sampled
+from ddlib.schedules import Cosine, Linear
+from ddlib.training import check_mode
+from ddlib.typing import Levelled
+from ddlib.vocabulary import fingerprint
+
+REGISTERED = {
+    f"{name}-{i}": process
+    for name in registry.available("processes")
+    for i, process in enumerate(registry.get("processes", name).examples())
+}
+EVERY = {**PROCESSES, **REGISTERED, **{f"ragged-{i}": process for i, process in enumerate(Ragged.examples())}}
+every = pytest.mark.parametrize("process", EVERY.values(), ids=EVERY)
+RAGGED = Ragged(Bands([5, 1, 4], 2), [0], LogOdds())
+
+
+class Firm(Plain):
+    """A user's process that has a hard mode: twice its bound."""
+
+    modes = ("standard", "hard")
+
+    def hard_weighted_divergence(self, logits, x, z, t):
+        weight = self.loss_weight(x, z, t)
+        value = dd.nelbo(self, logits, x, z, t)
+        return weight, 2 * torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+
+
+class Stern(GIDD):
+    """A leaf of ddlib's with a hard mode that it does not inherit."""
+
+    modes = ("standard", "hard")
+
+    def hard_weighted_divergence(self, logits, x, z, t):
+        weight, divergence = self.weighted_divergence(logits, x, z, t)
+        return weight, 3 * divergence
+
+
+class Severe(Hierarchical):
+    """A hierarchy with another hard mode than the paper's."""
+
+    def hard_weighted_divergence(self, logits, x, z, t):
+        weight, divergence = self.weighted_divergence(logits, x, z, t)
+        return weight, 5 * divergence
+
+
+class Staged(Plain):
+    """A user's process whose levels have occupancies and weights, and whose hierarchy is told."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.hierarchy = inner.hierarchy
+
+    def level_of(self, z):
+        return self.inner.level_of(z)
+
+    def occupancies(self, t):
+        return self.inner.occupancies(t)
+
+    def weights(self, t):
+        return self.inner.weights(t)
+
+
+def batch(process, rows=32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(process.vocab_size, (rows, 3), generator=generator)
+    t = dd.sample_times(rows, generator=generator)
+    logits = torch.randn(rows, 3, process.vocab_size, dtype=torch.float64, generator=generator)
+    return logits, x, process.sample(x, t, generator), t
+
+
+def test_a_leaf_must_answer_three_questions_and_they_come_first():
+    assert Contract.__abstractmethods__ == {"marginal", "rate_matrix", "transition"}
+    asked = [name for name in vars(Contract) if callable(vars(Contract)[name]) and not name.startswith("_")]
+    assert asked[:3] == ["marginal", "rate_matrix", "transition"]
+
+
+def test_each_method_of_a_process_is_in_one_of_the_three_groups():
+    groups = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Contract, Follows, Sampled)]
+    assert not groups[0] & groups[1] and not groups[2] & (groups[0] | groups[1])
+    assert groups[2] == {"jump", "land", "needed_words", "draw_path"}
+    assert not [name for name in vars(ForwardProcess) if not name.startswith("_")]
+
+
+@every
+def test_levels_count_the_states_of_each_level_words_first(process):
+    level = process.level_of(torch.arange(process.num_states)[None])[0]
+    assert process.levels == tuple(torch.bincount(level).tolist())
+    assert process.levels[0] == process.vocab_size and sum(process.levels) == process.num_states
+    assert (level.diff() >= 0).all()
+
+
+def test_levels_of_processes_without_a_hierarchy():
+    assert Uniform(5, Linear()).levels == (5,)
+    assert GIDD(5, 0.2).levels == Masked(5, Linear()).levels == (5, 1)
+    assert RateMatrix(RING, Linear()).levels == (4,) and RateMatrix(RING, Linear(), 2).levels == (2, 2)
+    assert RAGGED.levels == (4, 2, 1)
+    assert Staged(Hierarchical(TREE, Linear())).levels == TREE.levels == (6, 4, 2, 1)
+
+
+@every
+def test_a_hierarchy_is_told_where_there_is_one_and_moves_with_the_process(process):
+    if isinstance(process, Hierarchical):
+        assert process.hierarchy is dict(process.named_children())["hierarchy"]
+        moved = copy.deepcopy(process).to(torch.bfloat16).to("meta")
+        assert moved.hierarchy.starts.device.type == "meta" and moved.levels == process.levels
+    else:
+        assert process.hierarchy is None and copy.deepcopy(process).to(torch.bfloat16).hierarchy is None
+
+
+@pytest.mark.parametrize("process", [Hierarchical(TREE, Linear()), GIDD(5, 0.2), Uniform(5, Linear())], ids=str)
+def test_the_questions_can_be_asked_in_a_compiled_function(process):
+    def ask(z):
+        return z * len(process.levels) + (process.hierarchy is None) + len(process.modes)
+
+    z = torch.arange(3)
+    assert torch.equal(torch.compile(ask, backend="eager", fullgraph=True)(z), ask(z))
+
+
+@every
+def test_a_process_has_the_modes_that_it_says(process):
+    logits, x, z, t = batch(process, rows=4)
+    assert process.modes[0] == "standard"
+    for mode in ("standard", "hard"):
+        if mode in process.modes:
+            check_mode(process, mode)
+            assert dd.training_loss(process, logits, x, z, t, mode=mode).isfinite()
+        else:
+            with pytest.raises(TypeError, match=f"mode is 'hard', which {type(process).__name__} does not have"):
+                dd.training_loss(process, logits, x, z, t, mode=mode)
+            with pytest.raises(TypeError, match=f"{type(process).__name__} has no hard mode"):
+                process.hard_weighted_divergence(logits, x, z, t)
+
+
+def test_the_papers_hard_mode_is_that_of_hierarchies():
+    assert Hierarchical.modes == Masked.modes == ("standard", "hard")
+    assert {type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)} == {
+        ("standard",)
+    }
+
+
+@pytest.mark.parametrize(
+    ("process", "times"),
+    [(Firm(GIDD(4, 0.3)), 2), (Stern(4, 0.3), 3), (Severe(TREE, Linear()), 5)],
+    ids=["own", "leaf", "hierarchy"],
+)
+def test_a_process_of_ones_own_brings_its_hard_mode(process, times):
+    logits, x, z, t = batch(process)
+    standard, hard = (dd.training_loss(process, logits, x, z, t, mode=mode) for mode in ("standard", "hard"))
+    assert torch.allclose(hard, times * standard)
+    weight = torch.eye(process.vocab_size, dtype=torch.float64)
+    fused = dd.linear_training_loss(process, logits, weight, x, z, t, mode="hard")
+    assert torch.allclose(fused, hard)
+
+
+@pytest.mark.parametrize("process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr)
+def test_every_process_with_a_level_above_its_words_takes_level_weights(process):
+    logits, x, z, t = batch(process)
+    plain = dd.training_loss(process, logits, x, z, t, reduction="none")
+    factors = [2.0, 0.5][: len(process.levels) - 1]
+    weight = torch.eye(process.vocab_size, dtype=torch.float64)
+    expected = torch.tensor([1.0, *factors])[process.level_of(z)] * plain  # words keep the weight they have
+    for loss in (
+        dd.training_loss(process, logits, x, z, t, level_weights=factors, reduction="none"),
+        dd.linear_training_loss(process, logits, weight, x, z, t, level_weights=factors, reduction="none"),
+    ):
+        assert torch.allclose(loss, expected)
+    with pytest.raises(ValueError, match=rf"level_weights has 3 entries, must have {len(factors)}: one per level"):
+        dd.training_loss(process, logits, x, z, t, level_weights=[1.0, 1.0, 1.0])
+
+
+def test_words_alone_have_no_level_to_weigh():
+    for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
+        logits, x, z, t = batch(process, rows=4)
+        for factors in ([], [1.0]):
+            with pytest.raises(TypeError, match=f"{type(process).__name__} has words alone: no level above to weigh"):
+                dd.training_loss(process, logits, x, z, t, level_weights=factors)
+
+
+@every
+def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
+    assert isinstance(process, Levelled) == isinstance(process, Hierarchical)
+
+
+def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_hierarchy_say():
+    words = {word: i for i, word in enumerate("abcd")}
+    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))
+    inner = Hierarchical(tree, Cosine())
+    process = Staged(inner)
+    t = torch.tensor([0.2, 0.7], dtype=torch.float64)
+    assert isinstance(process, Levelled) and plot.bands(process) == plot.bands(inner)
+    assert plot.state_names(process) == plot.state_names(inner)
+    for series in (plot.occupancy_series, plot.weight_series):
+        for ours, theirs in zip(series(process, t), series(inner, t), strict=True):
+            assert ours.band == theirs.band and torch.equal(ours.values, theirs.values)
+    assert [check.name for check in dd.verify(process).checks if check.room == "hierarchy"]
+    dd.check_vocabulary(process, words)
+    with pytest.raises(ValueError, match="another tokenizer"):
+        dd.check_vocabulary(process, {**words, "a": 1, "b": 0})
+
+
+def test_no_module_beyond_the_processes_asks_for_the_class_hierarchical():
+    root = Path(dd.__file__).parent
+    found = []
+    for path in root.rglob("*.py"):
+        if root / "processes" in path.parents:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if name in ("isinstance", "issubclass", "cast") and "Hierarchical" in ast.unparse(node):
+                found.append(f"{path.relative_to(root)}:{node.lineno}")
+    assert not found
