@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ddlib.checks import require
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Hierarchical, Masked
 from ddlib.schedules import Linear
@@ -22,11 +25,13 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0) -> Hierarchical:
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
-        parents: (V,) the 0-based cluster of each word.
+        parents: (V,) the 0-based cluster of each word; or a list of this one vector, as ``Tree`` takes it.
         gamma: speed of the words' jump; clusters jump at speed 1.
         xi: probability that a word jumps to its own cluster.
     """
-    return hdlm_levels([parents], xi=xi, speed=(gamma, 1.0))
+    levels = parents if isinstance(parents, list | tuple) and parents and np.ndim(parents[0]) else [parents]
+    require(len(levels) == 1, f"parents holds {len(levels)} levels of clusters, hdlm has one; hdlm_levels has any")
+    return hdlm_levels(levels, xi=xi, speed=(gamma, 1.0))
 
 
 def hdlm_levels(

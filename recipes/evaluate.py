@@ -25,7 +25,7 @@ from rich.table import Table
 
 import ddlib as dd
 from ddlib.vocabulary import fingerprint
-from recipes.config import at_least
+from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.parallel import World, joined
@@ -66,6 +66,8 @@ class Options:
     """Of times and noise."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
+    trust: tuple[str, ...] = ()
+    """Modules that weights from elsewhere may import parts from, as package.module."""
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
@@ -180,7 +182,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     Raises:
         ValueError: the text is of another tokenizer; a scorer that cannot be loaded. Before anything is measured.
     """
-    saved = open_saved(options.run, world.device, options.precision)
+    saved = open_saved(options.run, world.device, options.precision, options.trust)
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
@@ -216,7 +218,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         drawn = samples(saved, options, world)
         if scorer is not None:
             result["generative"] = generated(saved, scorer, drawn, options)
-    return result | {"provenance": provenance()}
+    return result | {"provenance": provenance(plugins(saved.recipe))}
 
 
 def show(result: dict[str, Any], console: Console) -> None:

@@ -17,13 +17,13 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-import yaml
 from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
 import ddlib as dd
-from recipes.config import at_least
+from ddlib import parts
+from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors, render
 from recipes.lexicon.embeddings import typical_words
 from recipes.engine.provenance import provenance
@@ -46,7 +46,7 @@ class Sampling:
 
     steps: int = 128
     sampler: str = "ancestral"
-    """A name that ``python -m ddlib`` lists, with options if need be: ancestral:force_transition=true"""
+    """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
     temperature: float = 1.0
     """Of every law that is drawn from; 0 is greedy."""
     top_p: float = 1.0
@@ -57,7 +57,7 @@ class Sampling:
         at_least(0, temperature=self.temperature)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}: must lie in (0, 1]")
-        make_sampler(self.sampler)
+        parts.build("samplers", self.sampler, place="sampler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +79,14 @@ class Options:
     seed: int = 0
     trajectory: bool = False
     """Show the first sample on its way from noise."""
+    trust: tuple[str, ...] = ()
+    """Modules that weights from elsewhere may import parts from, as package.module."""
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
         at_least(0, seed=self.seed)
-
-
-def make_sampler(text: str) -> dd.samplers.Sampler:
-    """The sampler of a name, or of ``name:option=value,option=value``.
-
-    Raises:
-        ValueError: no such sampler, with the nearest that there is; or options that it does not take.
-    """
-    name, _, options = text.partition(":")
-    kind = dd.registry.get("samplers", name)
-    pairs = [option.partition("=")[::2] for option in options.split(",") if option]
-    try:
-        return kind(**{key.strip(): yaml.safe_load(value) for key, value in pairs})
-    except TypeError as error:
-        raise ValueError(f"sampler={text!r}: {error}") from error
 
 
 def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
@@ -150,10 +137,10 @@ def draw(
         saved.process,
         saved.denoiser,
         (len(index), length),
-        make_sampler(sampling.sampler),
+        parts.build("samplers", sampling.sampler),
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
-        infill=prompt is not None,
+        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         parameterization=saved.recipe.loss.parameterization,
@@ -176,21 +163,27 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
 
 
 def cluster_names(saved: Saved) -> list[str]:
-    """A name for every cluster, in the order of the states: the word whose embedding is nearest to the cluster's mean.
+    """A name for every state between words and the mask: where the run made clusters, a word that stands for it.
 
-    A cluster whose word is no readable text is called by its number, c17.
+    That is the word whose embedding in the network is nearest to the cluster's mean. A cluster whose word is no readable
+    text is called by its number, c17, and so are all of a network without such a table.
     """
-    if saved.clusters is None:
-        return []
-    vectors = saved.model.embedding.weight[: saved.process.vocab_size].detach().float().cpu()
+    numbers = [f"c{n}" for n in range(sum(saved.process.levels[1:-1]))]
+    embedding, clusters = getattr(saved.model, "embedding", None), saved.clusters
+    if clusters is None or not isinstance(getattr(embedding, "weight", None), Tensor):
+        return numbers
+    vectors = embedding.weight[: saved.process.vocab_size].detach().float().cpu()
     alike = torch.ones(len(vectors), dtype=torch.int64)
     words = [
         members[0]
-        for level in range(len(saved.clusters.parents))
-        for members in typical_words(vectors, saved.clusters.words(level), alike, num=1)
+        for level in range(len(clusters.parents))
+        for members in typical_words(vectors, clusters.words(level), alike, num=1)
     ]
     names = [saved.tokenizer.decode([word]).strip() for word in words]
-    return [name if name.isprintable() and name.strip("\ufffd") else f"c{n}" for n, name in enumerate(names)]
+    readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
+    if len(names) != len(numbers):  # a process that has other states besides
+        return numbers
+    return [name if good else number for name, good, number in zip(names, readable, numbers, strict=True)]
 
 
 def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
@@ -209,7 +202,7 @@ def generate(options: Options, console: Console) -> list[str]:
         ValueError: before anything is drawn, whatever does not fit.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    saved = open_saved(options.run, device, options.precision)
+    saved = open_saved(options.run, device, options.precision, options.trust)
     length = options.length or saved.recipe.data.length
     prompt = None if options.prompt is None else prompt_states(saved, options.prompt, length)
     if prompt is not None and GAP.search(options.prompt):
@@ -228,7 +221,7 @@ def generate(options: Options, console: Console) -> list[str]:
         console.print(text, markup=False)
     if options.out is not None:
         how = protocol(saved, options.sampling, options.seed, length) | {"prompt": options.prompt}
-        how["provenance"] = provenance()
+        how["provenance"] = provenance(plugins(saved.recipe))
         lines = [
             json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)
             for number, (text, row) in enumerate(zip(texts, rows, strict=True))

@@ -74,6 +74,7 @@ class DiffusionLM(LM):
         device: ``lm_eval`` asks for cuda:0 unless told otherwise; where there is no CUDA it is the CPU.
         precision: of the network.
         steps, sampler, top_p: for tasks that generate.
+        trust: modules that weights from elsewhere may import parts from, as package.module, with + between several.
 
     Raises:
         ValueError: a value out of range, or what ``open_saved`` refuses.
@@ -92,6 +93,7 @@ class DiffusionLM(LM):
         steps: int = 128,
         sampler: str = "ancestral",
         top_p: float = 1.0,
+        trust: str = "",
     ) -> None:
         super().__init__()
         if not str(batch_size).isdigit():
@@ -102,7 +104,7 @@ class DiffusionLM(LM):
         if self._device.type == "cuda" and not torch.cuda.is_available():
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
-        self.saved = open_saved(pretrained, self._device, precision)
+        self.saved = open_saved(pretrained, self._device, precision, trust.split("+") if trust else ())
         self.length = self.saved.recipe.data.length
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
         self.conditional, self.per_token = conditional, per_token

@@ -16,7 +16,7 @@ from recipes.data import text
 from recipes.lexicon import embeddings
 from recipes.console import training_progress
 from recipes.comparison.figure import Curve
-from recipes.lexicon.starting import start_from_text
+from recipes.lexicon.starting import log_law, state_vectors
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def make_model(config: Config, process: dd.processes.Hierarchical, data: Data) -
     model = DiT(process.num_states, process.vocab_size, config.dim, config.depth, config.heads)
     counts = data.stream.bincount(minlength=process.vocab_size)
     vectors = embeddings.word_embeddings(data.stream, process.vocab_size, config.dim, reach=2, seed=config.seed)
-    start_from_text(model, process.hierarchy, counts, vectors)
+    model.start_at(log_law(counts), state_vectors(process, counts, 0.3 * config.dim**0.5 * vectors))
     return model
 
 

@@ -1,6 +1,6 @@
 """What a run is, as plain values: in Python, on disk, on the command line."""
 
-from recipes.config.files import differences, numbers, read_recipe, recipe_yaml
+from recipes.config.files import differences, numbers, plugins, read_recipe, recipe_yaml
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.recipe import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
 
@@ -16,6 +16,7 @@ __all__ = [
     "at_least",
     "differences",
     "numbers",
+    "plugins",
     "read_recipe",
     "recipe_yaml",
 ]

@@ -7,8 +7,7 @@ import torch
 from rich.text import Text
 
 import ddlib as dd
-from recipes.config import differences, read_recipe, recipe_yaml
-from recipes.config import Recipe
+from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
 from recipes.console import render
 from recipes.engine import checkpoint
 from recipes.engine.parallel import joined
@@ -42,7 +41,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
         said = resume(run, accept_changes)
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
-            said += record(recipe.output.folder, run.facts.step)
+            said += record(recipe.output.folder, run.facts.step, plugins(recipe))
         watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
         for message in said:
             watch.say(message)
@@ -112,7 +111,7 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
 def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
     """Texts, and the first one on its way; every process draws the same."""
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
-    names = [f"{i}:{k}" for i in range(1, recipe.process.levels + 1) for k in range(run.process.hierarchy.levels[i])]
+    names = [f"{i}:{k}" for i, size in enumerate(run.process.levels[1:-1], start=1) for k in range(size)]
     with run.averaged():
         tokens = dd.sample(
             run.process,

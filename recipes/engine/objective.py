@@ -70,7 +70,9 @@ class Objective(nn.Module):
         split = isinstance(self.model, SplitDenoiser)
         with torch.autocast(noisy.z.device.type, torch.bfloat16, enabled=self.half):
             output, clusters = self._features(noisy) if split else (self._called(self.model, noisy), None)
-            if output.device.type == "cpu" and not bool(output.isfinite().all()):
+            # a logit of minus infinity says that a word is impossible
+            sound = output.isfinite() if split else output < torch.inf
+            if output.device.type == "cpu" and not bool(sound.all()):
                 # ddlib would refuse them here, as it does not on accelerators; but every rank must reach the exchange
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan

@@ -5,6 +5,7 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -16,26 +17,31 @@ STARTS = "starts.jsonl"
 PACKAGES = ("ddlib", "torch", "datasets", "grain", "tokenizers")
 
 
-def provenance() -> dict[str, Any]:
-    """Commit (and the hash of what was changed since), versions, device, command, time."""
+def provenance(plugins: Mapping[str, Mapping[str, str | None]] | None = None) -> dict[str, Any]:
+    """Commit (and the hash of what was changed since), versions, device, command, time.
+
+    Args:
+        plugins: package and version of the parts that are not ddlib's own, by kind.
+    """
+    others = {part["package"]: part["version"] for part in (plugins or {}).values()}
     changes = _git("diff", "HEAD")
     return {
         "commit": _git("rev-parse", "HEAD"),
         "changes": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES} | others,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU",
         "command": ["python", *sys.orig_argv[1:]],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def record(folder: Path, step: int) -> list[str]:
+def record(folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | None]] | None = None) -> list[str]:
     """Adds a line to ``starts.jsonl``: this start of the run, and the step that it begins at.
 
     Returns:
         What of the code and its packages is not as it was at the last start.
     """
-    path, now = folder / STARTS, provenance()
+    path, now = folder / STARTS, provenance(plugins)
     before = _last(path) or now
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step} | now) + "\n")

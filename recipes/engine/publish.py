@@ -1,28 +1,73 @@
 """The weights for others: safetensors and JSON, with all that is needed to sample and to measure."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors.torch import save, save_file
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from ddlib.hierarchies import save_clusters
-from recipes.config import recipe_yaml
+from ddlib_models import Pretrained
+from ddlib_models.manifest import writing
+from recipes.config import Beside, recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import make_model
-from recipes.saved import CLUSTERS, RECIPE, TOKENIZER
+from recipes.saved import CLUSTERS, COUNTS, RECIPE, TOKENIZER
+
+_CARD = """# {title}
+
+{about}
+
+```python
+from recipes.saved import open_saved
+
+saved = open_saved("...")  # this folder, or a repository on the hub
+```
+
+`ddlib_manifest.json` holds the sizes and sha256 of all files; they are checked at every load.
+"""
 
 
 def publish(run: Run, folder: Path) -> None:
-    """Writes the averaged weights (the last ones if there is no average), recipe, tokenizer and clusters."""
-    model = make_model(run.recipe, run.process)
+    """Writes the averaged weights (the last ones if there is no average), recipe, tokenizer, clusters and counts."""
+    model = make_model(run.recipe, Beside(run.known, run.process))
     with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
         weights = get_model_state_dict(run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if run.world.first:
             model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     if run.world.first:
-        files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | _clusters(run)
-        model.save_pretrained(folder, extra=files, model_card_kwargs=_card(run))
+        files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | _known(run)
+        save_network(model, folder, files, _card(run))
     run.world.barrier()
+
+
+def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str], card: Mapping[str, str]) -> None:
+    """Writes a network as its class saves itself, or its tensors alone, which the recipe says how to put together.
+
+    Args:
+        model: the network.
+        folder: of the weights.
+        files: what lies beside them, by name.
+        card: ``title`` and ``about`` of README.md.
+    """
+    if isinstance(model, Pretrained):
+        model.save_pretrained(folder, extra=files, model_card_kwargs=card)
+        return
+    with writing(folder, {"class": type(model).__name__}, unlisted=("README.md",)) as unfinished:
+        save_file(_once(model), unfinished / "model.safetensors", metadata={"format": "pt"})
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        (unfinished / "README.md").write_text(_CARD.format(**card), encoding="utf-8")
+
+
+def _once(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network, tied ones under their first name."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(id(tensor), (name, tensor.detach().contiguous()))
+    return dict(found.values())
 
 
 def _card(run: Run) -> dict[str, str]:
@@ -34,9 +79,11 @@ def _card(run: Run) -> dict[str, str]:
     }
 
 
-def _clusters(run: Run) -> dict[str, bytes]:
-    if run.clusters is None:
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        save_clusters(Path(folder) / CLUSTERS, run.clusters)
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+def _known(run: Run) -> dict[str, bytes]:
+    """What the run filled in that nobody else can know."""
+    files = {} if run.known.counted is None else {COUNTS: save({"counts": run.known.counted})}
+    if run.known.clusters is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            save_clusters(Path(folder) / CLUSTERS, run.known.clusters)
+            files |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return files

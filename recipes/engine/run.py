@@ -11,14 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.hierarchies.clusters import Clusters
-from recipes.config import Recipe
+from recipes.config import Beside, Recipe
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
-from recipes.engine.setup import check_folder, fingerprint, make_model, make_process, micro_batch, start
+from recipes.engine.setup import FromText, check_folder, fingerprint, make_model, make_process, micro_batch, start
 from recipes.engine.validation import validate
 from recipes.measure import Terms
 
@@ -49,8 +48,8 @@ class Run:
     recipe: Recipe
     world: World
     data: Prepared
+    known: FromText
     process: dd.processes.ForwardProcess
-    clusters: Clusters | None
     objective: Objective
     called: nn.Module
     state: State
@@ -67,8 +66,9 @@ class Run:
         """
         micro_batch(recipe, world)
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
-        process, clusters = make_process(recipe, data, world)
-        model = make_model(recipe, process)
+        known = FromText(recipe, data, world)
+        process = make_process(recipe, known, data, world)
+        model = make_model(recipe, Beside(known, process))
         check_folder(recipe, model)
         start(recipe, model, process, data)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
@@ -76,7 +76,7 @@ class Run:
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
         state = State(objective, optimizers(model, recipe.optimizer), average)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
-        return cls(recipe, world, data, process, clusters, objective, called, state, facts)
+        return cls(recipe, world, data, known, process, objective, called, state, facts)
 
     def batches(self) -> Iterator[list[Batch]]:
         """From the next step on, the micro-batches of this process: their order is one for the whole world."""

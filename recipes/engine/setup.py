@@ -4,18 +4,78 @@ import hashlib
 import json
 import os
 import shutil
+from functools import cached_property
 
 import torch
+from jaxtyping import Int
+from torch import Tensor, nn
 
 import ddlib as dd
+from ddlib import parts
+from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
-from ddlib_models import DiT
-from recipes.config import numbers
-from recipes.config import Recipe
+from recipes.config import Beside, Knowledge, Recipe, numbers
 from recipes.data import Prepared
+from recipes.engine.abilities import ClusterHead, Packs, Starts, able
 from recipes.engine.parallel import World
-from recipes.lexicon.grouping import clusters_for, neighbourhoods, stream
-from recipes.lexicon.starting import start_from_text
+from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
+from recipes.lexicon.starting import log_law, state_vectors
+
+
+class FromText(Knowledge):
+    """What a run knows by its prepared text.
+
+    Args:
+        recipe: of the run.
+        data: the text.
+        world: this process among others, of which the first makes clusters and the others wait.
+    """
+
+    clusters: Clusters | None = None
+    """Those that a part asked for."""
+
+    def __init__(self, recipe: Recipe, data: Prepared, world: World) -> None:
+        self._recipe, self._data, self._world = recipe, data, world
+
+    def vocab_size(self) -> int:
+        return self._data.vocab_size
+
+    def vocabulary(self) -> dict[str, int]:
+        return self._data.tokenizer.get_vocab()
+
+    def fingerprint(self) -> str:
+        return self._data.fingerprint
+
+    def counts(self) -> Int[Tensor, " V"]:
+        return self._counts
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        if self._world.first and not clusters_there(clusters, self._data):
+            # whatever else is wrong with the process is found before the work of clustering
+            parts.build("processes", self._recipe.process, _Rehearsal(self._recipe, self._data, self._world), "process")
+            clusters_for(clusters, self._data)
+        self._world.barrier()
+        found = clusters_for(clusters, self._data)
+        if self.clusters is not None and self.clusters.sizes != found.sizes:
+            raise ValueError(f"clusters={clusters!r}: the parts of one process share their clusters, another has others")
+        self.clusters = found
+        return list(found.parents)
+
+    @cached_property
+    def _counts(self) -> Int[Tensor, " V"]:
+        return stream(self._data).bincount(minlength=self._data.vocab_size)
+
+    @property
+    def counted(self) -> Int[Tensor, " V"] | None:
+        """The counts, if a part asked for them."""
+        return self.__dict__.get("_counts")
+
+
+class _Rehearsal(FromText):
+    """The same with clusters that are there at once."""
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        return super().parents(clusters) if isinstance(clusters, str) else random_parents(self.vocab_size(), clusters)
 
 
 def fingerprint(recipe: Recipe) -> str:
@@ -23,54 +83,45 @@ def fingerprint(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
 
 
-def make_process(recipe: Recipe, data: Prepared, world: World) -> tuple[dd.processes.ForwardProcess, Clusters | None]:
-    """The noise for the vocabulary of the data, and the clusters in it.
+def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World) -> dd.processes.ForwardProcess:
+    """The noise for the vocabulary of the data.
 
     Raises:
-        ValueError: clusters of another vocabulary, another number of levels.
+        ValueError: what a part refuses, another vocabulary, a training mode that the process does not have.
     """
-    clusters = None
-    if recipe.process.levels:
-        if world.first:
-            clusters_for(recipe.process.clusters, data)  # makes and keeps them if need be
-        world.barrier()
-        clusters = clusters_for(recipe.process.clusters, data)
-    process = recipe.process.build(data.vocab_size, clusters).to(world.device)
+    process = parts.build("processes", recipe.process, known, "process").to(world.device)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
-    return process, clusters
+    if recipe.loss.mode not in process.modes:
+        raise ValueError(f"loss.mode={recipe.loss.mode!r}: {process!r} has only {', '.join(process.modes)}")
+    return process
 
 
-def make_model(recipe: Recipe, process: dd.processes.ForwardProcess) -> DiT:
-    """The network, from the recipe's seed alone."""
-    config, hierarchy = recipe.model, getattr(process, "hierarchy", None)
-    maps = hierarchy.maps[:-1] if recipe.process.levels else ()
+def make_model(recipe: Recipe, known: Beside) -> nn.Module:
+    """The network, from the recipe's seed alone; able to do what the recipe asks for.
+
+    Raises:
+        ValueError: what the network refuses or cannot do.
+    """
     torch.manual_seed(recipe.seed)
-    return DiT(
-        process.num_states,
-        process.vocab_size,
-        config.dim,
-        config.depth,
-        config.heads,
-        config.cond_dim,
-        config.time_conditioned,
-        config.dropout,
-        tied=config.tied,
-        pad_to=config.pad_to,
-        parents=[edge.parents.cpu() for edge in maps] if config.mean_of_members else (),
-        num_clusters=hierarchy.levels[1] if recipe.loss.auxiliary else 0,
-        attention=config.attention,
-    )
+    model = parts.build("backbones", recipe.network, known, "model")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
+    if recipe.data.packed:
+        able(model, Packs, "data.packed=True", "pack")
+    if recipe.loss.auxiliary:
+        able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
+    if recipe.start == "text":
+        able(model, Starts, "start='text'", "start_at")
+    return model
 
 
-def start(recipe: Recipe, model: DiT, process: dd.processes.ForwardProcess, data: Prepared) -> None:
+def start(recipe: Recipe, model: nn.Module, process: dd.processes.ForwardProcess, data: Prepared) -> None:
     """Gives an untrained network the start that the recipe asks for, on every process the same."""
-    if recipe.model.start == "random":
+    if recipe.start == "random":
         return
-    hierarchy = getattr(process, "hierarchy", None) or dd.hierarchies.Flat(process.vocab_size)
     text = stream(data)
-    counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, recipe.model.dim)
-    start_from_text(model, hierarchy.cpu(), counts, vectors)
-    hierarchy.to(process.device)
+    counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)
+    model.start_at(log_law(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors))
 
 
 def micro_batch(recipe: Recipe, world: World) -> int:
@@ -88,7 +139,7 @@ def micro_batch(recipe: Recipe, world: World) -> int:
     return micro
 
 
-def check_folder(recipe: Recipe, model: DiT) -> None:
+def check_folder(recipe: Recipe, model: nn.Module) -> None:
     """Raises before training starts if the run could not write its checkpoints.
 
     Raises:

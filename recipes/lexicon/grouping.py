@@ -1,5 +1,7 @@
 """The clusters that a recipe's process needs: read from where they were saved, or made from the text."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -24,15 +26,24 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
         FileNotFoundError: nothing is saved there.
         ValueError: clusters of another tokenizer.
     """
-    if isinstance(wanted, str):
-        return load_clusters(wanted, data.fingerprint)
-    counts = [wanted] if isinstance(wanted, int) else wanted
-    path = data.folder / "clusters-{}".format("-".join(map(str, counts)))
-    if not path.with_name(path.name + ".json").exists():
+    path = _path(wanted, data)
+    if not clusters_there(wanted, data):
         vectors = neighbourhoods(stream(data), data.vocab_size)
-        found = semantic_clusters(vectors, counts, nested="up", fingerprint=data.fingerprint)
+        found = semantic_clusters(vectors, wanted, nested="up", fingerprint=data.fingerprint)
         save_clusters(path, found)
     return load_clusters(path, data.fingerprint)
+
+
+def clusters_there(wanted: int | list[int] | str, data: Prepared) -> bool:
+    """Whether ``clusters_for`` only has to read; a path that leads nowhere is for it to refuse."""
+    return isinstance(wanted, str) or Path(f"{_path(wanted, data)}.json").exists()
+
+
+def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
+    if isinstance(wanted, str):
+        return Path(wanted)
+    counts = [wanted] if isinstance(wanted, int) else wanted
+    return data.folder / "clusters-{}".format("-".join(map(str, counts)))
 
 
 def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> Float[Tensor, "V dim"]:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recipes.config import Recipe
+from ddlib import parts
+from recipes.config import Knowledge, Recipe
 from recipes.config.command import choose
 from recipes.console import plain_errors
 from recipes.data import prepare, speeches
@@ -38,7 +39,7 @@ def smoke(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         data=replace(recipe.data, corpus=speeches(), folder=folder / "data", length=64),
-        process=_few_clusters(recipe.process),
+        process=_few_clusters("processes", recipe.process),
         model=recipe.model | (TINY if recipe.model["kind"] == "dit" else {}),
         optimizer=replace(recipe.optimizer, warmup=5),
         output=replace(
@@ -52,12 +53,19 @@ def smoke(recipe: Recipe) -> Recipe:
     )  # fmt: skip
 
 
-def _few_clusters(values: dict[str, Any]) -> dict[str, Any]:
-    """A process with few clusters wherever its values say how many; saved ones are of another vocabulary."""
-    changed = {name: _few_clusters(value) for name, value in values.items() if isinstance(value, dict)}
-    if "clusters" in values:
-        levels = len(values["clusters"]) if isinstance(values["clusters"], list) else 1
-        changed["clusters"] = [4 * 2**level for level in range(levels, 0, -1)]
+TINY = {"dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1}
+"""Of the papers' network; one of somebody's own stays as it is."""
+
+
+def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A part with few clusters wherever its values say how many; saved ones are of another vocabulary."""
+    changed: dict[str, Any] = {}
+    for name, key in parts.keys(group, values["kind"], Knowledge, values).items():
+        value = values.get(name)
+        if key.group and isinstance(value, dict):
+            changed[name] = _few_clusters(key.group, value)
+        elif key.filled == "parents":
+            changed[name] = [2 * 4**level for level in range(len(value), 0, -1)] if isinstance(value, list) else 8
     return values | changed
 
 
