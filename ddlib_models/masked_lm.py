@@ -118,6 +118,8 @@ class MaskedLM(Pretrained, nn.Module):
         if not isinstance(decoder, nn.Linear):
             raise ValueError(f"architecture: {name} has no linear output layer, which a masked language model needs")
         table = network.get_input_embeddings()
+        if not isinstance(table, nn.Embedding):
+            raise ValueError(f"architecture: the input of {name} is {type(table).__name__}, must be an nn.Embedding")
         rows = min(table.num_embeddings, decoder.out_features)
         if self.vocab_size > rows:
             raise ValueError(f"vocab_size={self.vocab_size}: must be <= {rows}, the rows of {name}'s table")
@@ -278,9 +280,9 @@ def _mask_id(name: str, mask_token: str | int | None, vocab_size: int, hub: dict
 
 
 def _max_length(network: nn.Module) -> int | None:
-    limit = getattr(network.config, "max_position_embeddings", None)
+    limits = [getattr(network.config, "max_position_embeddings", None) or 0]
     for name, part in network.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             # RoBERTa and its kin count positions from padding_idx + 1
-            limit = part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
-    return limit if limit is not None and limit > 0 else None
+            limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
+    return min((limit for limit in limits if limit > 0), default=None)

@@ -107,6 +107,15 @@ def test_blocks_are_the_layers_of_the_encoder(folders, kind):
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@torch.no_grad()
+def test_it_compiles_as_one_graph(folders, kind):
+    model = masked_lm(WORDS + 4, WORDS, str(folders[kind]))
+    z, t = states(model)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(z, t), model(z, t), atol=1e-5)
+
+
 @kinds
 def test_dropout_is_that_of_the_configuration_in_training_mode(tmp_path, kind):
     config = CONFIGS[kind]()

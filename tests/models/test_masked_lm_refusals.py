@@ -12,9 +12,13 @@ from transformers import (
     AutoModelForMaskedLM,
     BertForMaskedLM,
     BertModel,
+    EsmConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    IBertConfig,
+    LayoutLMConfig,
     MobileBertConfig,
+    NystromformerConfig,
 )
 
 from ddlib_models.masked_lm import MaskedLM, masked_lm
@@ -100,12 +104,41 @@ def test_what_is_no_masked_language_model_is_refused_by_name(tmp_path):
         MaskedLM(WORDS + 1, WORDS, {"model_type": "bert"})
 
 
+def plain(config) -> dict:
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+SMALL = dict(vocab_size=ROWS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+
+
 def test_a_network_that_cannot_be_split_is_refused_by_name():
-    """MobileBERT glues a second matrix to the table in its output layer."""
-    size = dict(num_hidden_layers=1, hidden_size=16, embedding_size=8, intermediate_size=16, num_attention_heads=2)
-    config = MobileBertConfig(vocab_size=ROWS, intra_bottleneck_size=8, true_hidden_size=8, **size)
-    with pytest.raises(ValueError, match="architecture: MobileBertForMaskedLM"):
-        MaskedLM(WORDS + 1, WORDS, json.loads(config.to_json_string(use_diff=False)), 4)
+    """MobileBERT glues a second matrix to the table in its output layer, ESM adds a bias behind it."""
+    mobile = MobileBertConfig(**SMALL, embedding_size=8, intra_bottleneck_size=8, true_hidden_size=8)
+    for config in (mobile, EsmConfig(**SMALL, mask_token_id=4, pad_token_id=1)):
+        with pytest.raises(ValueError, match=r"architecture: .*ForMaskedLM cannot be split"):
+            MaskedLM(WORDS + 1, WORDS, plain(config), 4)
+    with pytest.raises(ValueError, match=r"the input of IBertForMaskedLM is QuantEmbedding, must be an nn\.Embedding"):
+        MaskedLM(WORDS + 1, WORDS, plain(IBertConfig(**SMALL)), 4)
+
+
+def test_a_network_that_scales_its_input_is_refused_by_name(monkeypatch):
+    """As some do with words and not with embeddings: the halves would be another model."""
+    given = BertModel.forward
+
+    def scaled(self, input_ids=None, inputs_embeds=None, **kwargs):
+        embedded = 2 * self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        return given(self, inputs_embeds=embedded, **kwargs)
+
+    monkeypatch.setattr(BertModel, "forward", scaled)
+    with pytest.raises(ValueError, match="BertForMaskedLM gives other logits when read through inputs_embeds"):
+        MaskedLM(WORDS + 1, WORDS, plain(CONFIGS["bert"]()), 4)
+
+
+@pytest.mark.parametrize("config", [NystromformerConfig, LayoutLMConfig])
+def test_the_limit_is_the_least_that_configuration_and_tables_set(config):
+    """One has two rows more than positions, the other tables of x and y with 1024 rows."""
+    model = MaskedLM(WORDS + 1, WORDS, plain(config(**SMALL, max_position_embeddings=12)), 4)
+    assert model.max_length == 12 and model(torch.zeros(1, 12, dtype=torch.int64), torch.zeros(1)).isfinite().all()
 
 
 def test_weights_that_are_missing_or_pickled_are_refused(tmp_path):
