@@ -1,0 +1,52 @@
+"""Tiny masked language models as Hugging Face writes them: what the tests of ``MaskedLM`` share."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models
+from torch import nn
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    DistilBertConfig,
+    ModernBertConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+)
+
+WORDS, ROWS, MASK = 11, 20, 4
+SIZE = dict(vocab_size=ROWS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SIZE |= dict(max_position_embeddings=12)
+CONFIGS = {
+    "bert": lambda: BertConfig(**SIZE, pad_token_id=0),
+    "roberta": lambda: RobertaConfig(**SIZE, pad_token_id=1),
+    "modernbert": lambda: ModernBertConfig(
+        **SIZE, global_attn_every_n_layers=2, local_attention=4, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        cls_token_id=1, sep_token_id=2,
+    ),
+    "distilbert": lambda: DistilBertConfig(
+        vocab_size=ROWS, dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=12
+    ),
+}  # fmt: skip
+
+
+def write_tokenizer(folder: Path, mask: int | None, size: int = 13) -> None:
+    names = {f"w{i}" if i != mask else "[MASK]": i for i in range(size)}
+    tokenizer = Tokenizer(models.WordLevel(names, unk_token="w0"))
+    special = {} if mask is None else {"mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def write(folder: Path, config, mask: int | None = MASK) -> Path:
+    """A folder as transformers writes it, with weights in which no bias and no row is zero."""
+    torch.manual_seed(0)
+    network = AutoModelForMaskedLM.from_config(config)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    network.save_pretrained(folder)
+    write_tokenizer(folder, mask)
+    return folder
+
+
+def write_all(root: Path) -> dict[str, Path]:
+    return {kind: write(root / kind, config()) for kind, config in CONFIGS.items()}

@@ -1,0 +1,73 @@
+"""A small network, as little as a backbone can be: its constructor, and a call from states and times to logits."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ddlib.checks import check_count, check_times, check_tokens, require
+from ddlib.typing import Logits, Times, Tokens
+
+
+class Neighbours(nn.Module):
+    r"""Guesses a word from the states near it, by convolutions whose holes grow from layer to layer.
+
+    .. math:: h_0 = embedding(z), \qquad h_{k+1} = h_k + conv_k(gelu(norm_k(h_k) (1 + a_k(t)) + b_k(t)))
+
+    Convolution k reads ``reach`` positions on each side, (reach + 1)^k apart, so that position i depends on those from
+    i - span to i + span and on no other. Beyond the ends of a sequence there are zeros. The head starts at zero: a
+    fresh network predicts the uniform law. Holes that grow so are those of van den Oord et al., "WaveNet" (2016).
+
+    Args:
+        num_states: number of states it can read, at least ``vocab_size``.
+        vocab_size: number of words it predicts.
+        width: number of channels.
+        reach: positions that a convolution reads on each side.
+        layers: number of convolutions.
+
+    Attributes:
+        span: how far the network sees to each side, the sum of reach * (reach + 1)^k over its layers.
+
+    Raises:
+        ValueError: a size below 1, or fewer states than words.
+
+    Example:
+        >>> network = Neighbours(num_states=12, vocab_size=11)
+        >>> network(torch.zeros(3, 5, dtype=torch.int64), torch.rand(3)).shape
+        torch.Size([3, 5, 11])
+    """
+
+    def __init__(self, num_states: int, vocab_size: int, width: int = 32, reach: int = 2, layers: int = 2) -> None:
+        super().__init__()
+        sizes = dict(vocab_size=vocab_size, width=width, reach=reach, layers=layers)
+        for name, value in sizes.items():
+            check_count(name, value)
+        require(num_states >= vocab_size, f"num_states is {num_states}, must be at least vocab_size, {vocab_size}")
+        self.num_states = num_states
+        holes = [(reach + 1) ** k for k in range(layers)]
+        self.span = reach * sum(holes)
+        self.embedding = nn.Embedding(num_states, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in holes)
+        self.times = nn.ModuleList(nn.Linear(width, 2 * width) for _ in holes)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, 2 * reach + 1, padding=reach * hole, dilation=hole) for hole in holes
+        )
+        self.head = nn.Linear(width, vocab_size)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, z: Tokens, t: Times) -> Logits:
+        check_tokens("z", z, self.num_states, "states")
+        check_times("t", t, len(z))
+        x, clock = self.embedding(z), self._clock(t)
+        for norm, time, convolution in zip(self.norms, self.times, self.convolutions, strict=True):
+            scale, shift = time(clock)[:, None].chunk(2, -1)
+            inner = F.gelu(norm(x) * (1 + scale) + shift)
+            x = x + convolution(inner.transpose(1, 2)).transpose(1, 2)
+        return self.head(x)
+
+    def _clock(self, t: Times) -> Tensor:
+        """cos(pi k t) for k = 0..width-1, (B, width)."""
+        waves = torch.arange(self.embedding.embedding_dim, device=t.device)
+        return torch.cos(math.pi * waves * t[:, None].float()).to(self.head.weight.dtype)
