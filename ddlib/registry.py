@@ -99,7 +99,7 @@ def get(kind: str, name: str) -> Any:
 
 
 def find(kind: str, name: str) -> Callable[..., Any]:
-    """What makes an object of a kind: a registered class, a preset of processes, or what is at ``package.module:object``.
+    """What makes an object of a kind: a registered class, a preset of processes, or ``package.module:object``.
 
     Dashes in a registered name are underscores.
 

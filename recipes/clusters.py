@@ -39,9 +39,9 @@ from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
+from recipes.console import make_console
 from recipes.data import text
 from recipes.lexicon import embeddings, vectors
-from recipes.console import make_console
 
 
 @dataclass(frozen=True)

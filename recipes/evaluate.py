@@ -33,8 +33,8 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
 from recipes.measure import Terms
-from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
+from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"

@@ -25,8 +25,8 @@ import ddlib as dd
 from ddlib import parts
 from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors, render
-from recipes.lexicon.embeddings import typical_words
 from recipes.engine.provenance import provenance
+from recipes.lexicon.embeddings import typical_words
 from recipes.saved import Precision, Saved, open_saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib_models import DiT
+from recipes.comparison.figure import Curve
+from recipes.console import training_progress
 from recipes.data import text
 from recipes.lexicon import embeddings
-from recipes.console import training_progress
-from recipes.comparison.figure import Curve
 from recipes.lexicon.starting import log_law, state_vectors
 
 

@@ -1,4 +1,4 @@
-"""What a network may be able to do besides ``(z, t) -> logits``, and the refusal where a recipe asks for what it is not.
+"""What a network may be able to do besides ``(z, t) -> logits``, and the refusal where a recipe asks for more.
 
 With ``ddlib.typing.SplitDenoiser`` the output layer and the loss are computed together, without all logits.
 """

@@ -57,7 +57,9 @@ class FromText(Knowledge):
         self._world.barrier()
         found = clusters_for(clusters, self._data)
         if self.clusters is not None and self.clusters.sizes != found.sizes:
-            raise ValueError(f"clusters={clusters!r}: the parts of one process share their clusters, another has others")
+            raise ValueError(
+                f"clusters={clusters!r}: the parts of one process share their clusters, another has others"
+            )
         self.clusters = found
         return list(found.parents)
 
