@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.public_domain import SOURCES
-from recipes.config import recipe_yaml
-from recipes.config import Data, Hardware, Loss, Model, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World
@@ -29,17 +28,16 @@ from recipes.engine.provenance import provenance
 from recipes.evaluate import Options, bounds, estimates
 from recipes.measure import Terms
 from recipes.saved import open_saved
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
 
 PROCESSES = {
-    "MDLM": MDLM(),
-    "GIDD(0.1)": GIDD(p_uniform=0.1),
-    "HDLM-1": HDLM(clusters=1),
-    "HDLM-8": HDLM(clusters=8),
-    "HDLM-64": HDLM(clusters=64),
-    "HDLM-8, xi = 0.9": HDLM(clusters=8, xi=0.9),
-    "HDLM-64, xi = 0.9": HDLM(clusters=64, xi=0.9),
-    "HDLM-64-8": HDLMLevels(clusters=(64, 8)),
+    "MDLM": dict(kind="mdlm"),
+    "GIDD(0.1)": dict(kind="gidd", p_uniform=0.1),
+    "HDLM-1": dict(kind="hdlm", clusters=1),
+    "HDLM-8": dict(kind="hdlm", clusters=8),
+    "HDLM-64": dict(kind="hdlm", clusters=64),
+    "HDLM-8, xi = 0.9": dict(kind="hdlm", clusters=8, xi=0.9),
+    "HDLM-64, xi = 0.9": dict(kind="hdlm", clusters=64, xi=0.9),
+    "HDLM-64-8": dict(kind="hdlm_levels", clusters=[64, 8]),
 }
 SEEDS = (0, 1)
 SEQUENCES, REPLICATES = 200, 4
@@ -58,7 +56,8 @@ def recipe(work: Path, name: str, seed: int) -> Recipe:
     return Recipe(
         data=Data(corpus=corpus(work), folder=work / "data", length=128),
         process=PROCESSES[name],
-        model=Model(dim=128, depth=4, heads=4, pad_to=1, start="text"),
+        model=dict(kind="dit", dim=128, depth=4, heads=4, pad_to=1),
+        start="text",
         loss=Loss(weight_clip=(0.0, 2.0)),
         optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=0.99),
         hardware=Hardware(threads=1),

@@ -33,7 +33,7 @@ from ddlib.samplers.base import Run as Sampling
 from ddlib.samplers.base import State as Place
 from ddlib.samplers.network import Network
 from ddlib_models import DiT
-from recipes.config import Data, Hardware, Model, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import Batch, examples, speeches
 from recipes.data.prepared import Documents
 from recipes.engine import run as engine
@@ -41,7 +41,6 @@ from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Objective
 from recipes.engine.optimizer import Average, optimizers
 from recipes.engine.parallel import World, spread
-from recipes.variants import HDLM
 
 ROWS = 500
 NOWHERE = Path("unused")
@@ -113,8 +112,8 @@ def run(size: Size) -> engine.Run:
     half = size.device == "cuda"
     recipe = Recipe(
         data=Data(corpus=speeches(words=300, held_out=60), folder=NOWHERE, length=size.length),
-        process=HDLM(clusters=size.vocabulary.clusters),
-        model=Model(dim=size.width, depth=size.depth, heads=size.heads),
+        process=dict(kind="hdlm", clusters=size.vocabulary.clusters),
+        model=dict(kind="dit", dim=size.width, depth=size.depth, heads=size.heads, pad_to=128),
         optimizer=Optimizer(lr=1e-4),
         hardware=Hardware(bf16=half, compile=size.compile),
         output=Output(folder=NOWHERE),
@@ -124,7 +123,7 @@ def run(size: Size) -> engine.Run:
     world, objective = World(0, 1, torch.device(size.device)), Objective(model, process, recipe.loss, half)
     called = spread(objective, recipe.hardware, world)
     state = State(objective, optimizers(model, recipe.optimizer), Average(objective, recipe.optimizer.ema))
-    return engine.Run(recipe, world, documents(size), process, None, objective, called, state, Facts(0, "", "", 1))
+    return engine.Run(recipe, world, documents(size), None, process, objective, called, state, Facts(0, "", "", 1))
 
 
 def documents(size: Size) -> Documents:

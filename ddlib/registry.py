@@ -111,7 +111,7 @@ def find(kind: str, name: str) -> Callable[..., Any]:
         require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
         return found
     group, plain = _place(kind, name)
-    return get(group, plain)  # type: ignore[no-any-return]
+    return get(group, plain)
 
 
 def knows(kind: str, name: str) -> bool:

@@ -108,7 +108,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
         if num_clusters < 0:
             raise ValueError(f"num_clusters={num_clusters}: must be at least 0")
-        self.num_states, self.vocab_size, self.dim, self.time_conditioned = num_states, vocab_size, dim, time_conditioned
+        self.num_states, self.vocab_size = num_states, vocab_size
+        self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         condition = cond_dim if time_conditioned else None
         self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents)
@@ -211,7 +212,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         want = ((self.vocab_size,), (self.num_states, self.dim))
         if (tuple(log_law.shape), tuple(vectors.shape)) != want:
             raise ValueError(
-                f"log_law has shape {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]}, {want[1]}"
+                f"log_law is {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]} and {want[1]}"
             )
         self.head.bias[: self.vocab_size] = log_law
         self.embedding.weight[: self.num_states] = vectors

@@ -165,8 +165,8 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
 def cluster_names(saved: Saved) -> list[str]:
     """A name for every state between words and the mask: where the run made clusters, a word that stands for it.
 
-    That is the word whose embedding in the network is nearest to the cluster's mean. A cluster whose word is no readable
-    text is called by its number, c17, and so are all of a network without such a table.
+    That is the word whose embedding in the network is nearest to the cluster's mean. A cluster whose word is no
+    readable text is called by its number, c17, and so are all of a network without such a table.
     """
     numbers = [f"c{n}" for n in range(sum(saved.process.levels[1:-1]))]
     embedding, clusters = getattr(saved.model, "embedding", None), saved.clusters

@@ -123,7 +123,10 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
         if parameter.name not in arguments and fills(parameter, run, values):
             names = (name for name, key in allowed.items() if key.filled == parameter.name != name)
             own = {name: values[name] for name in names}
-            arguments[parameter.name] = getattr(run, parameter.name)(**own)
+            try:
+                arguments[parameter.name] = getattr(run, parameter.name)(**own)
+            except ValueError as error:
+                raise ValueError(f"{place}.{parameter.name}: {error}") from error
     try:
         found = target(**arguments)
     except (TypeError, ValueError) as error:

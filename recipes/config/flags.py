@@ -60,11 +60,17 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
     for flag in sorted(flags, key=lambda flag: len(flag.path)):
         if len(flag.values) == 1 and (group := _group(changed, flag.path)):
             value = parts.parse(flag.values[0])
-            _put(changed, flag.path, parts.expand(group, value) if isinstance(value, str) else value)
+            run = PLACES[flag.path[0]][1]
+            _part(changed, flag.path[:-1])[flag.path[-1]] = (
+                parts.expand(group, value, run) if isinstance(value, str) else value
+            )
             flags.remove(flag)
     for flag in list(flags):
-        if len(flag.path) > 1 and _group(changed, flag.path[:-1]) and _put(changed, flag.path, flag.read(), new=True):
-            flags.remove(flag)
+        if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
+            part, name = _part(changed, flag.path[:-1]), flag.path[-1]
+            if name not in part and name in parts.keys(group, part["kind"], PLACES[flag.path[0]][1], part):
+                part[name] = flag.read()
+                flags.remove(flag)
     return replace(recipe, **changed), [word for flag in flags for word in flag.words]
 
 
@@ -109,15 +115,11 @@ def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
     return group
 
 
-def _put(changed: dict[str, Any], path: Sequence[str], value: Any, new: bool = False) -> bool:
-    """Puts a value where a path leads; with ``new`` only if none stands there. Whether it did."""
-    inside = changed
-    for name in path[:-1]:
-        inside = inside[name]
-    if new and path[-1] in inside:
-        return False
-    inside[path[-1]] = value
-    return True
+def _part(changed: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The values of the part at a path."""
+    for name in path:
+        changed = changed[name]
+    return changed
 
 
 def _mirror(group: str, values: Any, run: Any) -> Any:

@@ -196,6 +196,11 @@ class Recipe:
         at_least(0, seed=self.seed)
         if self.optimizer.muon and self.hardware.shard:
             raise ValueError("optimizer.muon: not with hardware.shard, it needs whole matrices")
+        if self.loss.auxiliary and "num_clusters" not in parts.keys("backbones", self.model["kind"]):
+            raise ValueError(
+                f"loss.auxiliary={self.loss.auxiliary}: not with {self.model['kind']}, which has no head over clusters "
+                "(no argument num_clusters)"
+            )
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
 

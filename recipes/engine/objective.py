@@ -77,9 +77,8 @@ class Objective(nn.Module):
                 # of gradients, after which the loop stops
                 lost = torch.stack([p.sum() for p in self.parameters()]).sum() * torch.nan
                 return lost, lost.detach().expand(noisy.x.shape)
-            total, losses = (
-                self._fused(output, noisy, kept, scale) if split else self._plain(output, noisy, kept, scale)
-            )
+            loss = self._fused if split else self._plain
+            total, losses = loss(output, noisy, kept, scale)
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()

@@ -13,7 +13,7 @@ from ddlib_models import Pretrained
 from ddlib_models.manifest import writing
 from recipes.config import Beside, recipe_yaml
 from recipes.engine.run import Run
-from recipes.engine.setup import make_model
+from recipes.engine.setup import FromText, make_model
 from recipes.saved import CLUSTERS, COUNTS, RECIPE, TOKENIZER
 
 _CARD = """# {title}
@@ -38,7 +38,7 @@ def publish(run: Run, folder: Path) -> None:
         if run.world.first:
             model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     if run.world.first:
-        files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | _known(run)
+        files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | known_files(run.known)
         save_network(model, folder, files, _card(run))
     run.world.barrier()
 
@@ -79,11 +79,11 @@ def _card(run: Run) -> dict[str, str]:
     }
 
 
-def _known(run: Run) -> dict[str, bytes]:
-    """What the run filled in that nobody else can know."""
-    files = {} if run.known.counted is None else {COUNTS: save({"counts": run.known.counted})}
-    if run.known.clusters is not None:
+def known_files(known: FromText) -> dict[str, bytes]:
+    """What a run filled in that nobody else can know, as files by name."""
+    files = {} if known.counted is None else {COUNTS: save({"counts": known.counted})}
+    if known.clusters is not None:
         with tempfile.TemporaryDirectory() as folder:
-            save_clusters(Path(folder) / CLUSTERS, run.known.clusters)
+            save_clusters(Path(folder) / CLUSTERS, known.clusters)
             files |= {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     return files

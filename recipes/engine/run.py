@@ -20,25 +20,11 @@ from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import FromText, check_folder, fingerprint, make_model, make_process, micro_batch, start
 from recipes.engine.validation import validate
 from recipes.measure import Terms
+from recipes.watch import Step
 
 
 class NonFiniteError(RuntimeError):
     """The loss or its gradient is NaN or infinite; what led to it was saved."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step tells."""
-
-    loss: float
-    """Nats per token, over all processes."""
-    norm: float
-    """Of the gradient, before it was clipped."""
-    rate: float
-    levels: Float[Tensor, "n 2"]
-    """Sum of the loss and number of tokens at every level of the noise."""
-    stop: bool
-    """Whether any process was asked to stop."""
 
 
 @dataclass

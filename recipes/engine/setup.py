@@ -57,9 +57,7 @@ class FromText(Knowledge):
         self._world.barrier()
         found = clusters_for(clusters, self._data)
         if self.clusters is not None and self.clusters.sizes != found.sizes:
-            raise ValueError(
-                f"clusters={clusters!r}: the parts of one process share their clusters, another has others"
-            )
+            raise ValueError(f"clusters={clusters!r}: the parts of a process share their clusters, one has others")
         self.clusters = found
         return list(found.parents)
 

@@ -20,14 +20,12 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
         recipe: the setting, whatever its process.
         weight_clip: the highest weight of a loss.
     """
+    levels = {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]}
     processes = {
         "mdlm": ("masked diffusion", {"kind": "mdlm"}),
         "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
         "hdlm": ("words, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
-        "hdlm-levels": (
-            "words, several levels of clusters, the mask",
-            {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]},
-        ),
+        "hdlm-levels": ("words, several levels of clusters, the mask", levels),
     }
     loss, output = replace(recipe.loss, weight_clip=(0.0, weight_clip)), recipe.output
     return {

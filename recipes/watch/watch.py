@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import Any, Concatenate, ParamSpec, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -16,9 +16,7 @@ from recipes.console import TrainingBar, make_console
 from recipes.measure import Terms
 from recipes.watch.boards import chosen
 from recipes.watch.metrics import METRICS, Metrics
-
-if TYPE_CHECKING:  # the engine imports this package
-    from recipes.engine.run import Step
+from recipes.watch.step import Step
 
 P = ParamSpec("P")
 
@@ -84,7 +82,7 @@ class Watch:
         self._console.print(message, markup=False, soft_wrap=True)
 
     @_first_only
-    def step(self, number: int, step: "Step") -> None:
+    def step(self, number: int, step: Step) -> None:
         """After a step: ``number`` are made."""
         losses, tokens = step.levels.double().cpu().T.tolist()
         total = sum(tokens)

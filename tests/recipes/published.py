@@ -1,19 +1,18 @@
 """A run that was never trained: prepared text and random weights, published as training does."""
 
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
-from recipes.config import recipe_yaml
-from recipes.config import Data, Loss, Model, Optimizer, Output, Recipe
+from recipes.config import Beside, Data, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Prepared, local, prepare
-from recipes.engine.setup import make_model
-from recipes.saved import CLUSTERS, RECIPE, TOKENIZER, WEIGHTS
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
+from recipes.engine.parallel import World
+from recipes.engine.publish import known_files, save_network
+from recipes.engine.setup import FromText, make_model, make_process
+from recipes.saved import RECIPE, TOKENIZER, WEIGHTS
 
 LENGTH = 24
 SENTENCES = (
@@ -32,9 +31,7 @@ class Published:
     data: Prepared
 
 
-def publish_tiny(
-    folder: Path, process: MDLM | GIDD | HDLM | HDLMLevels | None = None, packed: bool = False
-) -> Published:
+def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False) -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
     text = folder / "text.jsonl"
     lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
@@ -43,27 +40,26 @@ def publish_tiny(
     data = prepare(corpus, folder / "data")
     recipe = Recipe(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed),
-        process=process or MDLM(),
-        model=Model(dim=16, depth=1, heads=2, cond_dim=8, pad_to=1),
+        process=process or dict(kind="mdlm"),
+        model=dict(kind="dit", dim=16, depth=1, heads=2, cond_dim=8, pad_to=1),
         loss=Loss(parameterization="posterior"),  # not what ddlib takes if nobody tells it
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder / "run"),
         batch=4,
         steps=1,
     )
-    clusters, files = None, {}
-    if recipe.process.levels:
+    world = World(0, 1, torch.device("cpu"))
+    asked = recipe.process.get("clusters")
+    if asked is not None:  # put where the run would look for those that it made of the text
         vectors = torch.randn(data.vocab_size, 8, generator=torch.Generator().manual_seed(0))
-        counts = tuple(8 // 2**level for level in range(recipe.process.levels))
-        clusters = semantic_clusters(vectors, counts, fingerprint=data.fingerprint)
-        with tempfile.TemporaryDirectory() as temporary:
-            save_clusters(Path(temporary) / CLUSTERS, clusters)
-            files = {path.name: path.read_bytes() for path in Path(temporary).iterdir()}
-    noise = recipe.process.build(data.vocab_size, clusters)
-    model = make_model(recipe, noise)
+        counts = asked if isinstance(asked, list) else [asked]
+        made = semantic_clusters(vectors, counts, fingerprint=data.fingerprint)
+        save_clusters(data.folder / "clusters-{}".format("-".join(map(str, counts))), made)
+    known = FromText(recipe, data, world)
+    model = make_model(recipe, Beside(known, make_process(recipe, known, data, world)))
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh one knows nothing: its head and gates are zero
             parameter.add_(0.3 * torch.randn_like(parameter))
-    files |= {RECIPE: recipe_yaml(recipe), TOKENIZER: data.tokenizer.to_str()}
-    model.save_pretrained(recipe.output.folder / WEIGHTS, extra=files)
+    files = {RECIPE: recipe_yaml(recipe), TOKENIZER: data.tokenizer.to_str()} | known_files(known)
+    save_network(model, recipe.output.folder / WEIGHTS, files, {"title": "tiny", "about": "Of random weights."})
     return Published(recipe.output.folder, data)

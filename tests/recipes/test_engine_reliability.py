@@ -18,7 +18,8 @@ from recipes.config import Hardware, Loss, Output
 from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.provenance import record
 from recipes.saved import open_saved
-from recipes.variants import GIDD, HDLM, MDLM
+
+OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
 
 @pytest.fixture(scope="module")
@@ -275,9 +276,9 @@ def test_a_batch_that_does_not_divide(folder):
         train(run)
 
 
-@pytest.mark.parametrize("process", [MDLM(), GIDD(p_uniform=0.2)], ids=["mdlm", "gidd"])
+@pytest.mark.parametrize("process", OTHERS, ids=["mdlm", "gidd"])
 def test_other_processes(folder, process):
-    run = given(folder, process.kind, process=process, steps=6)
+    run = given(folder, process["kind"], process=process, steps=6)
     run = replace(run, output=replace(run.output, save_every=3))
     train(run)
     assert all(loss > 0 for loss in losses(run.output.folder)) and len(losses(run.output.folder)) == 6
@@ -305,12 +306,16 @@ def test_muon_goes_on_from_a_checkpoint(folder):
     assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
 
 
-@pytest.mark.parametrize("process", [MDLM(), GIDD(), HDLM(clusters=6)], ids=["mdlm", "gidd", "hdlm"])
+@pytest.mark.parametrize(
+    "process",
+    [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), dict(kind="hdlm", clusters=6)],
+    ids=["mdlm", "gidd", "hdlm"],
+)
 def test_a_start_from_the_text_is_lower(folder, process):
-    run = given(folder, f"start-{process.kind}", process=process, steps=1)
+    run = given(folder, f"start-{process['kind']}", process=process, steps=1)
     train(run)
-    informed = replace(run, model=replace(run.model, start="text"))
-    informed = replace(informed, output=replace(run.output, folder=folder / f"informed-{process.kind}"))
+    informed = replace(run, start="text")
+    informed = replace(informed, output=replace(run.output, folder=folder / f"informed-{process['kind']}"))
     train(informed)
     assert losses(informed.output.folder)[0] < 0.9 * losses(run.output.folder)[0]
 

@@ -18,14 +18,13 @@ from recipes.evaluate import Estimate, Options, bounds, estimates, evaluate, mai
 from recipes.generate import Sampling
 from recipes.measure import Terms, measure
 from recipes.saved import open_saved
-from recipes.variants import HDLM
 
 ALONE = World(0, 1, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    return publish_tiny(tmp_path_factory.mktemp("evaluated"), HDLM(clusters=8, xi=0.9))
+    return publish_tiny(tmp_path_factory.mktemp("evaluated"), dict(kind="hdlm", clusters=8, xi=0.9))
 
 
 @pytest.fixture(scope="module")

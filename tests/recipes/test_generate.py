@@ -9,12 +9,11 @@ import ddlib as dd
 from recipes.console import make_console
 from recipes.generate import NOISE, Options, Sampling, cluster_names, draw, generate, main, make_sampler, prompt_states
 from recipes.saved import open_saved
-from recipes.variants import HDLMLevels
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    levels = HDLMLevels(clusters=(8, 4), xi=(0.9, 1.0))
+    levels = dict(kind="hdlm_levels", clusters=[8, 4], xi=[0.9, 1.0])
     return publish_tiny(tmp_path_factory.mktemp("levels"), levels).run
 
 

@@ -13,16 +13,15 @@ from training_runs import losses, recipe, text
 
 from recipes.config import Loss
 from recipes.engine import train
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
 RUNS = {
-    "mdlm": dict(process=MDLM()),
-    "gidd": dict(process=GIDD(p_uniform=0.1)),
-    "hdlm": dict(process=HDLM(clusters=6)),
-    "hdlm, xi": dict(process=HDLM(clusters=6, xi=0.9, gamma=2.0)),
-    "hdlm, hard, auxiliary": dict(process=HDLM(clusters=6), loss=Loss(mode="hard", auxiliary=1.0)),
-    "hdlm-levels": dict(process=HDLMLevels(clusters=(24, 4), xi=(0.9, 1.0), speed=(2.0, 1.0, 1.0))),
+    "mdlm": dict(process=dict(kind="mdlm")),
+    "gidd": dict(process=dict(kind="gidd", p_uniform=0.1)),
+    "hdlm": dict(process=dict(kind="hdlm", clusters=6)),
+    "hdlm, xi": dict(process=dict(kind="hdlm", clusters=6, xi=0.9, gamma=2.0)),
+    "hdlm, hard, auxiliary": dict(process=dict(kind="hdlm", clusters=6), loss=Loss(mode="hard", auxiliary=1.0)),
+    "hdlm-levels": dict(process=dict(kind="hdlm_levels", clusters=[24, 4], xi=[0.9, 1.0], speed=[2.0, 1.0, 1.0])),
 }
 
 

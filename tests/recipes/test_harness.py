@@ -12,12 +12,11 @@ from published import LENGTH, publish_tiny
 
 import ddlib as dd
 from recipes.harness import DiffusionLM, Row, batches, key, until
-from recipes.variants import HDLM
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return str(publish_tiny(tmp_path_factory.mktemp("harness"), HDLM(clusters=8, xi=0.8)).run)
+    return str(publish_tiny(tmp_path_factory.mktemp("harness"), dict(kind="hdlm", clusters=8, xi=0.8)).run)
 
 
 @pytest.fixture(scope="module")

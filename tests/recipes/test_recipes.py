@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from pydantic import TypeAdapter
 
 from recipes import lm1b, owt
-from recipes.config import differences, read_recipe, recipe_yaml
+from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
-from recipes.config import Hardware, Loss, Model, Optimizer, Recipe
 from recipes.papers import smoke
 from recipes.saved import open_saved
-from recipes.variants import GIDD, HDLM, MDLM, HDLMLevels
 
 MODULES = {"owt": owt, "lm1b": lm1b}
+OLD = Path(__file__).parent / "old"
 NAMES = ("mdlm", "gidd", "hdlm", "hdlm-levels")
 
 
@@ -50,8 +50,8 @@ def test_owt_has_the_papers_numbers():
     assert (optimizer.lr, optimizer.betas, optimizer.eps) == (5e-4, (0.9, 0.99), 1e-9)
     assert (optimizer.warmup, optimizer.final, optimizer.weight_decay, optimizer.max_grad_norm) == (1e4, 0.1, 0.02, 1.0)
     assert recipe.loss == Loss(weight_clip=(0.0, 2.0)) and recipe.loss.count_padding
-    assert recipe.process == HDLM(clusters=64, gamma=1.0, xi=1.0)
-    assert (recipe.model.dim, recipe.model.depth, recipe.model.heads) == (768, 12, 12)
+    assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0)
+    assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
     assert recipe.hardware.bf16 and recipe.data.corpus.tokenizer == "gpt2"
     assert recipe.data.corpus.validation.split == "train[-100000:]"
 
@@ -68,12 +68,12 @@ def test_the_command_line_changes_single_values():
     recipe, switches = choose(
         owt.recipes(), smoke, "owt", ["hdlm", "--process.xi", "0.9", "--process.clusters", "my/clusters", "--seed", "3"]
     )
-    assert recipe.process == HDLM(clusters=Path("my/clusters"), xi=0.9) and recipe.seed == 3
+    assert recipe.process == dict(kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9) and recipe.seed == 3
     assert not switches.smoke and not switches.accept_changes
     recipe, _ = choose(
         owt.recipes(), smoke, "owt", ["hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard"]
     )
-    assert recipe.process.clusters == (512, 64) and recipe.loss.mode == "hard"
+    assert recipe.process["clusters"] == [512, 64] and recipe.loss.mode == "hard"
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,9 @@ def test_the_command_line_changes_single_values():
         (["hdlm", "--process.gama", "2"], "--process.gamma"),
         (["hdlm", "--batch", "many"], "many"),
         (["hdlmm"], "hdlm"),
-        (["hdlm", "--process.xi", "1.5"], "xi=1.5: must lie in (0, 1]"),
-        (["hdlm", "--model.heads", "7"], "heads=7: dim must be an even multiple of heads"),
+        (["hdlm", "--process.xi", "much"], "Error parsing --process.xi: Input should be a valid number"),
+        (["hdlm", "--model.heads", "7.5"], "Error parsing --model.heads: Input should be a valid integer"),
+        (["hdlm", "--optimizer.final", "2"], "final=2.0: must lie in [0, 1]"),
     ],
 )
 def test_the_command_line_refuses_by_name(arguments, said, capsys):
@@ -101,10 +102,17 @@ def test_help_names_every_value(capsys):
         assert flag in told
 
 
-VARIANTS = (MDLM(), GIDD(p_uniform=0.2), HDLM(clusters=Path("a/b"), xi=0.9), HDLMLevels())
+VARIANTS = (
+    {"kind": "mdlm"},
+    {"kind": "gidd", "p_uniform": 0.2},
+    {"kind": "hdlm", "clusters": "a/b", "xi": 0.9},
+    {"kind": "hdlm-levels"},
+    "mdlm",
+    {"kind": "hierarchical", "hierarchy": {"kind": "tree", "clusters": [8, 2]}, "schedule": "polynomial:2"},
+)
 
 
-@pytest.mark.parametrize("process", VARIANTS, ids=lambda variant: variant.kind)
+@pytest.mark.parametrize("process", VARIANTS, ids=str)
 @pytest.mark.parametrize("module", MODULES)
 def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
     recipe = replace(MODULES[module].small(), process=process, hardware=Hardware(micro_batch=4, shard=True))
@@ -146,10 +154,7 @@ def test_a_file_that_is_not_yaml(tmp_path):
         read_recipe(path)
 
 
-MODEL = dict(dim=32, depth=1, heads=2)
 BAD = {
-    "dim": (lambda: Model(**MODEL | dict(dim=30, heads=4)), "dim=30, heads=4"),
-    "dropout": (lambda: Model(**MODEL, dropout=1.0), r"dropout=1.0: must lie in \[0, 1\)"),
     "clip": (lambda: Loss(weight_clip=(2.0, 1.0)), "weight_clip"),
     "auxiliary": (lambda: Loss(auxiliary=-1.0), "auxiliary=-1.0: must be at least 0"),
     "ema": (lambda: Optimizer(lr=1.0, ema=1.0), "ema=1.0"),
@@ -157,12 +162,10 @@ BAD = {
     "norm": (lambda: Optimizer(lr=1.0, max_grad_norm=0.0), "max_grad_norm=0.0"),
     "nan": (lambda: Optimizer(lr=float("nan")), "lr=nan: must be at least 0"),
     "micro": (lambda: Hardware(micro_batch=0), "micro_batch=0"),
-    "levels": (lambda: HDLMLevels(xi=(1.0,)), "needs one xi per level"),
-    "speed": (lambda: HDLMLevels(speed=(1.0, 1.0)), "needs one xi per level"),
-    "gamma": (lambda: HDLM(gamma=0.0), "gamma=0.0: must be positive"),
-    "uniform": (lambda: GIDD(p_uniform=1.0), "p_uniform=1.0"),
-    "hard": (lambda: replace(owt.small(), loss=Loss(mode="hard")), "loss.mode='hard': the process has no clusters"),
-    "head": (lambda: replace(owt.small(), loss=Loss(auxiliary=1.0)), "loss.auxiliary: the process has no clusters"),
+    "auxiliary head": (
+        lambda: replace(owt.small(), model={"kind": "neighbours"}, loss=Loss(auxiliary=1.0)),
+        r"loss.auxiliary=1.0: not with neighbours, which has no head over clusters \(no argument num_clusters\)",
+    ),
     "muon": (
         lambda: replace(
             owt.small(), optimizer=replace(owt.small().optimizer, muon=True), hardware=Hardware(shard=True)
@@ -183,3 +186,48 @@ def test_a_recipe_is_frozen_plain_values():
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.steps = 3
     assert TypeAdapter(Recipe).validate_json(TypeAdapter(Recipe).dump_json(recipe)) == recipe
+
+
+REFUSED = {
+    "xi": (["--process.xi", "1.5"], "process: xi[0] is 1.5, must be in (0, 1]"),
+    "gamma": (["--process.gamma", "0"], "process: speed[0] is 0.0, must be in [0.001, 1000]"),
+    "levels": (["--process.clusters", "8", "4"], "process: parents holds 2 levels of clusters, hdlm has one"),
+    "words": (["--process.clusters", "2000"], "every level must be coarser"),
+    "heads": (["--model.heads", "7"], "model: dim=32, heads=7"),
+    "dropout": (["--model.dropout", "1"], "model: dropout=1.0: must lie in [0, 1)"),
+    "uniform": (["--process", "gidd:p_uniform=1.0"], "process: p_uniform is 1.0, must be in [0, 1)"),
+    "hard": (["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"], "loss.mode='hard': GIDD("),
+    "head": (["--process", "mdlm", "--loss.auxiliary", "1"], "model.num_clusters: the process has no clusters"),
+    "means": (["--process", "mdlm", "--model.parents", "run"], "model.parents: the process has no clusters"),
+    "muon": (["--model.kind", "neighbours", "--optimizer.muon"], "optimizer.muon=True: not with Neighbours"),
+    "packs": (
+        ["--model.kind", "neighbours", "--data.packed"],
+        "data.packed=True: not with Neighbours, which has no pack",
+    ),
+    "recompute": (["--model", "neighbours", "--hardware.recompute"], "hardware.recompute=True: not with Neighbours"),
+    "start": (["--model", "neighbours", "--start", "text"], "start='text': not with Neighbours, which has no start_at"),
+}
+
+
+@pytest.mark.parametrize(("flags", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_a_part_refuses_or_cannot_do_is_said_before_the_first_step(here, monkeypatch, flags, said):
+    monkeypatch.chdir(here)
+    with pytest.raises(SystemExit) as caught:
+        owt.main(["hdlm", "--smoke", "--output.folder", "runs/refused", *flags])
+    assert said in str(caught.value) and str(caught.value).startswith("error: ")
+    assert not list(here.glob("runs/refused/*"))
+    assert not list(here.glob("runs/smoke/data/clusters-2000*"))  # nor was anything clustered
+
+
+@pytest.mark.parametrize("name", ["owt-mdlm", "owt-gidd", "owt-hdlm", "owt-hdlm-levels"])
+def test_files_of_before_parts_were_values_are_the_recipes_of_today(name):
+    assert differences(read_recipe(OLD / f"{name}.yaml"), owt.recipes()[name.removeprefix("owt-")][1]) == []
+
+
+def test_weights_of_before_parts_were_values_say_the_same():
+    saved, told = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
+    assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
+    assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), speeds=(1.0, 1.0)), Linear())"
+    with torch.no_grad():
+        logits = saved.model(torch.tensor([told["states"]]), torch.tensor([told["t"]]))
+    assert torch.allclose(logits[0, :, :5], torch.tensor(told["logits"]), atol=2e-6)

@@ -14,12 +14,11 @@ from rich.console import Console
 from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from recipes.config import Data, Model, Optimizer, Output, Recipe
+from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import TrainingBar, training_progress
 from recipes.data import speeches
 from recipes.engine.run import Step
 from recipes.measure import Terms
-from recipes.variants import MDLM
 from recipes.watch import METRICS, TIMING, Watch, read_metrics
 from recipes.watch.boards import RUN_ID
 from recipes.watch.metrics import Metrics
@@ -31,8 +30,8 @@ def recipe(folder: Path, **output) -> Recipe:
     """Nothing of it is trained here; no board unless one is asked for."""
     return Recipe(
         data=Data(corpus=speeches(), folder=folder / "data"),
-        process=MDLM(),
-        model=Model(dim=8, depth=1, heads=1),
+        process=dict(kind="mdlm"),
+        model=dict(kind="dit", dim=8, depth=1, heads=1),
         optimizer=Optimizer(lr=1e-3),
         output=Output(folder=folder, **({"log_every": LOG_EVERY, "tensorboard": False} | output)),
         batch=4,

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from recipes.config import Data, Hardware, Model, Optimizer, Output, Recipe
+from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches
-from recipes.variants import HDLM
 from recipes.watch import TIMING, read_metrics
 
 
@@ -29,8 +28,8 @@ def recipe(data: Path, folder: Path, **changes) -> Recipe:
     """Twenty steps that take a second."""
     given = Recipe(
         data=Data(corpus=speeches(words=300, held_out=60), folder=data, length=16),
-        process=HDLM(clusters=6, xi=0.9),
-        model=Model(dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, dropout=0.1),
+        process=dict(kind="hdlm", clusters=6, xi=0.9),
+        model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, dropout=0.1),
         optimizer=Optimizer(lr=3e-3, warmup=4, ema=0.9),
         hardware=Hardware(threads=1),
         output=Output(
