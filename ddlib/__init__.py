@@ -11,13 +11,14 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 
     shapecheck.install("ddlib", "ddlib_models")
 
-from ddlib import hierarchies, plot, presets, processes, registry, samplers, schedules
+from ddlib import hierarchies, parts, plot, presets, processes, registry, samplers, schedules
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
 from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.nelbo import nelbo
 from ddlib.noise import KeyedGenerator
+from ddlib.parts import build
 from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
 from ddlib.times import sample_times
@@ -33,6 +34,7 @@ __all__ = [
     "Measure",
     "Tally",
     "bound",
+    "build",
     "cavity_logits",
     "check_vocabulary",
     "debug",
@@ -41,6 +43,7 @@ __all__ = [
     "linear_training_loss",
     "mean_per_token",
     "nelbo",
+    "parts",
     "plot",
     "posterior_logits",
     "presets",

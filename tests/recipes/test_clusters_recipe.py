@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import embeddings_hash
 from ddlib.vocabulary import fingerprint
-from recipes import clusters, text
+from recipes import clusters
+from recipes.data import text
 
 SMALL = ["--first-year", "2010", "--vocab-size", "400", "--dim", "8", "--restarts", "1"]
 

@@ -12,7 +12,9 @@ from ddlib.hierarchies import load_clusters
 from ddlib.vocabulary import fingerprint
 from ddlib_models import DiT
 from ddlib_models.attention import SDPA, Attention, Flex, backend
-from recipes import clusters, embeddings, text
+from recipes import clusters
+from recipes.data import text
+from recipes.lexicon import embeddings
 
 WORDS, LEVELS, DIM = 1024, (64, 16, 4), 32
 FIRST_YEAR = 1990

@@ -189,7 +189,7 @@ def test_a_recipe_is_frozen_plain_values():
 
 
 REFUSED = {
-    "xi": (["--process.xi", "1.5"], "process: xi[0] is 1.5, must be in (0, 1]"),
+    "xi": (["--process.xi", "1.5"], "process: xi of parents[0] is 1.5, must be in (0, 1]"),
     "gamma": (["--process.gamma", "0"], "process: speed[0] is 0.0, must be in [0.001, 1000]"),
     "levels": (["--process.clusters", "8", "4"], "process: parents holds 2 levels of clusters, hdlm has one"),
     "words": (["--process.clusters", "2000"], "every level must be coarser"),
