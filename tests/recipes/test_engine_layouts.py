@@ -32,7 +32,7 @@ def plain(folder):
 def given(folder, name):
     # dropout is drawn by process, and the last bits of a sum may decide which way Adam goes where a gradient is 0
     base = recipe(text(folder / "data"), folder / name)
-    return replace(base, model=replace(base.model, dropout=0.0), optimizer=replace(base.optimizer, eps=1e-6))
+    return replace(base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
