@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from zoo import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
@@ -24,6 +25,7 @@ OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "uniform": Uniform(V, Linear()),
     "uniform-geometric": Uniform(V, Geometric(0.2, 30.0)),
+    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
 SAMPLERS = {
