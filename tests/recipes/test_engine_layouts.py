@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runs import curve, losses, recipe, text, trained
+from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware
 from recipes.saved import open_saved

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
+from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
 
 from ddlib_models.manifest import check_manifest
 from recipes.config import Hardware, Loss, Output
@@ -101,6 +101,13 @@ def test_one_of_two_ranks_is_killed(folder, shard, seed):
     run = given(folder, f"pair-{shard}-{seed}", hardware=hardware)
     assert killed_and_finished(run, 2, seed, in_a_save=seed == 0) > 0
     assert curve(run.output.folder) == curve(untouched.output.folder)
+
+
+def test_a_process_that_fails_before_its_log_hides_nothing(folder, monkeypatch):
+    monkeypatch.setattr("training_runs.finish", lambda processes: [1])
+    monkeypatch.setattr("training_runs.start", lambda *arguments: [])
+    with pytest.raises(AssertionError, match=r"exit codes \[1\]:\nno log"):
+        trained(given(folder, "never"))
 
 
 def test_asked_to_stop_it_saves_and_goes_on(folder, whole):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import losses, recipe, text
+from training_runs import losses, recipe, text
 
 from recipes.config import Loss
 from recipes.engine import train

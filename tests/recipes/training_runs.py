@@ -46,7 +46,7 @@ def recipe(data: Path, folder: Path, **changes) -> Recipe:
 def context():
     """Processes forked off one that has imported everything and has no threads."""
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(["recipes.engine", "runs"])
+    chosen.set_forkserver_preload(["recipes.engine", __name__])
     return chosen
 
 
@@ -78,13 +78,16 @@ def finish(processes: list, seconds: float = 120) -> list[int]:
 def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
     """Trains to the end and returns the run's folder."""
     codes = finish(start(given, size, accept_changes))
-    assert codes == [0] * size, said(given)
+    assert codes == [0] * size, f"exit codes {codes}:\n{said(given)}"
     return given.output.folder
 
 
 def said(given: Recipe) -> str:
-    """What the processes printed."""
-    return given.output.folder.with_suffix(".log").read_text(encoding="utf-8")
+    """What the processes printed, if they came that far."""
+    log = given.output.folder.with_suffix(".log")
+    return (
+        log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it could write one, see stderr"
+    )
 
 
 def curve(folder: Path) -> list[dict]:

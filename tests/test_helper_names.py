@@ -1,0 +1,45 @@
+"""The helper modules of the tests keep their names for themselves.
+
+A process that a test starts may look for modules in the checkout first; a folder there, made by a run, would be taken
+for a module of its name.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").rglob("*.py")]
+PATH = re.compile(r"(?<![\w./-])(\w[\w-]*)/")  # runs/owt: its first part
+OPTION = re.compile(r"--[\w.-]*(?:out|folder)[= ]([\w-]+)")  # --out runs
+
+
+def modules():
+    """Every module at the root of a folder of tests, and every package there."""
+    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").glob("*.py")]:
+        if (path.parent / "__init__.py").exists():
+            path = path.parent
+        if not path.stem.startswith("test_") and path.stem != "conftest":
+            yield path.stem
+
+
+def written(text):
+    """What commands and defaults may write to: the first part of every path, and more than that."""
+    return {*PATH.findall(text), *OPTION.findall(text)}
+
+
+MODULES = sorted(set(modules()))
+ON_DISK = {path.name for path in ROOT.iterdir() if path.is_dir()}
+WRITTEN = set().union(*(written(path.read_text(encoding="utf-8")) for path in SOURCES))
+
+
+def test_both_are_found():
+    assert {"published", "training_runs", "zoo", "pages", "ddlib_ragged"} <= set(MODULES)
+    assert {"tests", "docs", "recipes"} <= ON_DISK and {"runs", "data"} <= WRITTEN
+    assert written("python -m recipes.clusters --out words --top=runs/a") == {"words", "runs"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_folder_at_the_top_of_the_checkout_has_the_name_of_a_helper(module):
+    assert module not in ON_DISK | WRITTEN, f"rename {module}.py: a folder {module}/ would be imported instead"
