@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cases import slow_but
 from pydantic import TypeAdapter
 
 from ddlib import registry
@@ -28,7 +29,7 @@ def here(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, "hdlm"))
 @pytest.mark.parametrize("module", MODULES)
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
