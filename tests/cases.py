@@ -1,6 +1,7 @@
-"""Parametrised tests of which `make test` runs some cases and `make test-slow` all."""
+"""What `make test` runs a part of and `make test-slow` all: cases of parametrised tests, examples of properties."""
 
 import pytest
+from hypothesis import settings
 
 
 def slow_but(cases, *fast):
@@ -12,3 +13,8 @@ def slow_but(cases, *fast):
 
 def _slow(case):
     return pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.slow)
+
+
+def examples(number):
+    """How many examples to test a property on that wants ``number`` of them: all, or the profile's part of them."""
+    return max(number * settings.default.max_examples // settings.get_profile("full").max_examples, 3)

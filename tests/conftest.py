@@ -11,12 +11,14 @@ import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import config
 
-PART = 4  # without a profile, a property is tested on one in so many of its examples
-settings.register_profile("part", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `pytest --hypothesis-profile=full`, as `make test-slow` and `make test-all` do: on all of them
-settings.register_profile("full", settings.get_profile("part"))
+settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+# without `--hypothesis-profile=full`, which `make test-slow` and `make test-all` say, a property is tested on a quarter
+# of its examples; where it asks for a number of its own, by `examples` of cases.py
+settings.register_profile(
+    "part", settings.get_profile("full"), max_examples=settings.get_profile("full").max_examples // 4
+)
 # `pytest --hypothesis-profile=explore` looks at other examples every time
-settings.register_profile("explore", settings.get_profile("part"), derandomize=False, print_blob=True)
+settings.register_profile("explore", settings.get_profile("full"), derandomize=False, print_blob=True)
 settings.load_profile("part")
 torch.set_num_threads(1)
 
@@ -31,15 +33,6 @@ def pytest_unconfigure(config):
 
 def full(config):
     return config.getoption("hypothesis_profile") not in (None, "part")
-
-
-def pytest_collection_modifyitems(config, items):
-    """Divides the number of examples of every property, also where a test asks for a number of its own."""
-    if full(config):
-        return
-    for test in {item.function for item in items if hasattr(getattr(item, "function", None), "hypothesis")}:
-        asked = test._hypothesis_internal_use_settings
-        test._hypothesis_internal_use_settings = settings(asked, max_examples=max(asked.max_examples // PART, 3))
 
 
 @pytest.fixture

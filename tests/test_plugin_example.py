@@ -11,7 +11,7 @@ from pathlib import Path
 import ddlib_ragged
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from ddlib_ragged import Bands, LogOdds, Ragged, Restart
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def test_its_docstring_example_runs():
     assert doctest.testmod(ddlib_ragged.process, extraglobs={"torch": torch, "dd": dd}) == (0, 3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ragged(), strategies.times, st.data())
 def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, data):
     x, z, t = every_pair(process, t)
@@ -144,7 +144,7 @@ def test_bound_with_the_optimal_law_is_the_entropy_of_a_text():
         assert value == pytest.approx(entropy, abs=1e-5)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(ragged(), st.floats(0.01, 0.99), st.floats(0.01, 0.99))
 def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     s, t = sorted((s, t))
@@ -154,7 +154,7 @@ def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     assert torch.allclose(early @ process.transition(s, t), late, atol=1e-10)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ragged(), st.floats(1e-6, 1 - 1e-6), st.data())
 def test_structured_answers_are_those_of_the_contract(process, t, data):
     z, t = states(process), torch.tensor([t], dtype=F64)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +85,7 @@ def test_values_and_gradients(process, mode):
     agrees(process, layer, noisy, mode=mode)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())

@@ -5,6 +5,7 @@ import math
 import pytest
 import scipy.stats
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,7 +43,7 @@ def laws(draw_):
     return weights.masked_fill(zeros.scatter(1, keep, False), 0.0), u
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(laws(), st.sampled_from([torch.float64, torch.float32]))
 def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(law, dtype):
     weights, u = law[0].to(dtype), law[1]
@@ -51,7 +52,7 @@ def test_draw_inverts_the_cumulative_distribution_and_never_returns_zero_weight(
     assert bool(contains(weights, u, index, 1e-14 if dtype == torch.float64 else 1e-6).all())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(laws(), st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]))
 def test_draw_logits_is_draw_of_the_softmax(law, dtype):
     logits, u = law[0].log().to(dtype), law[1]
@@ -61,7 +62,7 @@ def test_draw_logits_is_draw_of_the_softmax(law, dtype):
     assert bool(contains(exact, u, index, 1e-14 if dtype == torch.float64 else 1e-6).all())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(laws(), st.integers(-800, 800))
 def test_neither_scale_of_weights_nor_shift_of_logits_matters(law, shift):
     weights, u = law
@@ -69,7 +70,7 @@ def test_neither_scale_of_weights_nor_shift_of_logits_matters(law, shift):
     assert bool(contains(weights, u, draw_logits(weights.log() + shift, u), 1e-11).all())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 60), st.integers(0, 2**31))
 def test_the_slice_of_uniforms_of_every_state_is_as_wide_as_its_float32_weight(count, seed):
     """Relatively, down to 1e-9 beside 1: the first u that draws k or more is found by bisection, for every k."""

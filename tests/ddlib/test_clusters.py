@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from cases import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
@@ -173,7 +174,7 @@ def test_same_seed_same_clusters_and_another_seed_others(metric, nested):
     assert first.objective == again.objective and not torch.equal(first.parents[0], other.parents[0])
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(-40, 40), min_size=30, max_size=30), st.sampled_from(["up", "down"]))
 def test_angles_do_not_see_the_length_of_a_row(exponents, nested):
     rows = normal(30, 4)

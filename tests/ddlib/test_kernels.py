@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import PROCESSES
@@ -54,7 +54,7 @@ def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(monkeypatch, process, p
     close(torch.autograd.grad((ours * slope).sum(), layer), torch.autograd.grad((theirs * slope).sum(), layer))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     strategies.processes(), st.integers(0, 99), st.sampled_from(["cavity", "posterior"]), st.integers(1, 60),
     st.sampled_from([3, 512]),

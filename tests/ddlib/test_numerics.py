@@ -5,6 +5,7 @@ from functools import cache
 import mpmath
 import pytest
 import torch
+from cases import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +76,7 @@ def test_occupancies_and_weights_from_float32_times(speeds):
                     assert relative_error(weights[row, i].float(), weight) < 1e-6
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(strategies.speeds, min_size=1, max_size=6).map(tuple), strategies.times, st.floats(0.0, 1.0))
 @example((1.0 + 1e-9, 1.0), 1e-8, 0.5)
 def test_transitions_between_float32_times(speeds, t, fraction):
@@ -147,7 +148,7 @@ def test_the_bound_and_its_gradient_are_finite_at_the_ends_of_time(preset, t, dt
             assert logits.grad.isfinite().all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(strategies.processes(), st.floats(1e-3, 1 - 1e-3), st.data())
 def test_float32_follows_float64(process, t, data):
     x = torch.arange(process.vocab_size)[None]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def every_pair(process, t):
     return x[possible], z[possible], t[possible]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(strategies.processes(strategies.all_schedules()), strategies.times, st.data())
 def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, data):
     x, z, t = every_pair(process, t)
@@ -69,7 +69,7 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
         assert ((closed - generic).abs() <= 1e-10 * scale + 1e-8 * closed).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(strategies.processes(), strategies.times, st.data())
 def test_posterior_parameterization_is_theory_section_2(process, t, data):
     """b_y = sum_x p(x) q(y|x) / q(z|x), summed directly, where every word can lead to z."""
@@ -127,7 +127,7 @@ def test_plugging_the_posterior_in_as_a_cavity_is_looser():
     assert wrong > right + 0.05
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(strategies.processes(max_depth=4, max_words=5), st.data())
 def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, data):
     """With p independent of z and t the bound of x is exactly -log p(x), whatever the process and schedule."""
@@ -148,7 +148,7 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
     assert value == pytest.approx(float(-logits.log_softmax(-1)[word]), rel=1e-4, abs=1e-4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(strategies.hierarchies(), strategies.exact_schedules())
 def test_weights_integrate_to_one_on_every_level(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
@@ -159,7 +159,7 @@ def test_weights_integrate_to_one_on_every_level(hierarchy, schedule):
     assert mass[0] == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(strategies.times, st.data())
 def test_mdlm_theorem(t, data):
     """-alpha'/(1-alpha) CE at masks, 0 elsewhere."""
@@ -173,7 +173,7 @@ def test_mdlm_theorem(t, data):
     assert torch.allclose(dd.nelbo(process, logits.expand(len(x), 1, -1), x, z, times), expected, rtol=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.floats(0.5, 4.0), st.floats(1e-3, 0.999), st.floats(0.1, 1.0), st.data())
 def test_hdlm_theorems(gamma, t, xi, data):
     """Theorems elbo and elbo_perturbation with the paper's weights, w_m corrected (theory section 6)."""
@@ -200,7 +200,7 @@ def test_hdlm_theorems(gamma, t, xi, data):
     assert torch.allclose(ours, torch.stack(expected).double(), rtol=1e-7, atol=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(strategies.times, st.data())
 def test_any_hierarchy_theorem(t, data):
     """xi = 1: at level i, -w_i log P_p(c_{i-1}(x)) / P_p(c_i(x)), with w_i from fluxes by the occupancies alone."""
@@ -225,7 +225,7 @@ def test_any_hierarchy_theorem(t, data):
         assert torch.allclose(ours[:, 0], expected, rtol=1e-8, atol=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(strategies.times, st.floats(0.5, 4.0), st.data())
 def test_one_cluster_is_mdlm(t, gamma, data):
     """With a single cluster the cluster and the mask together are MDLM's mask, on average over which of the two."""

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def test_rows_of_rates_sum_to_zero(process, t):
     assert (q.sum(1).abs() <= 1e-12 * (1 + off_diagonal.sum(1))).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(every_process, inner, inner)
 def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     s, t = sorted((s, t))
@@ -80,7 +81,7 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
     assert torch.allclose(process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(every_process, st.floats(0.05, 0.95), st.data())
 def test_posterior_is_bayes(process, t, data):
     """Against the joint law of (x, z_s, z_t), summed by hand."""
@@ -96,7 +97,7 @@ def test_posterior_is_bayes(process, t, data):
     assert torch.allclose(ours[0], expected, atol=1e-8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(every_process, st.floats(0.05, 0.95), st.data())
 def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
     p = data.draw(strategies.word_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
@@ -107,7 +108,7 @@ def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
     assert torch.allclose(law / step, rate, rtol=1e-4, atol=1e-4 * float(1 + rate.max()))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(every_process, st.floats(0.02, 0.98), st.integers(0, 2**31))
 def test_draws_follow_the_marginal(process, t, seed):
     """Chi-square against q_t(.|x) for every word; a false alarm once in 10^7 examples."""

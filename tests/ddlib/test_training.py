@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ def batch(process, seed=0, rows=64, t=None):
     return logits, x, z, t
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(strategies.processes(), st.integers(0, 99))
 def test_with_nothing_asked_it_is_the_mean_of_the_bound(process, seed):
     logits, x, z, t = batch(process, seed, rows=8)

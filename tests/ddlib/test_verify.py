@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def test_every_preset_is_verified_at_full_level(name):
     assert sum(check.ok is True for check in report.checks) >= 26
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted(process):
     report = dd.verify(process)
@@ -45,7 +45,7 @@ def test_right_processes_are_accepted(process):
 
 
 @pytest.mark.nightly
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted_at_full_level(process):
     report = dd.verify(process, "full")
