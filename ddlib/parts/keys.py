@@ -59,7 +59,7 @@ def keys(group: str, kind: str, run: Any = None, asked: Mapping[str, Any] | None
             continue
         if name in asked:
             found[name] = Key(name, Literal["run"], REQUIRED, filled=name)
-        own = parameters(getattr(run, name))
+        own = parameters(getattr(_class(run), name))
         found |= {key.name: replace(key, filled=name) for key in own}
     return found
 
@@ -107,13 +107,18 @@ def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:
     if parameter.name not in _names(run):
         return False
     if parameter.name in values:
-        return bool(values[parameter.name] == RUN)
+        given = values[parameter.name]
+        return isinstance(given, str) and given == RUN
     return parameter.default is REQUIRED or parameter.default is None
 
 
 def _names(run: Any) -> list[str]:
-    kind = run if isinstance(run, type) or run is None else type(run)
-    return [name for name in dir(kind) if not name.startswith("_")] if kind is not None else []
+    """What a run knows."""
+    return [] if run is None else [name for name in dir(_class(run)) if not name.startswith("_")]
+
+
+def _class(run: Any) -> type[Any]:
+    return run if isinstance(run, type) else type(run)
 
 
 @cache

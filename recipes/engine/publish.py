@@ -32,7 +32,7 @@ saved = open_saved("...")  # this folder, or a repository on the hub
 
 def publish(run: Run, folder: Path) -> None:
     """Writes the averaged weights (the last ones if there is no average), recipe, tokenizer, clusters and counts."""
-    model = make_model(run.recipe, Beside(run.known, run.process))
+    model = _blank(run)
     with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
         weights = get_model_state_dict(run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if run.world.first:
@@ -41,6 +41,14 @@ def publish(run: Run, folder: Path) -> None:
         files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | known_files(run.known)
         save_network(model, folder, files, _card(run))
     run.world.barrier()
+
+
+def _blank(run: Run) -> nn.Module:
+    """A network to be filled: made as it will be loaded, which may take less than the recipe: no pretrained weights."""
+    trained = run.objective.model
+    if isinstance(trained, Pretrained):
+        return type(trained)(**trained.saved_arguments())
+    return make_model(run.recipe, Beside(run.known, run.process))
 
 
 def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str], card: Mapping[str, str]) -> None:

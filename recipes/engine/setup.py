@@ -77,7 +77,9 @@ class _Rehearsal(FromText):
     """The same with clusters that are there at once."""
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
-        return super().parents(clusters) if isinstance(clusters, str) else random_parents(self.vocab_size(), clusters)
+        if isinstance(clusters, str):
+            return list(clusters_for(clusters, self._data).parents)
+        return random_parents(self.vocab_size(), clusters)
 
 
 def fingerprint(recipe: Recipe) -> str:

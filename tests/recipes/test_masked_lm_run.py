@@ -1,0 +1,87 @@
+"""A masked language model of Hugging Face's as the network of a run, clusters and all."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tokenizers import AddedToken
+from training_runs import curve
+from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
+
+import ddlib as dd
+from recipes import train
+from recipes.data import local, prepare
+from recipes.data.text import train_tokenizer
+from recipes.saved import open_saved
+
+SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+SIZE = dict(
+    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=24
+)
+
+
+@pytest.fixture
+def bert(tmp_path, monkeypatch):
+    """A folder with a tiny BERT and its tokenizer, and text in its tokens."""
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"text": f"{number}. {SENTENCES[number % 3]}"}) for number in range(40)]
+    Path("text.jsonl").write_text("\n".join(lines) + "\n")
+    tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("[CLS]", "[SEP]", "[PAD]", "[MASK]")])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained("bert")
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_config(BertConfig(vocab_size=tokenizer.get_vocab_size() + 6, **SIZE)).save_pretrained(
+        "bert"
+    )
+    prepare(local("text.jsonl", "bert", held_out=10), Path("data"))
+    return Path("bert")
+
+
+def recipe(**changes):
+    corpus = {
+        "train": {"path": "text.jsonl", "split": "train[:-10]"},
+        "validation": {"path": "text.jsonl", "split": "train[-10:]"},
+        "tokenizer": "bert",
+    }
+    values = {
+        "data": {"corpus": corpus, "folder": "data", "length": 16},
+        "process": {"kind": "hdlm", "clusters": 6},
+        "model": {"kind": "masked_lm", "name_or_path": "bert"},
+        "optimizer": {"lr": 1e-3, "warmup": 2, "ema": 0.9},
+        "output": {
+            "folder": "runs/bert", "log_every": 1, "validate_every": 4, "validate_sequences": 8, "sample_every": 8,
+            "sample_steps": 4, "samples": 1, "save_every": 4, "tensorboard": False,
+        },
+        "hardware": {"threads": 1},
+        "batch": 8,
+        "steps": 8,
+    }  # fmt: skip
+    Path("mine.yaml").write_text(yaml.safe_dump(values | changes))
+    return "mine.yaml"
+
+
+def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
+    train.main([recipe()])
+    whole = curve(Path("runs/bert"))
+    shutil.rmtree("runs/bert/checkpoints/step_00000008")
+    train.main(["mine.yaml"])
+    assert curve(Path("runs/bert")) == whole
+    shutil.rmtree(bert)
+    saved = open_saved("runs/bert")
+    assert type(saved.model).__name__ == "MaskedLM" and saved.process.levels == (274, 6, 1)
+    tokens = dd.sample(saved.process, saved.denoiser, (2, 12), steps=4, generator=torch.Generator().manual_seed(0))
+    assert tokens.shape == (2, 12) and tokens.max() < 274
+
+
+def test_what_it_cannot_is_refused_by_name(bert):
+    for flags, said in (
+        (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
+        (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),
+        (["--loss.auxiliary", "1"], r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters"),
+        (["--model.name-or-path", "nowhere/here/none"], r"model: "),
+    ):
+        with pytest.raises(SystemExit, match=f"error: {said}"):
+            train.main([recipe(), *flags])
