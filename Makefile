@@ -1,5 +1,7 @@
 # make quickstart   build .venv and run the quickstart recipe
-# make test         the fast tests;  make test-all  the slow ones too (and the GPU ones where there is a GPU)
+# make test         the fast tests, at most five minutes on two cores
+# make test-slow    the slow tests, and every property on all its examples, at most ten minutes
+# make test-all     all tests: those two, the nightly ones, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
 # make mutants      mutation testing: every mutant of MUTANTS that the tests do not kill (tests/mutation/survivors.md)
@@ -10,7 +12,7 @@
 # Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.nelbo.*').
 
 PYTHON      ?= python3
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 PIP_ARGS    ?=
 
 VENV := .venv
@@ -19,11 +21,11 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input 
 DEPS := pyproject.toml constraints/cpu.txt
 
 # Each pytest worker is one process on one core; without this every worker starts one thread per core.
-test test-all mutants bench: export OMP_NUM_THREADS ?= 1
+test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-all lint docs mutants bench bench-gpu clean
+.PHONY: help quickstart test test-slow test-all lint docs mutants bench bench-gpu clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -57,8 +59,12 @@ quickstart: $(VENV)/.stamp-recipes
 test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-slow: $(VENV)/.stamp-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \
+	  -m "(slow or hypothesis) and not nightly and not gpu"
+
 test-all: $(VENV)/.stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) \
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \
 	  -m "$$($(BIN)/python -c 'import torch; print("" if torch.cuda.is_available() else "not gpu")')"
 
 lint: $(VENV)/.stamp-dev

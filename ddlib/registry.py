@@ -2,10 +2,12 @@
 
 import importlib
 import os
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from typing import Any, NamedTuple
 
@@ -32,7 +34,6 @@ PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
 """Those whose classes have ``examples()``, on which ``dd.verify`` proves them right."""
 
 _MADE = {"presets": ForwardProcess}
-_ALSO = {"processes": "presets"}
 
 
 class Origin(NamedTuple):
@@ -116,8 +117,7 @@ def find(kind: str, name: str) -> Callable[..., Any]:
 
 def knows(kind: str, name: str) -> bool:
     """Whether ``find`` has a registered class or preset of this name."""
-    group, plain = _place(kind, name)
-    return plain in _claims(group)
+    return any(name.replace("-", "_") in _claims(group) for group in (kind, *_also(kind)))
 
 
 def made(kind: str) -> type[Any] | None:
@@ -163,24 +163,35 @@ def at(path: str) -> Any:
 
 def _place(kind: str, name: str) -> tuple[str, str]:
     """The group and the name under which ``find`` looks a name up."""
-    plain, also = name.replace("-", "_"), _ALSO.get(kind)
-    own = _claims(kind)
-    if plain in own or also is None:
-        return kind, plain
-    require(plain in _claims(also), _missing(kind, name, [*own, *_claims(also)]))
-    return also, plain
+    plain, names = name.replace("-", "_"), []
+    for group in (kind, *_also(kind)):
+        if plain in (claims := _claims(group)):
+            return group, plain
+        names += claims
+    raise ValueError(_missing(kind, name, names))
+
+
+def _also(kind: str) -> Sequence[str]:
+    """The other kinds whose entry points give objects of this one."""
+    return [other for other, base in _MADE.items() if base is _BASES.get(kind)]
 
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     """Entry points by name, several where packages disagree."""
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
     claims: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=f"ddlib.{kind}"):
+    for point in _declared(f"ddlib.{kind}", tuple(sys.path)):
         if _plugins() or _package(point) == "ddlib":
             same = claims.setdefault(point.name, [])
             if point.value not in (other.value for other in same):
                 same.append(point)
     return claims
+
+
+@cache
+def _declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
+    """What the packages on a path declare: to find it, the metadata of all of them are read."""
+    return tuple(entry_points(group=group))
 
 
 def _plugins() -> bool:

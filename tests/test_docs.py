@@ -11,6 +11,7 @@ import pages
 import pytest
 import torch
 import tyro
+from cases import slow_but
 
 from recipes.config import Beside, Knowledge, recipe_yaml
 from recipes.owt import recipes
@@ -37,8 +38,12 @@ def commands(page):
 ALL = sorted({(page.name, *words) for page in PAGES for words in commands(page)})
 
 
+# the tutorials train networks, or start processes that do
+QUICK = [page for page in PAGES if page.parent.name != "tutorials"]
+
+
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", slow_but(PAGES, *QUICK), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import ddlib_ragged
 import pytest
 import torch
+from cases import slow_but
 from ddlib_ragged import Bands, LogOdds, Ragged, Restart
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ OURS = {
     "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
 }
 N = 4000
+pytestmark = pytest.mark.usefixtures("checked_in_full")
 
 
 @st.composite
@@ -125,7 +127,7 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
 
 
 @pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", slow_but(FIXED, "two levels"))
 def test_bound_with_the_optimal_law_is_the_entropy_of_a_word(name, parameterization):
     process, law = FIXED[name], word_law(FIXED[name])
     oracle = {"cavity": exact_cavity, "posterior": exact_posterior}[parameterization](process, law)
@@ -133,6 +135,7 @@ def test_bound_with_the_optimal_law_is_the_entropy_of_a_word(name, parameterizat
     assert value == pytest.approx(float(-(law * law.log()).sum()), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_bound_with_the_optimal_law_is_the_entropy_of_a_text():
     entropy = float(-(PAIR * PAIR.log()).sum() / PAIR.sum() + PAIR.sum().log())
     law = PAIR / PAIR.sum()
@@ -190,7 +193,7 @@ def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps
 
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), Restart()], ids=repr)
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", slow_but(OURS, "ragged", "gidd"))
 def test_sampling_recovers_a_joint_law(name, sampler):
     process, law = OURS[name], PAIR / PAIR.sum()
     grid = torch.linspace(1, 0, 121, dtype=F64) ** 3  # fine near the data, where GIDD's rates diverge
@@ -258,6 +261,7 @@ def test_a_process_keeps_its_precision_wherever_it_is_moved():
     assert all(buffer.device.type == "meta" for buffer in moved.to("meta").buffers())
 
 
+@pytest.mark.slow
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
     large = Ragged(Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5)

@@ -9,6 +9,6 @@ What only a run knows, the number of words for one, is filled in by name: see ``
 """
 
 from ddlib.parts.building import build, origins, read
-from ddlib.parts.keys import RUN, Key, check, expand, keys, parse
+from ddlib.parts.keys import REQUIRED, RUN, Key, check, expand, keys, parse
 
-__all__ = ["RUN", "Key", "build", "check", "expand", "keys", "origins", "parse", "read"]
+__all__ = ["REQUIRED", "RUN", "Key", "build", "check", "expand", "keys", "origins", "parse", "read"]

@@ -42,10 +42,14 @@ class Sampled(Follows):
         here on p(x|z_t), so that z_s is drawn given z_t and a word.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        evidence = self.word_likelihood(z, t).log().to(logits.dtype)
+        likelihood = self.word_likelihood(z, t)
+        # a word that is given, a prompt, may be one that no noise leads to at this time: it stays
+        possible = (likelihood > 0).any(-1, keepdim=True)
+        evidence = torch.where(possible, likelihood, 1.0).log().to(logits.dtype)
         words = sharpen(logits.log_softmax(-1) + evidence).flatten(0, 1)
         x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)
-        law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s).flatten(0, 1)
+        law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
+        law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
     def needed_words(self, z: int, target: int, force: bool = False) -> Tensor | None:

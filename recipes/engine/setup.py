@@ -34,6 +34,8 @@ class FromText(Knowledge):
     clusters: Clusters | None = None
     """Those that a part asked for."""
 
+    _asked: int | list[int] | str | None = None
+
     def __init__(self, recipe: Recipe, data: Prepared, world: World) -> None:
         self._recipe, self._data, self._world = recipe, data, world
 
@@ -56,9 +58,9 @@ class FromText(Knowledge):
             clusters_for(clusters, self._data)
         self._world.barrier()
         found = clusters_for(clusters, self._data)
-        if self.clusters is not None and self.clusters.sizes != found.sizes:
-            raise ValueError(f"clusters={clusters!r}: the parts of a process share their clusters, one has others")
-        self.clusters = found
+        if self._asked not in (None, clusters):
+            raise ValueError(f"clusters={clusters!r}: the parts of a process share theirs, another has {self._asked!r}")
+        self._asked, self.clusters = clusters, found
         return list(found.parents)
 
     @cached_property

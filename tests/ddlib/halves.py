@@ -30,10 +30,11 @@ SAMPLERS = {
     "first-force": FirstHitting(True),
 }
 
+SLOW = ("levels-xi-below", "geometric")  # much like the others
 every_pair = pytest.mark.parametrize(
     ("name", "sampler"),
     [
-        pytest.param(name, sampler, id=f"{name}-{kind}")
+        pytest.param(name, sampler, id=f"{name}-{kind}", marks=[pytest.mark.slow] if name in SLOW else [])
         for (name, process), (kind, sampler) in itertools.product(LEVELS.items(), SAMPLERS.items())
         if not sampler.force_transition or any(edge.spread is not None for edge in process.hierarchy.maps)
     ],

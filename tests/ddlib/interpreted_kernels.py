@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from cases import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,11 +169,11 @@ def test_training_in_half_precision(name, dtype):
 @pytest.mark.parametrize(
     "tiles",
     [
-        online.Tiles(2, 2, 2, 1, 4, 1),
+        pytest.param(online.Tiles(2, 2, 2, 1, 4, 1), marks=pytest.mark.slow),
         online.Tiles(64, 256, 32, 1, 4, 1),  # one tile for all
-        online.Tiles(8, 8, 16, 16, 4, 1),  # more splits than tiles
+        pytest.param(online.Tiles(8, 8, 16, 16, 4, 1), marks=pytest.mark.slow),  # more splits than tiles
         online.Tiles(16, 16, 4, 3, 4, 1),  # 9 = 4 + 4 + 1
-        online.Tiles(2, 16, 1, 2, 4, 1),  # no tail along D
+        pytest.param(online.Tiles(2, 16, 1, 2, 4, 1), marks=pytest.mark.slow),  # no tail along D
     ],
 )
 @pytest.mark.parametrize("name", ["masked", "four-levels"])
@@ -185,7 +186,7 @@ def test_however_evaluation_is_cut(tiles, name, monkeypatch):
     close([ours], [exact(process, layer, noisy)[0]], 2e-5)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 64, 256])
+@pytest.mark.parametrize("columns", slow_but([1, 2, 64, 256], 64, 256))
 def test_however_rows_are_cut(columns, monkeypatch):
     monkeypatch.setattr(row, "COLUMNS", columns)
     process = MANY["wide"] if columns > 2 else MANY["clusters"]

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from cases import slow_but
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 N = 6000
+pytestmark = pytest.mark.usefixtures("checked_in_full")
 PARENTS, ABOVE = [0, 1, 1, 2], [0, 0, 1]
 PROCESSES = {
     "masked": dd.processes.Masked(4, dd.schedules.Cosine()),
@@ -38,7 +40,7 @@ def chi_square(tokens, law):
     return (statistic - freedom) / (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize("steps", [1, 3, 32])
+@pytest.mark.parametrize("steps", slow_but([1, 3, 32], 1, 3))
 @pytest.mark.parametrize("name", PROCESSES)
 def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, steps):
     process = PROCESSES[name]
@@ -50,7 +52,9 @@ def test_ancestral_sampling_of_one_word_is_exact_for_any_number_of_steps(name, s
         assert chi_square(tokens, WORD) < 5 + (8 if "geometric" in name else 0)
 
 
-@pytest.mark.parametrize("name", [n for n in PROCESSES if "geometric" not in n])
+@pytest.mark.parametrize(
+    "name", slow_but([n for n in PROCESSES if "geometric" not in n], "masked", "levels-xi", "gidd")
+)
 def test_ancestral_sampling_recovers_a_joint_law(name):
     process = PROCESSES[name]
     # two tokens that jump in one step are drawn independently, and GIDD's rates grow like t^(-1/2) at the data:

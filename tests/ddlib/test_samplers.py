@@ -4,6 +4,8 @@ import contextlib
 
 import pytest
 import torch
+from cases import slow_but
+from zoo import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
@@ -24,6 +26,7 @@ OTHERS = {
     "gidd": GIDD(V, p_uniform=0.3),
     "uniform": Uniform(V, Linear()),
     "uniform-geometric": Uniform(V, Geometric(0.2, 30.0)),
+    "plain": Plain(GIDD(V, p_uniform=0.3)),  # at t = 1 exactly no word is left
     "rates": RateMatrix(torch.ones(V + 1, V + 1) - (V + 1) * torch.eye(V + 1), Linear(), V),
 }
 SAMPLERS = {
@@ -145,7 +148,7 @@ def test_a_seed_repeats_and_another_seed_does_not(process, sampler):
 
 @unchecked
 @every_pair
-@pytest.mark.parametrize("steps", [7, 40])
+@pytest.mark.parametrize("steps", slow_but([7, 40], 7))
 def test_with_keyed_noise_a_sample_does_not_depend_on_its_batch(process, sampler, steps):
     if isinstance(sampler, FirstHitting) and not process.exact_ends and steps < 9:
         return  # fewer calls than jumps are shared by the longest path of the batch

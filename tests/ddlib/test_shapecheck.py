@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import jaxtyping
 import pytest
 import torch
+from cases import slow_but
 from jaxtyping import Float
 from torch import Tensor
 
@@ -176,12 +177,12 @@ print(
 """
 
 
-@pytest.mark.parametrize("first", ["ddlib.typing", "ddlib_models.layers"])
+@pytest.mark.parametrize("first", slow_but(["ddlib.typing", "ddlib_models.layers"], "ddlib.typing"))
 def test_the_switch_checks_both_packages_whichever_is_imported_first(first):
     assert run(CALLS.format(first=first), "1") == "TypeCheckError TypeCheckError True False"
 
 
-@pytest.mark.parametrize("switch", ["", "0"])
+@pytest.mark.parametrize("switch", slow_but(["", "0"], "0"))
 def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch):
     *verdicts, beartype, torchtyping = run(CALLS.format(first="ddlib"), switch).split()
     assert "TypeCheckError" not in verdicts and (beartype, torchtyping) == ("False", "False")
@@ -192,6 +193,7 @@ def test_without_beartype_the_switch_says_what_to_install():
     assert "pip install beartype" in run(script, "1")
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_checked():
     assert "ancestral" in run("", "1", "-m", "ddlib")
 

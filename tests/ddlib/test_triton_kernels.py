@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+from cases import slow_but
 
 from ddlib.kernels import gpu
 
@@ -46,12 +48,15 @@ def python(*arguments, **environment):
     return told.stdout
 
 
-def test_logic_in_the_interpreter():
+@pytest.mark.parametrize("chosen", slow_but(["not slow", "slow"], "not slow"))
+def test_logic_in_the_interpreter(pytestconfig, chosen):
     """In a process of its own: the variable must be set before Triton is imported, and rules out compiled kernels."""
     tests = Path(__file__).with_name("interpreted_kernels.py")
-    told = python("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(tests), TRITON_INTERPRET="1")
+    profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
+    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))
+    told = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
     (passed,) = re.findall(r"(\d+) passed", told)
-    assert int(passed) > 50
+    assert int(passed) > {"not slow": 50, "slow": 7}[chosen]
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):

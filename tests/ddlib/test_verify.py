@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from cases import slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ PRESETS = {
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", slow_but(PRESETS, "gidd"))
 def test_every_preset_is_verified_at_full_level(name):
     report = dd.verify(PRESETS[name], "full")
     assert report.ok, report
@@ -43,7 +44,7 @@ def test_right_processes_are_accepted(process):
     assert report.ok, report
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=40)
 @given(strategies.processes(strategies.all_schedules()))
 def test_right_processes_are_accepted_at_full_level(process):

@@ -6,6 +6,7 @@ import faults_process
 import faults_sampler
 import faults_schedule
 import pytest
+from cases import slow_but
 from planting import FAULTS
 
 import ddlib as dd
@@ -14,7 +15,7 @@ MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, 
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", slow_but(FAULTS, *FAULTS[4::6]), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_refuted(fault, monkeypatch):
     report = dd.verify(fault.plant(monkeypatch))
     assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from cases import slow_but
 from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
 
 from ddlib_models.manifest import check_manifest
@@ -76,14 +77,14 @@ def killed_and_finished(run, size, seed, in_a_save):
     return kills
 
 
-@pytest.mark.parametrize("in_a_save", [False, True], ids=["anywhere", "while saving"])
+@pytest.mark.parametrize("in_a_save", slow_but([False, True], True), ids=["anywhere", "while saving"])
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole, in_a_save):
     run = given(folder, f"killed-{in_a_save}")
     assert killed_and_finished(run, 1, 3, in_a_save) > 0
     assert curve(run.output.folder) == curve(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(20))
 def test_twenty_kills(folder, whole, seed):
     run = given(folder, f"trial-{seed}")
@@ -91,9 +92,11 @@ def test_twenty_kills(folder, whole, seed):
     assert curve(run.output.folder) == curve(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))],
+)
 def test_one_of_two_ranks_is_killed(folder, shard, seed):
     hardware = Hardware(shard=shard, threads=1)
     untouched = given(folder, f"pair-{shard}", hardware=hardware)

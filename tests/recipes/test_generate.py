@@ -125,7 +125,7 @@ def test_greedy_sampling_and_precision_are_honoured(run):
     [
         ({"steps": 0}, "steps=0: must be at least 1"),
         ({"sampler": "ancestal"}, "did you mean 'ancestral'"),
-        ({"sampler": "ancestral:force=true"}, "sampler.force: no such key; did you mean force_transition"),
+        ({"sampler": "ancestral:force=true"}, "sampler.force: no such key; ancestral has force_transition"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"top_p": 0.0}, "top_p=0.0"),
     ],

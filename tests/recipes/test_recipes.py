@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cases import slow_but
 from pydantic import TypeAdapter
 
+from ddlib import registry
 from recipes import lm1b, owt
 from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
@@ -27,7 +29,7 @@ def here(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, "hdlm"))
 @pytest.mark.parametrize("module", MODULES)
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
@@ -231,3 +233,87 @@ def test_weights_of_before_parts_were_values_say_the_same():
     with torch.no_grad():
         logits = saved.model(torch.tensor([told["states"]]), torch.tensor([told["t"]]))
     assert torch.allclose(logits[0, :, :5], torch.tensor(told["logits"]), atol=2e-6)
+
+
+CLOCKS = {"polynomial": "polynomial:2.0", "symbolic": "symbolic:(1 - t)**2 * exp(-t)"}
+"""Values for those that need some."""
+TREE = "--process.kind hierarchical --process.hierarchy tree --process.hierarchy.clusters"
+NOISES = {
+    "masks": "--process.kind masked",
+    "uniform": "--process.kind uniform",
+    "two levels": f"{TREE} 8",
+    "three levels": f"{TREE} 16 4 --process.hierarchy.xi 0.9 1.0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("clock", sorted(registry.available("schedules")))
+def test_every_clock_trains_on_every_noise_that_takes_one(here, monkeypatch, clock, noise):
+    monkeypatch.chdir(here)
+    place = f"runs/{clock}-{noise}"
+    words = ["mdlm", "--smoke", *NOISES[noise].split(), "--process.schedule", CLOCKS.get(clock, clock)]
+    owt.main([*words, "--output.folder", place, "--output.no-tensorboard"])
+    saved = open_saved(here / place)
+    assert saved.recipe.process["schedule"]["kind"] == clock
+    kind = registry.get("schedules", clock)
+    assert type(saved.process.schedule) is kind and len(saved.process.levels) == {"masks": 2, "uniform": 1}.get(
+        noise, 3 if noise == "two levels" else 4
+    )
+
+
+MINE = {"kind": "hierarchical", "hierarchy": {"kind": "bands", "bands": 4}, "schedule": "log_odds"}
+
+
+def test_a_file_names_the_packages_of_its_parts(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(recipe_yaml(replace(owt.small(), process=MINE)))
+    values = yaml.safe_load(path.read_text())
+    ragged = {"package": "ddlib-ragged", "version": "0.1.0"}
+    assert values["plugins"] == {"bands": ragged, "log_odds": ragged}
+    assert "plugins" not in yaml.safe_load(recipe_yaml(owt.small()))
+    values["plugins"]["bands"] = ragged | {"version": "0.0.9"}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.warns(UserWarning, match=r"bands was made with ddlib-ragged 0.0.9, here is 0.1.0"):
+        read_recipe(path)
+    values["plugins"]["bands"] = {"package": "no-such-package", "version": "2.0"}
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError, match=r"bands comes from no-such-package 2.0, .*pip install no-such-package==2.0"):
+        read_recipe(path)
+
+
+def test_what_is_not_installed_is_named_also_without_a_version(tmp_path):
+    values = yaml.safe_load(recipe_yaml(owt.small())) | {"process": {"kind": "their_noise:make"}}
+    values["plugins"] = {"their_noise:make": {"package": "their_noise", "version": None}}
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError, match=r"process.kind: 'their_noise:make': No module named 'their_noise'"):
+        read_recipe(tmp_path / "theirs.yaml")
+
+
+def test_other_kinds_on_the_command_line():
+    more = [
+        "--process.schedule=polynomial:2",
+        "--process.hierarchy.xi",
+        "0.9",
+        "--model",
+        "neighbours",
+        "--model.width",
+        "8",
+    ]
+    flags = f"{TREE} 32".split()
+    recipe, _ = choose(owt.recipes(), smoke, "owt", ["hdlm", *more, *flags])
+    assert recipe.process == {
+        "kind": "hierarchical",
+        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None},
+        "schedule": {"kind": "polynomial", "power": 2.0},
+    }
+    assert recipe.model == {"kind": "neighbours", "width": 8, "reach": 2, "layers": 2}
+    with pytest.raises(ValueError, match=r"process.schedule: is missing"):
+        choose(owt.recipes(), smoke, "owt", ["hdlm", "--process.kind", "masked"])
+    with pytest.raises(ValueError, match=r"process.kind: .* called 'maskd', did you mean 'masked'"):
+        choose(owt.recipes(), smoke, "owt", ["hdlm", "--process.kind", "maskd"])
+
+
+def test_an_order_of_keys_is_no_difference():
+    one = replace(owt.small(), process={"kind": "gidd", "p_uniform": 0.1, "gamma": 1.0})
+    assert differences(one, replace(owt.small(), process={"gamma": 1, "kind": "gidd", "p_uniform": 0.1})) == []

@@ -156,7 +156,7 @@ def test_seconds_go_on_after_a_resume(tmp_path):
 
 def test_validation_and_samples_are_left_out_of_the_speed(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("recipes.console.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("recipes.console.bar.time.perf_counter", lambda: now[0])
     with Watch(recipe(tmp_path, log_every=1), True, 0) as watch:
         for number, (training, other) in enumerate([(1, 50), (2, 70), (1, 0)], start=1):
             now[0] += training
@@ -338,7 +338,7 @@ def test_a_missing_board_is_told_before_anything_happens(tmp_path, monkeypatch, 
 
 def test_few_lines_where_there_is_no_terminal(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr("recipes.console.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("recipes.console.bar.time.perf_counter", lambda: now[0])
     with TrainingBar(Console(file=sys.stdout, width=40), "step", 1000, 500) as bar:
         for number in range(501, 1001):
             now[0] += 1

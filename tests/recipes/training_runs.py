@@ -84,9 +84,7 @@ def trained(given: Recipe, size: int = 1, accept_changes: bool = False) -> Path:
 def said(given: Recipe) -> str:
     """What the processes printed, if they came that far."""
     log = given.output.folder.with_suffix(".log")
-    return (
-        log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it could write one, see stderr"
-    )
+    return log.read_text(encoding="utf-8") if log.exists() else "no log: it failed before it wrote one, see stderr"
 
 
 def curve(folder: Path) -> list[dict]:

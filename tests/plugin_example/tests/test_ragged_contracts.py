@@ -24,7 +24,7 @@ def test_the_hierarchy_keeps_its_contract(xi):
     "process",
     [
         Ragged(BANDS, punctuation=[2, 7], schedule=LogOdds(1.5), speed=0.5),
-        Ragged(TREE, punctuation=[0], schedule=dd.schedules.Cosine(), speed=2.0),
+        pytest.param(Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0), marks=pytest.mark.slow),
     ],
     ids=["bands", "tree"],
 )
@@ -32,6 +32,7 @@ def test_the_process_keeps_its_contract(process):
     check_process(process, level="quick")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overshoot", [2.5])
 def test_the_sampler_keeps_its_contract(overshoot):
     check_sampler(Restart(overshoot))

@@ -1,0 +1,245 @@
+"""Parts from plain values: the same object as by the constructor, or a refusal that says where, what and the rule."""
+
+import math
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib import parts, registry
+
+PARENTS = [[0, 0, 1, 1, 2, 2], [0, 1, 1]]
+
+
+class Known:
+    """What a run would know of six words."""
+
+    def vocab_size(self) -> int:
+        return 6
+
+    def fingerprint(self) -> str:
+        return "f" * 64
+
+    def counts(self) -> list[int]:
+        return [5, 1, 4, 2, 3, 9]
+
+    def parents(self, clusters: int | list[int] | str = 3) -> list[list[int]]:
+        return PARENTS[: len(clusters)] if isinstance(clusters, list) else PARENTS[:1]
+
+
+class Strange(Known):
+    def parents(self, clusters: int = 3) -> list[list[int]]:
+        raise ValueError("no clusters today")
+
+
+numbers = st.floats(0.1, 4.0, allow_nan=False).map(lambda v: round(v, 3))
+schedules = st.one_of(
+    st.sampled_from(["linear", "cosine", {"kind": "linear"}, "symbolic:(1 - t)**2 * exp(-t)"]),
+    st.builds(lambda power: {"kind": "polynomial", "power": power}, numbers),
+    st.builds(lambda power: f"polynomial:{power}", numbers),
+    st.builds(lambda power: f"polynomial:power={power}", numbers),
+)
+
+
+@st.composite
+def processes(draw):
+    kind = draw(st.sampled_from(["mdlm", "masked", "uniform", "gidd", "hdlm", "hdlm-levels", "tree"]))
+    share, speed = draw(st.floats(0.05, 0.95)), draw(st.lists(numbers, min_size=3, max_size=3))
+    values = {
+        "mdlm": {},
+        "masked": {"schedule": draw(schedules)},
+        "uniform": {"schedule": draw(schedules)},
+        "gidd": {"p_uniform": share},
+        "hdlm": {"xi": share, "gamma": speed[0]},
+        "hdlm-levels": {"clusters": [3, 2], "xi": [share, 1.0], "speed": speed},
+        "tree": {"hierarchy": {"kind": "tree", "clusters": [3, 2], "xi": share}, "schedule": draw(schedules)},
+    }
+    return {"kind": "hierarchical" if kind == "tree" else kind} | values[kind]
+
+
+@given(processes())
+def test_what_is_read_is_read_again_and_builds_the_same(values):
+    read = parts.read("processes", values, Known)
+    assert parts.read("processes", read, Known) == read
+    assert "-" not in read["kind"] and values.keys() <= read.keys()
+    process = parts.build("processes", values, Known())
+    assert repr(process) == repr(parts.build("processes", read, Known())) and process.vocab_size == 6
+    x, t = torch.arange(6)[None], torch.tensor([0.4], dtype=torch.float64)
+    assert torch.equal(process.marginal(x, t), parts.build("processes", read, Known()).marginal(x, t))
+
+
+@given(numbers, numbers, st.floats(0.1, 1.0))
+def test_values_build_what_the_constructor_builds(power, speed, xi):
+    schedule = {"kind": "polynomial", "power": power}
+    tree = {"kind": "tree", "parents": PARENTS, "xi": [xi, 1.0], "speed": [speed, 1.0, 2.0]}
+    built = dd.build("processes", {"kind": "hierarchical", "hierarchy": tree, "schedule": schedule})
+    own = dd.processes.Hierarchical(
+        dd.hierarchies.Tree(PARENTS, xi=[xi, 1.0], speed=[speed, 1.0, 2.0]), dd.schedules.Polynomial(power)
+    )
+    x, t = torch.arange(6)[None], torch.tensor([0.3], dtype=torch.float64)
+    assert torch.equal(built.marginal(x, t), own.marginal(x, t)) and repr(built) == repr(own)
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "values"),
+    [
+        ("schedules", "cosine", {"kind": "cosine"}),
+        ("schedules", "polynomial:2", {"kind": "polynomial", "power": 2}),
+        ("schedules", "symbolic:1 - t", {"kind": "symbolic", "formula": "1 - t"}),
+        ("samplers", "ancestral:force_transition=true", {"kind": "ancestral", "force_transition": True}),
+        ("processes", "hdlm-levels:xi=[0.9,1],gamma=2", {"kind": "hdlm-levels", "xi": [0.9, 1], "gamma": 2}),
+        ("processes", "my_package.noise:make", {"kind": "my_package.noise:make"}),
+    ],
+)  # fmt: skip
+def test_a_short_string_is_a_mapping(group, text, values):
+    assert parts.expand(group, text, Known) == values
+
+
+def test_words_of_a_command_line_are_values():
+    words = ["2", "0.5", "true", "True", "None", "[1, 2]", "my/clusters", "(1 - t)**2"]
+    assert [parts.parse(word) for word in words] == [2, 0.5, True, True, None, [1, 2], "my/clusters", "(1 - t)**2"]
+
+
+REFUSED = {
+    "a key": ({"kind": "hdlm", "gama": 2}, "process.gama: no such key; did you mean gamma?"),
+    "a key unlike any": ({"kind": "hdlm", "zzz": 2}, "process.zzz: no such key; hdlm has clusters, gamma, xi"),
+    "a kind": ({"kind": "hdml"}, "process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'"),
+    "no kind": ({"clusters": 3}, "process.kind: is missing"),
+    "a number": ("3", "process.kind: nothing in processes is called '3'"),
+    "no mapping": (3, "process: must be a name or a mapping with the key kind, got 3"),
+    "a type": ({"kind": "hdlm", "gamma": "much"}, "process.gamma: Input should be a valid number.*got 'much'"),
+    "a value": ({"kind": "hdlm", "xi": 1.5}, r"process: xi of parents\[0\] is 1.5, must be in \(0, 1\]"),
+    "what is missing": ({"kind": "masked"}, "process.schedule: is missing"),
+    "inside": (
+        {"kind": "masked", "schedule": {"kind": "polynomial", "powr": 2}},
+        "process.schedule.powr: no such key; did you mean power.; process.schedule.power: is missing",
+    ),
+    "inside, a value": ({"kind": "masked", "schedule": "polynomial:-1"}, "process.schedule: power is -1.0, must be"),
+    "a module": ({"kind": "no_such_module:make"}, "process.kind: 'no_such_module:make': No module named"),
+    "an attribute": ({"kind": "math:nothing"}, "process.kind: 'math:nothing': .* has no 'nothing'"),
+    "what cannot be called": ({"kind": "math:pi"}, "process.kind: 'math:pi' is 3.14.*, must be a class or a function"),
+    "levels": ({"kind": "hdlm", "clusters": [3, 2]}, "process: parents holds 2 levels of clusters, hdlm has one"),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_says_where_what_and_the_rule(values, said):
+    with pytest.raises(ValueError, match=said):
+        parts.build("processes", values, Known(), "process")
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(ValueError, match=r"gama: no such key.*xi: Input should be"):
+        parts.read("processes", {"kind": "hdlm", "gama": 2, "xi": "much"}, Known)
+
+
+MODULE = """
+import ddlib as dd
+
+class Clock(dd.schedules.Schedule):
+    def __init__(self, power: float = 2.0):
+        self.power = power
+    def alpha(self, t, xp=None):
+        return (1 - t) ** self.power
+
+def make(vocab_size, strength, schedule: dd.schedules.Schedule, counts=None, fingerprint: str = "none"):
+    made.append((vocab_size, strength, counts, fingerprint))
+    return dd.processes.Masked(vocab_size, schedule)
+
+made = []
+
+def wrong(vocab_size: int):
+    return "no process"
+
+def optional(schedule: dd.schedules.Schedule | None = None, vocab_size: int | None = None):
+    return dd.processes.Uniform(vocab_size, schedule or dd.schedules.Linear())
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "own_noise.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_noise", None)
+
+
+def test_a_function_of_a_module_is_as_good_as_a_name(module):
+    values = {"kind": "own_noise:make", "strength": "much", "schedule": {"kind": "own_noise:Clock", "power": 3}}
+    process = parts.build("processes", values, Known())
+    import own_noise
+
+    assert repr(process.schedule).startswith("Clock") and process.schedule.power == 3.0
+    # without a default, with the default None: filled in; with another: not
+    assert own_noise.made == [(6, "much", [5, 1, 4, 2, 3, 9], "none")]
+    parts.build("processes", values | {"fingerprint": "run", "counts": [1]}, Known())
+    assert own_noise.made[1] == (6, "much", [1], "f" * 64)
+
+
+def test_what_is_optional_may_be_left_out_or_null(module):
+    assert parts.build("processes", "own_noise:optional", Known()).vocab_size == 6
+    values = {"kind": "own_noise:optional", "schedule": None}
+    assert parts.build("processes", parts.read("processes", values, Known), Known()).vocab_size == 6
+
+
+def test_what_gives_no_process_is_named(module):
+    with pytest.raises(TypeError, match=r"process: own_noise:wrong gives 'no process', must be a ddlib.processes"):
+        parts.build("processes", "own_noise:wrong", Known(), "process")
+
+
+def test_objects_may_stand_among_values():
+    clock = dd.schedules.Cosine()
+    assert parts.build("schedules", clock) is clock
+    process = parts.build("processes", {"kind": "masked", "schedule": clock}, Known())
+    assert process.schedule is clock
+
+
+def test_a_key_of_what_is_filled_in_stands_in_its_place():
+    keys = parts.keys("processes", "hdlm", Known)
+    assert list(keys) == ["clusters", "gamma", "xi"] and keys["clusters"].filled == "parents"
+    assert list(parts.keys("processes", "hdlm")) == ["parents", "gamma", "xi"]
+    given = {"kind": "hdlm", "parents": PARENTS[0]}
+    assert parts.build("processes", given, Strange()).num_states == 10
+    with pytest.raises(ValueError, match="clusters: no such key"):
+        parts.read("processes", given | {"clusters": 3}, Known)
+    with pytest.raises(ValueError, match=r"process\.parents: no clusters today"):
+        parts.build("processes", "hdlm", Strange(), "process")
+
+
+def test_the_word_run_asks_for_what_is_optional():
+    network = {"kind": "dit", "num_states": 9, "dim": 8, "depth": 1, "heads": 1}
+    read = parts.read("backbones", network, Known)
+    assert read["parents"] == [] and "vocab_size" not in read
+    asked = parts.read("backbones", network | {"parents": "run", "clusters": [3]}, Known)
+    assert asked["parents"] == "run" and parts.read("backbones", asked, Known) == asked
+    model = parts.build("backbones", asked | {"num_states": 10}, Known())
+    assert model.num_states == 10 and model.saved_arguments()["parents"] == PARENTS[:1]
+
+
+def test_strangers_import_nothing_that_is_not_trusted(module):
+    values = {"kind": "own_noise:make", "strength": 1, "schedule": "own_noise:Clock"}
+    with registry.trusting([]):
+        assert parts.build("schedules", "log_odds:2.0").steepness == 2.0  # installed: its own user's doing
+        with pytest.raises(PermissionError, match=r"own_noise:make.*import a module is to run it.*--trust own_noise"):
+            parts.read("processes", values, Known)
+    assert "own_noise" not in sys.modules
+    with registry.trusting(["own_noise"]):
+        parts.read("processes", values, Known)
+
+
+def test_where_parts_come_from(module):
+    values = parts.read("processes", {"kind": "masked", "schedule": "log_odds"}, Known)
+    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [("log_odds", "ddlib-ragged", "0.1.0")]
+    values = parts.read("processes", {"kind": "own_noise:make", "strength": 1, "schedule": "cosine"}, Known)
+    assert [tuple(one) for one in parts.origins("processes", values, Known)] == [("own_noise:make", "own_noise", None)]
+
+
+@pytest.mark.parametrize("kind", registry.GROUPS)
+def test_every_registered_part_has_keys_that_values_can_say(kind):
+    for name in registry.available(kind):
+        for key in parts.keys(kind, name).values():
+            assert key.default is parts.REQUIRED or key.default is None or not math.isnan(len(repr(key.default)))
+            assert key.annotation is not None
