@@ -13,7 +13,7 @@ import torch
 import tyro
 from cases import slow_but
 
-from recipes.config import recipe_yaml
+from recipes.config import Beside, Knowledge, recipe_yaml
 from recipes.owt import recipes
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +66,12 @@ def test_a_page_that_is_wrong_fails(wrong, told, tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text(wrong)
     with pytest.raises(AssertionError, match=told):
         pages.run(tmp_path / "page.md")
+
+
+def test_what_a_run_fills_in_is_said():
+    rows = re.findall(r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
+    for kind, said in ((Knowledge, {row[0] for row in rows if row[1]}), (Beside, {row[0] for row in rows if row[2]})):
+        assert said == {name for name in vars(kind) if not name.startswith("_")}
 
 
 def test_commands_are_found():
