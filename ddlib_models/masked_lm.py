@@ -197,13 +197,19 @@ def masked_lm(
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
-        OSError: there are no such files, or no safetensors among them.
-        ValueError: no mask token; the tokenizer or the table has fewer rows than words; weights are missing; or see
-            ``MaskedLM``.
+        OSError: no safetensors among the files.
+        ValueError: there is no such model; no mask token; the tokenizer or the table has fewer rows than words; weights
+            are missing; or see ``MaskedLM``.
     """
     transformers = _transformers()
     hub = {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
-    read = transformers.AutoConfig.from_pretrained(name_or_path, **hub)
+    try:
+        read = transformers.AutoConfig.from_pretrained(name_or_path, **hub)
+    except OSError as error:
+        said = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"name_or_path={name_or_path!r}: no folder with a model here, and the hub says: {said}"
+        ) from error
     architecture = _plain(read)
     config = _config(architecture)
     mask_id = None if num_states == vocab_size else _mask_id(name_or_path, mask_token, vocab_size, hub)

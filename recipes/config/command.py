@@ -11,6 +11,9 @@ from recipes.config.files import read_recipe
 from recipes.config.flags import plain, typed, with_kinds
 from recipes.config.recipe import Recipe
 
+FILE = "file"
+"""The one variant where a file is read; nobody has to say it."""
+
 Shrink = Callable[[Recipe], Recipe]
 
 
@@ -39,8 +42,8 @@ def choose(
     parser.add_argument("--recipe", type=Path)
     switches, rest = parser.parse_known_args(words)
     if switches.recipe is not None:
-        variants = {"file": (f"as {switches.recipe} says", read_recipe(switches.recipe))}
-        rest = ["file", *rest]
+        variants = {FILE: (f"as {switches.recipe} says", read_recipe(switches.recipe))}
+        rest = [FILE, *rest]
     if switches.smoke:
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
     if rest and rest[0] in variants:
@@ -54,4 +57,7 @@ def choose(
         "package.module:object; the flags of a part are the keys of its kind."
     )
     shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
+    if FILE in shown:
+        only = shown[FILE][1]
+        return plain(tyro.cli(type(only), default=only, args=rest[1:], prog=prog, description=note)), switches
     return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=note)), switches

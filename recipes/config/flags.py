@@ -1,11 +1,12 @@
 """Parts on the command line: their keys as flags that tyro reads, each value held to what YAML's is held to."""
 
 import inspect
+import types
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from itertools import takewhile
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import tyro
 from docstring_parser import parse as parse_docstring
@@ -160,11 +161,21 @@ def _flag(key: parts.Key) -> Any:
 
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs="*",
-        metavar=inspect.formatannotation(key.annotation).replace("typing.", "").upper(),
+        metavar=_called(key.annotation),
         instance_from_str=read,
         is_instance=lambda value: True,
         str_from_instance=write,
     )
+
+
+def _called(annotation: Any) -> str:
+    """How help calls a type: INT|STR, FLOAT ..."""
+    inner = [_called(part) for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return "|".join(inner)
+    if get_origin(annotation) is not None:
+        return f"{inner[0] if inner else 'VALUE'} ..."
+    return "VALUE" if annotation is Any else "None" if annotation is type(None) else annotation.__name__.upper()
 
 
 def _said(target: Any) -> dict[str, str]:

@@ -81,7 +81,10 @@ def test_what_it_cannot_is_refused_by_name(bert):
         (["--data.packed"], r"data.packed=True: not with MaskedLM, which has no pack"),
         (["--start", "text"], r"start='text': not with MaskedLM, which has no start_at"),
         (["--loss.auxiliary", "1"], r"loss.auxiliary=1.0: not with masked_lm, which has no head over clusters"),
-        (["--model.name-or-path", "nowhere/here/none"], r"model: "),
+        (
+            ["--model.name-or-path", "nowhere/here/none"],
+            r"model: name_or_path='nowhere/here/none': no folder with a model here",
+        ),
     ):
         with pytest.raises(SystemExit, match=f"error: {said}"):
             train.main([recipe(), *flags])
