@@ -163,7 +163,8 @@ def at(path: str) -> Any:
 
 def _place(kind: str, name: str) -> tuple[str, str]:
     """The group and the name under which ``find`` looks a name up."""
-    plain, names = name.replace("-", "_"), []
+    plain = name.replace("-", "_")
+    names: list[str] = []
     for group in (kind, *_also(kind)):
         if plain in (claims := _claims(group)):
             return group, plain
