@@ -202,6 +202,7 @@ def test_packed_sequences_train_as_single_ones(built, reference):
     ],
 )
 def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(built, reference, attention, packed):
+    torch.compiler.reset()  # sizes that earlier tests made symbols: inductor (2.13) writes C++ for them that does not compile
     curve = run(built, attention, packed, weights=reference.weights)
     assert curve.losses == pytest.approx(reference.losses, abs=1e-5)
 
