@@ -37,6 +37,9 @@ def test_what_is_registered_is_what_is_declared():
     for kind in ddlib.registry.GROUPS:
         names = set(declared[f"ddlib.{kind}"])
         assert names <= set(ddlib.registry.available(kind))
+        assert all(callable(ddlib.registry.get(kind, name)) for name in names)
+    for kind in ddlib.registry.PROVED:
+        names = set(declared[f"ddlib.{kind}"])
         assert all(isinstance(ddlib.registry.get(kind, name), type) for name in names)
         public = {n for n in getattr(ddlib, kind).__all__ if isinstance(getattr(getattr(ddlib, kind), n), type)}
         loaded = {ddlib.registry.get(kind, name).__name__ for name in names}

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
-from ddlib.registry import get
+from ddlib.registry import GROUPS, PROVED, get
 from ddlib.samplers import Sampler
 from ddlib.schedules import Schedule
 from ddlib.verification import Report, verify
@@ -40,8 +41,9 @@ def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]
 
     Raises:
         AssertionError: a check failed, or the class gives no example.
-        ImportError, ValueError: as ``registry.get``.
+        ImportError, ValueError: as ``registry.get``; a kind whose objects give no examples, such as backbones.
     """
+    require(kind not in GROUPS or kind in PROVED, f"kind is {kind!r}, must be one of {', '.join(PROVED)}")
     cls = get(kind, name)
     try:
         examples = list(cls.examples())

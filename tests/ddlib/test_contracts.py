@@ -4,11 +4,11 @@ import pytest
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.registry import GROUPS, available
+from ddlib.registry import PROVED, available
 from ddlib.testing import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
-REGISTERED = [(kind, name) for kind in GROUPS for name in available(kind)]
+REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest; its own tests put them through the kits too
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in ("ragged", "restart")))
 
@@ -47,3 +47,33 @@ def test_a_kit_raises_with_the_counterexample():
 
     with pytest.raises(AssertionError, match=r"alpha\(t\) at t = 0: expected 1, got 0"):
         check_schedule(Rising())
+
+
+class Known:
+    """What a run would know of some words."""
+
+    def vocab_size(self) -> int:
+        return 7
+
+    def vocabulary(self) -> dict[str, int]:
+        return {token: index for index, token in enumerate(["the", ".", "a", ",", "cat", "sat", "on"])}
+
+    def counts(self) -> list[int]:
+        return [50, 40, 30, 20, 3, 2, 1]
+
+    def parents(self) -> list[list[int]]:
+        return [[0, 1, 0, 1, 2, 2, 1]]
+
+
+PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}}
+"""Values for those that need some."""
+
+
+@pytest.mark.parametrize("name", available("presets"))
+def test_a_registered_preset_gives_a_right_process(name):
+    check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
+
+
+def test_what_gives_no_examples_is_refused_by_its_kind():
+    with pytest.raises(ValueError, match=r"kind is 'backbones', must be one of schedules, .*samplers"):
+        check_registered("backbones", "dit")
