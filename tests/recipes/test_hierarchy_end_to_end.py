@@ -202,7 +202,8 @@ def test_packed_sequences_train_as_single_ones(built, reference):
     ],
 )
 def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(built, reference, attention, packed):
-    torch.compiler.reset()  # sizes that earlier tests made symbols: inductor (2.13) writes C++ for them that does not compile
+    # after other tests sizes are symbols, for which inductor (2.13) writes C++ that does not compile
+    torch.compiler.reset()
     curve = run(built, attention, packed, weights=reference.weights)
     assert curve.losses == pytest.approx(reference.losses, abs=1e-5)
 
