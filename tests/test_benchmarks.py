@@ -165,6 +165,7 @@ def test_runs_are_stored_one_after_another(tmp_path):
     assert str(ROOT) not in (tmp_path / "toy.json").read_text()
 
 
+@pytest.mark.slow
 def test_memory_is_measured_by_the_command_in_a_process_of_its_own(tmp_path):
     command = [sys.executable, "-m", "benchmarks.head", "mdlm", "--tiny", "--tokens", "32", "--memory", "ours"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

@@ -2,9 +2,6 @@
 
 import copy
 import doctest
-import os
-import subprocess
-import sys
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import ddlib as dd
+from ddlib.__main__ import table
 from ddlib.processes import ForwardProcess
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, integrate_forward, states
@@ -79,13 +77,6 @@ def agree(outcomes, law):
     return chisquare(counts[possible], law.flatten()[possible] * len(outcomes), sum_check=False).pvalue > 1e-5
 
 
-def run(**environment):
-    done = subprocess.run(
-        [sys.executable, "-m", "ddlib"], env={**os.environ, **environment}, capture_output=True, text=True, check=True
-    )
-    return done.stdout
-
-
 def test_the_package_is_installed_and_its_classes_are_found_by_name():
     declared = {(point.group, point.name) for point in distribution("ddlib-ragged").entry_points}
     assert declared == {(f"ddlib.{kind}", name) for kind, name in NAMES.items()}
@@ -93,8 +84,10 @@ def test_the_package_is_installed_and_its_classes_are_found_by_name():
         assert dd.registry.get(kind, name) is getattr(ddlib_ragged, CLASSES[kind])
 
 
-def test_it_is_listed_and_the_off_switch_hides_it():
-    listed, hidden = run(), run(DDLIB_PLUGINS="0")
+def test_it_is_listed_and_the_off_switch_hides_it(monkeypatch):
+    listed = table()
+    monkeypatch.setenv("DDLIB_PLUGINS", "0")
+    hidden = table()
     for name in NAMES.values():
         assert f"  {name} " in listed and f"  {name} " not in hidden
     assert "broken" not in listed and "Ragged(hierarchy, punctuation, schedule, speed)" in listed

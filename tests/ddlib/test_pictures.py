@@ -205,6 +205,7 @@ def test_axes_are_used_when_given_and_made_when_not():
     assert dict(matplotlib.rcParams) == settings
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_late_and_pyplot_never():
     script = (
         "import sys, ddlib as dd; from ddlib import plot, show\n"

@@ -276,6 +276,7 @@ def test_compiled_code_is_not_checked():
         double(ones(3, 5))
 
 
+@pytest.mark.slow
 def test_torchtyping_is_never_imported_by_ddlib():
     script = "import sys, ddlib, ddlib_models, ddlib.shapecheck; print('torchtyping' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "False"

@@ -59,6 +59,7 @@ def test_logic_in_the_interpreter(pytestconfig, chosen):
     assert int(passed) > {"not slow": 50, "slow": 7}[chosen]
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path):
     """To machine code of an H200, on its tensor cores, in the shared memory it has; ddlib alone imports no Triton."""
     told = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")

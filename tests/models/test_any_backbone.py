@@ -1,8 +1,5 @@
 """Any callable (z, t) -> logits is a backbone: here Hugging Face's masked language models, in ten lines."""
 
-import inspect
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +8,6 @@ from transformers import AutoModelForMaskedLM, BertConfig, RobertaConfig
 import ddlib as dd
 
 PARENTS = [0, 0, 1, 1, 2, 2, 2]
-GUIDE = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 class MaskedLM(nn.Module):
@@ -59,7 +55,3 @@ def test_a_masked_language_model_trains_and_samples_with_every_process(name, con
     assert dd.bound(process, denoiser, x).total.isfinite().all()
     words = dd.sample(process, denoiser, (2, 7), steps=8)
     assert words.shape == (2, 7) and words.max() < process.vocab_size
-
-
-def test_the_guide_shows_the_class_that_is_tested_here():
-    assert inspect.getsource(MaskedLM) in GUIDE.read_text(encoding="utf-8")
