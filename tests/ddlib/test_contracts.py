@@ -11,6 +11,9 @@ pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest; its own tests put them through the kits too
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in ("ragged", "restart")))
+FULL = [
+    pytest.param(*case, marks=pytest.mark.nightly if case[1] == "ragged" else pytest.mark.slow) for case in REGISTERED
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), QUICK, ids=str)
@@ -19,8 +22,7 @@ def test_a_registered_class_is_right(kind, name):
     assert reports and all(report.ok for report in reports)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), REGISTERED, ids=str)
+@pytest.mark.parametrize(("kind", "name"), FULL, ids=str)
 def test_a_registered_class_is_right_at_full_level(kind, name):
     check_registered(kind, name, "full")
 

@@ -175,6 +175,7 @@ def test_weights_alone_are_a_strangers_until_their_modules_are_trusted(case, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", ["plug-in"], indirect=True)
 def test_it_trains_where_the_papers_do_too(case):
     place = case[0]
     told = place.run("recipes.owt", "--recipe", place.recipe("small"), "--smoke", "--steps", "2")
