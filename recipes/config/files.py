@@ -12,8 +12,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.knowledge import Beside, Knowledge
-from recipes.config.recipe import Recipe
+from recipes.config.recipe import PARTS, Recipe
 
 APART = ("output.", "hardware.", "data.folder")
 """Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
@@ -32,8 +31,8 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     """Package and version of every part that is not ddlib's own, by its kind."""
-    found = parts.origins("processes", recipe.process, Knowledge) + parts.origins("backbones", recipe.model, Beside)
-    return {one.kind: {"package": one.package, "version": one.version} for one in found}
+    found = (parts.origins(group, getattr(recipe, name), run) for name, (group, run) in PARTS.items())
+    return {one.kind: {"package": one.package, "version": one.version} for many in found for one in many}
 
 
 def read_recipe(path: Path) -> Recipe:

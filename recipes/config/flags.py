@@ -12,21 +12,17 @@ import tyro
 from docstring_parser import parse as parse_docstring
 
 from ddlib import parts, registry
-from recipes.config.knowledge import Beside, Knowledge
-from recipes.config.recipe import Recipe
-
-PLACES = {"process": ("processes", Knowledge), "model": ("backbones", Beside)}
-"""The parts of a recipe: the group of plug-ins of each, and what a run fills in."""
+from recipes.config.recipe import PARTS, Recipe
 
 
 def typed(recipe: Recipe) -> Recipe:
     """A recipe whose parts have a field for every key, for tyro; ``plain`` turns it back."""
     values = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
-    for name, (group, run) in PLACES.items():
+    for name, (group, run) in PARTS.items():
         values[name] = _mirror(group, values[name], run)
     # a subclass, so that tyro finds what is said of the other fields
     namespace = {
-        "__annotations__": {name: type(values[name]) for name in PLACES},
+        "__annotations__": {name: type(values[name]) for name in PARTS},
         "__post_init__": lambda self: None,
         "__doc__": Recipe.__doc__,
     }
@@ -41,7 +37,7 @@ def plain(given: Recipe) -> Recipe:
         ValueError: as the constructor of ``Recipe``.
     """
     values = {one.name: getattr(given, one.name) for one in fields(Recipe)}
-    return Recipe(**values | {name: _values(values[name]) for name in PLACES})
+    return Recipe(**values | {name: _values(values[name]) for name in PARTS})
 
 
 def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
@@ -55,13 +51,13 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
     Raises:
         ValueError: as the constructor of ``Recipe``; a kind that does not exist.
     """
-    changed: dict[str, Any] = {name: deepcopy(getattr(recipe, name)) for name in PLACES}
+    changed: dict[str, Any] = {name: deepcopy(getattr(recipe, name)) for name in PARTS}
     flags = list(_flags(words))
     # the outer kinds first: they say which inner ones there are
     for flag in sorted(flags, key=lambda flag: len(flag.path)):
         if len(flag.values) == 1 and (group := _group(changed, flag.path)):
             value = parts.parse(flag.values[0])
-            run = PLACES[flag.path[0]][1]
+            run = PARTS[flag.path[0]][1]
             _part(changed, flag.path[:-1])[flag.path[-1]] = (
                 parts.expand(group, value, run) if isinstance(value, str) else value
             )
@@ -69,7 +65,7 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
             part, name = _part(changed, flag.path[:-1]), flag.path[-1]
-            if name not in part and name in parts.keys(group, part["kind"], PLACES[flag.path[0]][1], part):
+            if name not in part and name in parts.keys(group, part["kind"], PARTS[flag.path[0]][1], part):
                 part[name] = flag.read()
                 flags.remove(flag)
     return replace(recipe, **changed), [word for flag in flags for word in flag.words]
@@ -93,7 +89,7 @@ def _flags(words: Sequence[str]) -> Iterator[_Flag]:
         word, *rest = rest
         name, sign, value = word.partition("=")
         path = name.removeprefix("--").replace("-", "_").removesuffix(".kind").split(".")
-        if not word.startswith("--") or path[0] not in PLACES:
+        if not word.startswith("--") or path[0] not in PARTS:
             yield _Flag([word], [], [])
             continue
         values = [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
@@ -103,9 +99,9 @@ def _flags(words: Sequence[str]) -> Iterator[_Flag]:
 
 def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
     """The group of plug-ins of what stands at a path; None if no part does."""
-    if not path or path[0] not in PLACES:
+    if not path or path[0] not in PARTS:
         return None
-    (group, run), values = PLACES[path[0]], changed[path[0]]
+    (group, run), values = PARTS[path[0]], changed[path[0]]
     for name in path[1:]:
         if not isinstance(values, dict):
             return None

@@ -163,6 +163,9 @@ class Output:
 Values = dict[str, Any]
 """Of a part, with its ``kind``: see ``ddlib.parts``."""
 
+PARTS = {"process": ("processes", Knowledge), "model": ("backbones", Beside)}
+"""The parts of a recipe: the group of plug-ins of each, and what a run fills in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -190,8 +193,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         # written out, so that equal recipes are equal and a file says all
-        object.__setattr__(self, "process", parts.read("processes", self.process, Knowledge, "process"))
-        object.__setattr__(self, "model", parts.read("backbones", self.model, Beside, "model"))
+        for name, (group, run) in PARTS.items():
+            object.__setattr__(self, name, parts.read(group, getattr(self, name), run, name))
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
         if self.optimizer.muon and self.hardware.shard:

@@ -65,7 +65,7 @@ def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
         value = values.get(name)
         if key.group and isinstance(value, dict):
             changed[name] = _few_clusters(key.group, value)
-        elif key.filled == "parents":
+        elif key.filled == "parents" != name:
             changed[name] = [2 * 4**level for level in range(len(value), 0, -1)] if isinstance(value, list) else 8
     return values | changed
 
