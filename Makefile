@@ -1,6 +1,6 @@
 # make quickstart   build .venv and run the quickstart recipe
 # make test         the fast tests, at most five minutes on two cores
-# make test-slow    the slow tests, and every property on all its examples, at most ten minutes
+# make test-slow    the slow tests, and every property on all its examples, at most twelve minutes
 # make test-all     all tests: those two, the nightly ones, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors

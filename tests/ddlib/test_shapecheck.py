@@ -177,7 +177,8 @@ print(
 """
 
 
-@pytest.mark.parametrize("first", slow_but(["ddlib.typing", "ddlib_models.layers"], "ddlib.typing"))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["ddlib.typing", "ddlib_models.layers"])
 def test_the_switch_checks_both_packages_whichever_is_imported_first(first):
     assert run(CALLS.format(first=first), "1") == "TypeCheckError TypeCheckError True False"
 

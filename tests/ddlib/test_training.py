@@ -114,6 +114,7 @@ def test_gradients_are_those_of_finite_differences():
         assert torch.autograd.gradcheck(lambda v, p=process, a=(x, z, t): dd.nelbo(p, v, *a), logits, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_training_on_a_law_learns_it():
     """The whole loop on one token: the loss's minimum is the entropy, at the true law, clipped or not."""
     law = torch.tensor([0.4, 0.05, 0.25, 0.1, 0.15, 0.05])

@@ -123,6 +123,7 @@ def test_a_counter_of_operations_sees_it():
     assert counter.get_total_flops() == 2 * 3 * 6 * 4
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compiled_model_is_one_graph_of_torchs_products():
     model, (z, t), graphs = trained(), inputs(), []

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import slow_but
 from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware
 from recipes.saved import open_saved
+
+# two runs at once, in processes of their own; of the fast tests packed rows are accumulated, and ranks evaluate
+pytestmark = pytest.mark.slow
 
 LAYOUTS = {
     "accumulated": (1, Hardware(micro_batch=2, threads=1)),
@@ -36,7 +38,7 @@ def given(folder, name):
     return replace(base, model=base.model | {"dropout": 0.0}, optimizer=replace(base.optimizer, eps=1e-6))
 
 
-@pytest.mark.parametrize("name", slow_but(LAYOUTS, "accumulated", "shards, accumulated"))
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_the_layout_changes_no_number(folder, plain, name):
     size, hardware = LAYOUTS[name]
     run = replace(given(folder, name.replace(", ", "-")), hardware=hardware)
@@ -52,7 +54,6 @@ def test_the_layout_changes_no_number(folder, plain, name):
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
 
 
-@pytest.mark.slow
 def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):
     run = given(folder, "grown")
     half = replace(run, output=replace(run.output, save_every=10))

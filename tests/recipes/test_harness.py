@@ -156,6 +156,7 @@ def test_rolling_counts_every_word_once(model):
     assert found[0] == found[1] < 0
 
 
+@pytest.mark.slow
 def test_text_is_written_behind_the_context_up_to_a_stop(model):
     many = {"until": [], "max_gen_toks": 6}
     asked = [request("The state of", many, doc=0, kind="generate_until"), request("We", many, doc=1)]

@@ -75,6 +75,7 @@ def test_the_levels_are_nested_and_the_process_speaks_of_these_words_only(built)
         dd.check_vocabulary(built.process, other.get_vocab())
 
 
+@pytest.mark.slow
 def test_the_process_is_verified(built):
     report = dd.verify(built.process)
     assert report.ok, str(report)
