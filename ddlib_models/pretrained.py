@@ -189,10 +189,7 @@ class Pretrained(
         return super().generate_model_card(*args, **{"class_name": own.__name__, "module": own.__module__} | kwargs)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        once = {id(tensor): name for name, tensor in reversed(self.state_dict(keep_vars=True).items())}
-        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items() if name in once.values()}
-        # safetensors' save_model would note the ties too, in an order that changes the bytes from run to run
-        save_file(state, save_directory / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(self, save_directory / WEIGHTS)
         header = {"model_type": self.model_type, "architectures": [type(self).__name__]} if self.model_type else {}
         text = ",\n".join(
             f"{json.dumps(key)}: {json.dumps(value)}" for key, value in (header | self.saved_arguments()).items()
@@ -250,6 +247,14 @@ def _downloaded(name: str, **hub: Any) -> Path:
         raise FileNotFoundError(f"{name}: neither a folder nor the id of a repository on the hub") from error
     folder = snapshot_download(name, allow_patterns=[MANIFEST], **hub)
     return Path(snapshot_download(name, allow_patterns=[MANIFEST, *listed_files(folder)], **hub))
+
+
+def save_tensors(model: nn.Module, path: Path) -> None:
+    """Writes the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
+    once = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once.values()}
+    # safetensors' save_model would note the ties too, in an order that changes the bytes from run to run
+    save_file(state, path, metadata={"format": "pt"})
 
 
 @torch.no_grad()

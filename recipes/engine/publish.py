@@ -4,13 +4,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import save, save_file
-from torch import Tensor, nn
+from safetensors.torch import save
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from ddlib.hierarchies import save_clusters
 from ddlib_models import Pretrained
 from ddlib_models.manifest import writing
+from ddlib_models.pretrained import save_tensors
 from recipes.config import Beside, recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import FromText, make_model
@@ -64,18 +65,10 @@ def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str
         model.save_pretrained(folder, extra=files, model_card_kwargs=card)
         return
     with writing(folder, {"class": type(model).__name__}, unlisted=("README.md",)) as unfinished:
-        save_file(_once(model), unfinished / "model.safetensors", metadata={"format": "pt"})
+        save_tensors(model, unfinished / "model.safetensors")
         for name, content in files.items():
             (unfinished / name).write_bytes(content.encode() if isinstance(content, str) else content)
         (unfinished / "README.md").write_text(_CARD.format(**card), encoding="utf-8")
-
-
-def _once(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a network, tied ones under their first name."""
-    found: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        found.setdefault(id(tensor), (name, tensor.detach().contiguous()))
-    return dict(found.values())
 
 
 def _card(run: Run) -> dict[str, str]:

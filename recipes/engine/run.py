@@ -57,9 +57,8 @@ class Run:
         model = make_model(recipe, Beside(known, process))
         check_folder(recipe, model)
         start(recipe, model, process, data)
-        objective = Objective(
-            model, process, recipe.loss, recipe.hardware.bf16
-        ).train()  # pretrained ones come without dropout
+        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
+        objective.train()  # a pretrained network comes without dropout
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
         state = State(objective, optimizers(model, recipe.optimizer), average)
