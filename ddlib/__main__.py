@@ -101,6 +101,9 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
     text = "prove a process, schedule, hierarchy or sampler right, or refute it"
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
     command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="every check with what it proves, its tolerance and its worst case"
+    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=_verify)
     return command
@@ -123,7 +126,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     report = ddlib.verify(load(options.object), options.level)
-    print(report.to_json() if options.json else report)
+    print(report.to_json() if options.json else report.text(options.verbose))
     return 0 if report.ok else 1
 
 
