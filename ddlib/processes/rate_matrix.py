@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
-from ddlib.processes.base import ForwardProcess, each_time, interior, scalar, span
+from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -77,6 +77,4 @@ class RateMatrix(ForwardProcess):
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = span(s, t, self.device)
-        start = self.schedule.hazard(early)
-        return self.generator(torch.where(start.isinf(), 0.0, self.schedule.hazard(late) - start))
+        return self.generator(elapsed(self.schedule, *span(s, t, self.device)))

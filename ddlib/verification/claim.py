@@ -105,7 +105,7 @@ class _Outcome(NamedTuple):
     place: Place | None = None
 
 
-class _Misshapen(ValueError):
+class _ShapeError(ValueError):
     """An answer has another shape than it is to be compared with."""
 
 
@@ -122,11 +122,11 @@ def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point:
                 worst = float(share.max())
                 place = _place(point, comparison, _index(int(share.argmax()), share.shape))
                 worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
-    except _Misshapen as error:
+    except _ShapeError as error:
         return _unanswered(subject, point, compared, str(error), says=str(error))
     except Exception as error:  # a process that cannot answer is refuted, whatever it raised
-        place, advice = blamed(error, subject)
-        return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", place, hint=advice)
+        line, advice = blamed(error, subject)
+        return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice)
     return _Outcome(worst, worst_at, compared, None)
 
 
@@ -142,7 +142,7 @@ def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
     """Errors as shares of what is allowed, and the first index at which they exceed it; the worst for words."""
     got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
     if got.shape != expected.shape:
-        raise _Misshapen(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
+        raise _ShapeError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
     allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand_as(got)
     error = torch.where(got == expected, 0.0, (got - expected).abs())  # infinities may be equal
     fails = ~(error <= allowed)

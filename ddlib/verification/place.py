@@ -40,7 +40,7 @@ def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
 
 def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
     """The modules of the classes of an object and of its parts, without the classes of ddlib that these inherit."""
-    kinds = []
+    kinds: list[type] = []
     for kind in type(subject).__mro__:
         if kind.__module__.startswith("ddlib."):
             kinds = kinds or [kind]  # a class of ddlib itself

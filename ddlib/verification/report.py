@@ -42,26 +42,28 @@ class Counterexample:
     """What to write, or where to look, where that can be told."""
 
     def __str__(self) -> str:
-        place = ", ".join(f"{name} = {value!r}" for name, value in self.where.items()) or "any time"
+        return self.text()
+
+    def text(self, digits: int = 12) -> str:
+        """Place and numbers in so many digits, or in as many more as it takes to tell the two numbers apart."""
+        place = ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items()) or "any time"
         if self.says:
             return self.says
         if self.allowed == math.inf:
             return f"no answer at {place}"
-        return f"{self.quantity} at {place}: {self._numbers()}"
+        return f"{self.quantity} at {place}: {self._numbers(digits)}"
 
-    def _numbers(self) -> str:
-        """The two numbers, with as many digits as it takes to tell them apart."""
+    def _numbers(self, digits: int) -> str:
         off = abs(self.got - self.expected)
         if math.isnan(self.got) and math.isnan(self.expected):
             return "nan, and so is what it is held to"
         if off == 0:
-            return f"{self.got:.12g} as expected, but the tolerance came out as {self.allowed:.3g}"
-        expected, got = next(
-            (pair for digits in (12, 15, 17) for pair in [(f"{self.expected:.{digits}g}", f"{self.got:.{digits}g}")]
-             if pair[0] != pair[1]), ("", "")
-        )  # fmt: skip
+            return f"{self.got:.{digits}g} as expected, but the tolerance came out as {self.allowed:.3g}"
+        while f"{self.expected:.{digits}g}" == f"{self.got:.{digits}g}":
+            digits += 1
+        text = f"expected {self.expected:.{digits}g}, got {self.got:.{digits}g}"
         close = off < math.inf and off <= 1e-6 * max(abs(self.expected), abs(self.got))
-        return f"expected {expected}, got {got}" + (f" (off by {off:.2g}, allowed {self.allowed:.2g})" if close else "")
+        return text + (f" (off by {off:.2g}, allowed {self.allowed:.2g})" if close else "")
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Check:
 
     def in_short(self) -> str:
         """Why it failed, in one line."""
-        found = "" if self.counterexample is None else str(self.counterexample)
+        found = "" if self.counterexample is None else self.counterexample.text(digits=6)
         return (self.note or found) + (f", in {self.place}" if self.place else "")
 
 
@@ -227,6 +229,12 @@ class Report:
 
 def _counted(things: Sequence[object], one: str, many: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else many}"
+
+
+def _exactly(number: float) -> str:
+    """A number in as few digits as tell it from any other."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def _indented(first: str, lines: Sequence[str]) -> str:
