@@ -13,6 +13,7 @@ import torch
 
 import ddlib
 from ddlib import presets, registry, show
+from ddlib.verification.place import blamed
 
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "mdlm": (1, presets.mdlm),
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except (TypeError, ValueError) as error:
         command: argparse.ArgumentParser = options.command
-        command.error(str(error))
+        place, _ = blamed(error)  # of whoever wrote the object's constructor
+        command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
 def _add_show(commands: Any) -> argparse.ArgumentParser:

@@ -110,6 +110,7 @@ def elapsed(schedule: Schedule, s: Float[Tensor, "..."], t: Float[Tensor, "..."]
         t: times of the same shape, none before its ``s``; they are not checked.
 
     Example:
+        >>> import ddlib as dd
         >>> elapsed(dd.schedules.Linear(), torch.tensor([0.0, 1.0]), torch.tensor([0.5, 1.0]))
         tensor([0.6931, 0.0000], dtype=torch.float64)
     """

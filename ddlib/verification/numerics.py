@@ -92,5 +92,5 @@ CLAIMS = (
     Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
           _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,
-          ({"s": 0.2, "t": 0.6},), rests_on=("answers",)),
+          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "laws")),
 )  # fmt: skip

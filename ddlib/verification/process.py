@@ -209,7 +209,7 @@ CLAIMS = (
           ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3}),
           rests_on=("laws",)),
     Claim("process", "batches", "a position's answers depend on its own word and time alone", "1e-12", _rows,
-          ({"t": 0.5},), rests_on=("answers",),
+          ({"t": 0.5},), rests_on=("laws",),
           means="sequences of one batch share something: t is (B,), a time for each"),
     Claim("process", "refusals", "bad words and times are refused, and say so", "exactly", _refusals),
     Claim("process", "prior", "the prior is z_1 of a uniform word and prior_kl is KL(q_t(.|x) || that of q_t)",
