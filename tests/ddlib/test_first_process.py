@@ -78,23 +78,22 @@ def failed(subject, name):
 
 def test_an_exception_is_one_failure_with_the_line_of_its_author():
     class Misspelt(Paced):
-        def rate_matrix(self, t):
-            return self.to_mask(-self.speeds, self.speeds, 0.0)  # the line
+        def transition(self, s, t):
+            return self.to_mask(self.speeds, 1 - self.speeds, 1.0)  # the line
 
     report = dd.verify(Misspelt())
     (cause,) = [check for check in report.failures if not check.follows]
     lines, first = inspect.getsourcelines(Misspelt)
     (line,) = [first + i for i, text in enumerate(lines) if "# the line" in text]
-    assert (cause.place.line, cause.place.method) == (line, "Misspelt.rate_matrix")
-    assert Path(cause.place.file).name == Path(__file__).name and cause.place.code.startswith(
-        "return self.to_mask(-self"
-    )
+    assert (cause.place.line, cause.place.method) == (line, "Misspelt.transition")
+    assert Path(cause.place.file).name == Path(__file__).name
+    assert cause.place.code.startswith("return self.to_mask(self.speeds")
     assert cause.note == "raised AttributeError: 'Misspelt' object has no attribute 'speeds'"
     text = str(report)
     assert text.count("AttributeError") == 1 and f"line {line}: return self.to_mask" in text
     followers = [check.name for check in report.failures[1:]]
-    assert len(followers) >= 9 and f"{len(followers)} more checks end there: rates, Kolmogorov" in text
-    assert "refusals" not in followers and "NOT VERIFIED: 1 failure, 13 that may follow" in text
+    assert len(followers) >= 9 and f"{len(followers)} more checks end there: laws, Kolmogorov" in text
+    assert "rates" not in followers and f"NOT VERIFIED: 1 failure, {len(followers)} that may follow" in text
 
 
 def test_the_authors_frame_is_the_last_one_that_is_no_librarys():
