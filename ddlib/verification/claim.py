@@ -46,7 +46,8 @@ def stated(quantity: str, holds: bool, says: str, hint: str = "") -> Comparison:
 
 def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
     """That an answer has a dtype."""
-    return stated(f"dtype of {quantity}", answer.dtype == dtype, f"{quantity} is {answer.dtype}, must be {dtype}")
+    says = f"{quantity} is {answer.dtype}, must be {dtype}"
+    return stated(f"dtype of {quantity}", answer.dtype == dtype, says, f"compute in float64 and end with .to({dtype})")
 
 
 @dataclass(frozen=True)
