@@ -91,9 +91,7 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
     edge = hierarchy.maps[level]
     parts = [f"speed {hierarchy.speeds[level]:g}"] * (hierarchy.speeds[level] != 1)
     if edge.spread is not None:
-        own = edge.keep + edge.spread
-        low, high = float(own.min()), float(own.max())
-        parts.append(f"xi {low:.4g}" if high - low < 1e-9 else f"xi {low:.3g} to {high:.3g}")
+        parts.append(f"xi {edge.xi}")
     return ", ".join(parts)
 
 
