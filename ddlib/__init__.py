@@ -4,7 +4,10 @@ A ``Schedule`` says when tokens jump, a ``Hierarchy`` says where, their product 
 training loss and every sampler follow.
 """
 
+import opcode
 import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
     from ddlib import shapecheck
@@ -57,3 +60,20 @@ __all__ = [
     "training_loss",
     "verify",
 ]
+
+if not TYPE_CHECKING:  # for a type checker, every name would be there
+
+    def __dir__() -> list[str]:
+        """The surface, without what Python adds to a package of modules."""
+        return [*__all__, "__version__"]
+
+    def __getattr__(name: str) -> Any:
+        """Refuses a name that is not there, and says which was meant."""
+        if name.startswith("_"):  # tools that ask what kind of module this is
+            raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
+        from ddlib.names import missing
+
+        caller = sys._getframe(1)
+        imported = caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]
+        # of an AttributeError "from ddlib import x" would keep nothing, not even its words
+        raise (ImportError if imported else AttributeError)(missing(name))

@@ -33,8 +33,6 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0) -> Hierarchical:
     return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0))
 
 
-def hdlm_levels(
-    parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None
-) -> Hierarchical:
+def hdlm_levels(parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed), Linear())

@@ -18,7 +18,7 @@ class Hierarchy(ExactModule, ABC):
     r"""Where tokens jump: levels :math:`L_0` (words), ..., :math:`L_n` (the mask) and a map for each edge between them.
 
     A leaf builds its maps and hands them to ``super().__init__``. States are numbered words first, then each level's
-    clusters in order, the mask last.
+    clusters in order, the mask last. A hierarchy of n levels has n above the words, the mask included.
 
     Args:
         maps: one ``Map`` per edge, lowest first; the last one leads to the mask alone.
@@ -56,7 +56,7 @@ class Hierarchy(ExactModule, ABC):
 
     @property
     def depth(self) -> int:
-        """Number of edges n; levels are 0..n."""
+        """Number of levels n above the words, the mask included; as many edges."""
         return len(self.levels) - 1
 
     @property

@@ -128,7 +128,7 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
 
 def _head(hierarchy: Hierarchy, axes: Axes, names: Sequence[str], column: Sequence[int]) -> None:
     """Names and sizes of the levels over their columns, speed and xi between them."""
-    sizes = [f"{name}\n{size:,}" if size > 1 else name for name, size in zip(names, hierarchy.levels, strict=True)]
+    sizes = [f"{name}\n{size:,}" for name, size in zip(names, hierarchy.levels, strict=True)]
     axes.set_xticks(list(column), sizes)
     axes.tick_params(axis="x", top=False, bottom=False, labeltop=True, labelbottom=False)
     for level in range(hierarchy.depth):
