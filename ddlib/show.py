@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
     plot.trajectory(subject, *example(subject, 48, steps=200), axes[2])
     if where is not None:
         plot.hierarchy(where, axes[3], members=members, most=20)
-    figure.suptitle(repr(subject))
+    figure.suptitle(fill(repr(subject), 120))
     return figure
 
 

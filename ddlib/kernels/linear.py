@@ -49,7 +49,8 @@ def linear_nelbo(
 ) -> PerToken:
     """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
 
-    The output *layer* is linear, not the bound: it comes as its matrix, and what it reads in place of logits.
+    The output *layer* is linear, not the bound: its matrix and what it reads stand in place of logits.
+
     In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
     gamma = 1 about a quarter of the work). Elsewhere all logits are computed, a chunk at a time.
 
