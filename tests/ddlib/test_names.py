@@ -1,6 +1,7 @@
 """What ``ddlib`` shows of itself, and what it answers to names that are elsewhere or nowhere."""
 
 import ast
+import gc
 import inspect
 
 import pytest
@@ -12,6 +13,10 @@ from ddlib.names import ALIASES, missing
 def test_dir_is_the_surface():
     assert set(dir(dd)) == {*dd.__all__, "__version__"}
     assert all(hasattr(dd, name) for name in dir(dd))
+
+
+def test_garbage_is_collected_again_after_the_import():
+    assert gc.isenabled()
 
 
 MEANT = {
