@@ -39,7 +39,7 @@ from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
-from recipes.console import make_console
+from recipes.console import make_console, plain_errors
 from recipes.data import text
 from recipes.lexicon import embeddings, vectors
 
@@ -230,4 +230,5 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
 
 
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()
