@@ -70,7 +70,10 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
     if not name.removeprefix(TRAIN).isdigit():
         raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of words, like {TRAIN}4096")
     text = "\n".join(row["text"] or "" for row in islice(documents, LEARNED_FROM))
-    tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
+    try:
+        tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
+    except ValueError as error:
+        raise ValueError(f"tokenizer={name!r}: {error}") from error
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=False)])
     return tokenizer
 
