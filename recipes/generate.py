@@ -90,7 +90,7 @@ class Options:
         at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
         at_least(0, seed=self.seed)
         if self.prompt is not None and (found := LIKE_A_GAP.search(GAP.sub("", self.prompt))):
-            raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three tokens?")
+            raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
 
 
 def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:

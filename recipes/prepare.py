@@ -14,10 +14,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from recipes.console import plain_errors
-from recipes.data import Corpus, Prepared, lm1b, local, openwebtext, prepare, speeches
-from recipes.data.corpora import LAST, SHARE
+from recipes.data import Corpus, Prepared, Source, lm1b, load_documents, local, openwebtext, prepare, speeches
 from recipes.data.prepared import SPLITS
 
 
@@ -58,16 +58,18 @@ def advice(corpus: str, folder: Path) -> str:
     )
 
 
-def _held_out(words: str) -> int | str:
-    if not SHARE.fullmatch(words) and not words.isdecimal():
-        raise argparse.ArgumentTypeError(f"{words!r} must be a number of documents, or a share of them like {LAST}")
-    return words if words.endswith("%") else int(words)
-
-
 def _local(given: argparse.Namespace) -> Corpus:
     held_out = given.held_out if given.validation is None else given.validation
+    if held_out is None:
+        held_out = _twentieth(Source(path=given.files, column=given.column, sample_by=given.sample_by))
     corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
     return replace(corpus, bos=given.bos, eos=given.eos)
+
+
+def _twentieth(source: Source) -> int:
+    """Documents to hold out where nobody says how many."""
+    with TemporaryDirectory() as cache:
+        return max(len(load_documents(source, Path(cache))) // 20, 1)
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
@@ -96,10 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
     held = files.add_mutually_exclusive_group()
     held.add_argument(
-        "--held-out",
-        type=_held_out,
-        default=LAST,
-        help=f"how many of the last documents, or what share of them, are for validation (default {LAST}%)",
+        "--held-out", type=int, help="how many of the last documents are for validation (default a twentieth)"
     )
     held.add_argument("--validation", help="files for validation")
     files.add_argument("--column", default="text", help="where the documents stand (default text)")

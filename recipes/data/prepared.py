@@ -116,8 +116,8 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
         (place, there, wanted), others = differing[0], len(differing) - 1
         more = f"; {others} more values differ" if others else ""
         raise ValueError(
-            f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with {there!r}{more}. To train on "
-            f"what it holds leave data.corpus out and say --data.folder {folder}"
+            f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with {there!r}{more}. To train "
+            f"on what it holds leave data.corpus out and say --data.folder {folder}"
         )
     text = (folder / TOKENIZER).read_text(encoding="utf-8")
     if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:

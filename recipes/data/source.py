@@ -22,7 +22,7 @@ SOTU = "sotu"
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """How ``datasets`` calls what reads a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
 
-SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+%?)?:(?P<last>-?\d+%?)?\])?")
+SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 STRICT = {"extra": "forbid"}
@@ -34,7 +34,7 @@ class Source:
     """Documents to be read.
 
     Raises:
-        ValueError: a split that is neither a name nor a name with a slice of whole numbers or percentages.
+        ValueError: a split that is neither a name nor a name with a slice of whole numbers.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Source:
     revision: str | None = None
     """Commit or branch of a hub data set."""
     split: str = "train"
-    """Such as train, train[:-1000] or train[-5%:]; files are all "train". A share is rounded up to whole documents."""
+    """Such as train, train[:-1000] or train[-1000:]; files are all "train"."""
     column: str = "text"
     """Where the documents stand; .txt files have the one column "text"."""
     sample_by: Literal["line", "paragraph", "document"] = "line"
@@ -54,7 +54,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if not SPLIT.fullmatch(self.split):
-            raise ValueError(f"split={self.split!r}: must be like train, train[:-1000] or train[-5%:]")
+            raise ValueError(f"split={self.split!r}: must be like train, train[:-1000] or train[-1000:]")
 
 
 class Place(Protocol):
@@ -225,20 +225,10 @@ def _only_train(source: Source) -> None:
 def _part(source: Source, count: int) -> Sequence[int]:
     """The documents that a slice takes."""
     parts = SPLIT.fullmatch(source.split)
-    first, last = (_bound(parts[name], count) for name in ("first", "last"))
-    for bound in (first, last):
-        if bound is not None and abs(bound) > count:
+    for bound in (parts["first"], parts["last"]):
+        if bound is not None and abs(int(bound)) > count:
             raise ValueError(f"split={source.split!r}: {source.path} has only {count} documents")
-    taken = range(count)[first:last]
+    taken = range(count)[slice(*(None if parts[name] is None else int(parts[name]) for name in ("first", "last")))]
     if not taken:
         raise ValueError(f"split={source.split!r}: takes none of the {count} documents of {source.path}")
     return taken
-
-
-def _bound(said: str | None, count: int) -> int | None:
-    """A number of documents, of which the sign says from which end it counts."""
-    if said is None or not said.endswith("%"):
-        return None if said is None else int(said)
-    share = int(said[:-1])
-    size = -(-count * abs(share) // 100)
-    return -size if share < 0 else size
