@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from recipes.console import plain_errors
 from recipes.data import Corpus, Prepared, Source, lm1b, load_documents, local, openwebtext, prepare, speeches
+from recipes.data.making import bars_on_terminals_only
 from recipes.data.prepared import SPLITS
 
 
@@ -68,6 +69,7 @@ def _local(given: argparse.Namespace) -> Corpus:
 
 def _twentieth(source: Source) -> int:
     """Documents to hold out where nobody says how many."""
+    bars_on_terminals_only()
     with TemporaryDirectory() as cache:
         return max(len(load_documents(source, Path(cache))) // 20, 1)
 

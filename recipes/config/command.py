@@ -69,6 +69,7 @@ def choose(
 
 def _of_folder(recipe: Recipe, folder: Path | None) -> Recipe:
     """The recipe on the text of a folder that was named, or on that of its own folder if it says no corpus."""
-    data = recipe.data if folder is None else replace(recipe.data, folder=folder, corpus=None)
-    # a folder that is not there yet is for the run to refuse, not for help
-    return replace(recipe, data=data.whole() if folder is not None or data.folder.is_dir() else data)
+    data = recipe.data if folder is None else replace(recipe.data, folder=folder)
+    if not data.folder.is_dir():  # for the run to refuse: the command line can be read and helped with
+        return replace(recipe, data=data)
+    return replace(recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole())

@@ -52,8 +52,7 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+    bars_on_terminals_only()
     folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"folder={folder}: is a file")
@@ -69,6 +68,12 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
         with _new(folder) as unfinished:
             _write(corpus, tokenizer, inputs, unfinished, workers)
     return open_prepared(folder)
+
+
+def bars_on_terminals_only() -> None:
+    """Progress of ``datasets`` is for eyes, not for logs."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
