@@ -2,6 +2,6 @@
 
 import os
 
-# Before torch is loaded: threads that spin while they wait leave a tenth of the speed to a small network on a machine that
-# does something else besides. It changes no number.
+# Before torch is loaded: on a machine that does something else besides, threads that spin while they wait leave a small
+# network a tenth of its speed. It changes no number.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
