@@ -14,6 +14,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +35,7 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
 from recipes.measure import Terms
-from recipes.measure.scoring import Scorer, beginning, generative, load_scorer, score
+from recipes.measure.scoring import Scorer, generative, load_scorer, score
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -179,17 +180,12 @@ def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], opti
 
 def judge(options: Options, world: World) -> tuple[Scorer | None, str | None]:
     """Who scores samples, in the process that does so; or why nobody does."""
-    if options.scorer == NONE:
+    if options.scorer == NONE or not world.first:
         return None, "not asked for"
-    if not world.first:
-        return None, None
     try:
-        scorer = load_scorer(options.scorer, world.device)
-        if options.scorer_bos:
-            beginning(scorer)
+        return load_scorer(options.scorer, world.device, options.scorer_bos), None
     except (ValueError, ImportError) as error:
         return None, warned(error)
-    return scorer, None
 
 
 def warned(error: Exception) -> str:
@@ -291,14 +287,13 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    with plain_errors():
+    with plain_errors(), ExitStack() as stack:
         options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
-    with plain_errors(), joined() as world:
+        world = stack.enter_context(joined())
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)
-            console = make_console()
-            show(result, console)
+            show(result, console := make_console())
             console.print(f"written to {result_path(options)}")
 
 

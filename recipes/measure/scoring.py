@@ -66,12 +66,13 @@ class Generative:
     scored_tokens: int
 
 
-def load_scorer(name: str, device: torch.device | str = "cpu") -> Scorer:
+def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False) -> Scorer:
     """A causal language model from a folder, or from the hub or its cache. The hub is asked once.
 
     Raises:
         ModuleNotFoundError: transformers is not installed, with the command that does.
-        ValueError: it cannot be loaded; says what to do without a network.
+        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` asks for one; says what to do without
+            a network.
     """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -90,7 +91,10 @@ def load_scorer(name: str, device: torch.device | str = "cpu") -> Scorer:
         ) from error
     limit = getattr(model.config, "max_position_embeddings", None)
     revision = getattr(model.config, "_commit_hash", None) or _hash(Path(name))
-    return Scorer(name, revision, model.to(device).eval(), tokenizer, limit)
+    scorer = Scorer(name, revision, model.to(device).eval(), tokenizer, limit)
+    if bos:
+        beginning(scorer)
+    return scorer
 
 
 @torch.no_grad()
