@@ -12,6 +12,9 @@ from recipes.config.knowledge import Beside, Knowledge
 from recipes.data import Corpus
 from recipes.data.source import STRICT
 
+FIRST = {"help": "first page"}
+"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
+
 
 def at_least(least: float, **values: float) -> None:
     """Raises ValueError naming the first value below ``least``."""
@@ -32,11 +35,11 @@ class Data:
     """The text, and how sequences are cut from it."""
 
     corpus: Corpus
-    folder: Path
+    folder: Path = field(metadata=FIRST)
     """Where ``python -m recipes.prepare`` put the tokens."""
-    length: int = 512
+    length: int = field(default=512, metadata=FIRST)
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
-    packed: bool = False
+    packed: bool = field(default=False, metadata=FIRST)
     """Fill every row with several short documents instead of padding; attention stays inside each."""
 
     __pydantic_config__ = STRICT
@@ -73,7 +76,7 @@ class Loss:
 class Optimizer:
     """AdamW, with Muon beside it if asked for, the learning rate over the steps, and the average of the weights."""
 
-    lr: float
+    lr: float = field(metadata=FIRST)
     """Peak of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
     """Of Adam's averages of the gradient and of its square."""
@@ -83,7 +86,7 @@ class Optimizer:
     """Of all weights."""
     max_grad_norm: float = 1.0
     """Longer gradients are shortened to it."""
-    warmup: int = 10_000
+    warmup: int = field(default=10_000, metadata=FIRST)
     """Steps over which the rate rises linearly."""
     final: float = 0.1
     """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
@@ -107,7 +110,7 @@ class Optimizer:
 class Hardware:
     """How the work is laid out; it changes no number but by rounding, and which units dropout drops."""
 
-    micro_batch: int | None = None
+    micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
     shard: bool = False
     """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP)."""
@@ -130,8 +133,8 @@ class Hardware:
 class Output:
     """What a run leaves behind, and how often."""
 
-    folder: Path
-    """Of the run."""
+    folder: Path = field(metadata=FIRST)
+    """Folder of the run."""
     log_every: int = 10
     """Steps between records of the loss."""
     validate_every: int = 2000
@@ -172,21 +175,21 @@ class Recipe:
     """One training run from the text to the weights."""
 
     data: Data
-    process: Values | str
-    """The noise, any that is registered or at ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
-    model: Values | str
+    process: Values | str = field(metadata=FIRST)
+    """The noise: any that is registered, or ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
+    model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.Beside`` is filled in."""
     optimizer: Optimizer
     output: Output
     loss: Loss = field(default_factory=Loss)
     hardware: Hardware = field(default_factory=Hardware)
-    batch: int
+    batch: int = field(metadata=FIRST)
     """Sequences of a step, over all devices."""
-    steps: int
-    """Of the optimizer."""
+    steps: int = field(metadata=FIRST)
+    """Steps of the optimizer."""
     start: Literal["random", "text"] = "random"
     """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=FIRST)
     """Of the weights, the order of the text, times, noise and dropout."""
 
     __pydantic_config__ = STRICT
