@@ -22,7 +22,7 @@ import ddlib as dd
 from ddlib.vocabulary import fingerprint
 from recipes.comparison.figure import write_figure
 from recipes.comparison.training import Config, Data, Trained, baselines, evaluate, train
-from recipes.console import make_console, render
+from recipes.console import make_console, on_its_way, render
 from recipes.data import text
 from recipes.lexicon import embeddings
 
@@ -124,8 +124,7 @@ def show_samples(name: str, samples: Samples, data: Data, names: list[str], cons
     console.rule(f"{name}: a sample as it denoises", align="left")
     for wanted in (1.0, 0.75, 0.5, 0.25, 0.1, 0.0):
         t, states = min(samples.trace, key=lambda snapshot: abs(snapshot[0] - wanted))
-        console.print(f"t = {t:.2f}", style="bold")
-        console.print(render(data.tokenizer, states, names))
+        console.print(on_its_way(t, render(data.tokenizer, states, names)))
     for number, sample in enumerate(samples.texts[1:], start=2):
         console.print(f"sample {number}", style="bold")
         console.print(sample, markup=False)

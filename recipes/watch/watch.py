@@ -12,7 +12,7 @@ from rich.text import Text
 from torch import Tensor
 
 from recipes.config import Recipe
-from recipes.console import TrainingBar, make_console
+from recipes.console import TrainingBar, make_console, on_its_way
 from recipes.measure import Terms
 from recipes.watch.boards import chosen
 from recipes.watch.metrics import METRICS, Metrics
@@ -140,7 +140,7 @@ class Watch:
             # several tenths can be nearest to one state
             times = np.array([t for t, _ in trace])
             near = dict.fromkeys(int(abs(times - wanted).argmin()) for wanted in TIMES)
-            way = [f"t = {trace[place][0]:.3f}: {trace[place][1]}" for place in near]
+            way = [str(on_its_way(*trace[place])) for place in near]
             parts.append("\n".join(["sample 1 as it denoises", *way]))
         text = "\n\n".join(parts) + "\n"
         path = self._recipe.output.folder / "samples" / f"step_{number:08d}.txt"
