@@ -3,6 +3,7 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +71,20 @@ class Loss:
         if not 0 <= low <= high or high <= 0:
             raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
         at_least(0, auxiliary=self.auxiliary)
+
+    def about(self, padded: bool = True) -> str:
+        """What tells the training loss from the bound, to be said wherever it is shown.
+
+        Args:
+            padded: whether sequences have padding at all.
+        """
+        low, high = self.weight_clip
+        clipped = [f"clipped at {high:g}"] if math.isfinite(high) else [] if low else ["not clipped"]
+        raised = [f"no weight below {low:g}"] if low else []
+        padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
+        hard = ["masks predict words"] if self.mode == "hard" else []
+        second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
+        return ", ".join([*clipped, *raised, *padding, *hard, *second])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,9 @@ class Watch:
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
-            self._bar = stack.enter_context(TrainingBar(self._console, "step", recipe.steps, start))
+            self._bar = stack.enter_context(
+                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about())
+            )
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -127,9 +129,10 @@ class Watch:
             standard_error=whole.standard_error,
             **parts,
             sequences=len(terms.index),
+            draws=terms.draws,
         )
         split = " + ".join(f"{name} {value:.4f}" for name, value in parts.items())
-        self.say(f"  step {number}: validation bound {whole} ({split})")
+        self.say(f"  step {number}: validation bound {whole} over {terms.basis} ({split})")
         self._bar.leave_out()
 
     @_first_only
