@@ -13,13 +13,14 @@ from recipes.data.source import Source, load_documents
 if TYPE_CHECKING:
     from recipes.data.making import prepare
     from recipes.data.packing import pack
-    from recipes.data.prepared import Documents, Prepared, open_prepared
+    from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
     from recipes.data.stream import Batch, examples
 
 _LATER = {
     "Batch": "stream",
     "Documents": "prepared",
     "Prepared": "prepared",
+    "corpus_of": "prepared",
     "examples": "stream",
     "open_prepared": "prepared",
     "pack": "packing",
@@ -33,6 +34,7 @@ __all__ = [
     "Documents",
     "Prepared",
     "Source",
+    "corpus_of",
     "examples",
     "lm1b",
     "load_documents",

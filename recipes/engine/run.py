@@ -45,12 +45,13 @@ class Run:
 
     @classmethod
     def prepare(cls, recipe: Recipe, world: World) -> "Run":
-        """Builds all of it.
+        """Builds all of it; its recipe has the corpus of the prepared text, whoever named it.
 
         Raises:
             ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
+        recipe = replace(recipe, data=recipe.data.whole())
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         known = FromText(recipe, data, world)
         process = make_process(recipe, known, data, world)

@@ -77,6 +77,6 @@ def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequenc
         from recipes.data import prepare
         from recipes.engine import train
 
-        if switches.smoke:
+        if switches.smoke and switches.folder is None:
             prepare(recipe.data.corpus, recipe.data.folder)
         train(recipe, switches.accept_changes)
