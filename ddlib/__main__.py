@@ -88,10 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_show(commands: Any) -> argparse.ArgumentParser:
-    text = "print and plot a process, schedule or hierarchy"
+    text = "print a process, schedule or hierarchy, and draw it if asked"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
-    command.add_argument("--out", type=Path, default=Path("show.png"), help="the picture (default show.png)")
-    command.add_argument("--no-plot", action="store_true", help="print only; needs no matplotlib")
+    command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
+    command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # once it drew without being asked
     command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
     command.set_defaults(run=_show)
     return command
@@ -110,7 +110,8 @@ def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
     print(show.describe(subject, options.words))
     print(f"\nis it right?  python -m ddlib verify {options.object}")
-    if options.no_plot:
+    if options.out is None or options.no_plot:
+        print(f"a picture?    python -m ddlib show {options.object} --out show.png")
         return 0
     try:
         show.draw(subject, options.out, options.words)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
+from ddlib.exact import digest
 from ddlib.processes.base import ForwardProcess, each_time, interior, scalar, span
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Cosine, Linear, Schedule
@@ -64,6 +65,10 @@ class RateMatrix(ForwardProcess):
     def examples(cls) -> Sequence[Self]:
         ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
         return [cls(ring - 1.5 * torch.eye(4), Linear()), cls(ring - 1.5 * torch.eye(4), Cosine(), vocab_size=3)]
+
+    def __repr__(self) -> str:
+        sizes = f"vocab_size={self.vocab_size}, num_states={self.num_states}"
+        return f"{type(self).__name__}({sizes}, matrix={digest(self.matrix)}, schedule={self.schedule!r})"
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
