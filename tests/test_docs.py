@@ -132,7 +132,7 @@ def test_what_is_printed_fits_the_page(page):
     if page.name in ("5_plugin.md", "README.md"):  # a verdict of verify is shown as it comes; GitHub has its own width
         pytest.skip("lines that are not ours to break")
     for block in re.findall(r"^ *```text\n(.*?)^ *```", page.read_text(), re.S | re.M):
-        assert max(map(len, block.splitlines())) <= 108, block
+        assert max(map(len, block.splitlines())) <= 128, block  # the style sheet wraps what is wider than 108
 
 
 def test_no_line_of_code_scrolls_out_of_sight():
