@@ -108,6 +108,18 @@ class SplitDenoiser(Protocol):
 
 
 @runtime_checkable
+class ChildDenoiser(SplitDenoiser, Protocol):
+    """A split denoiser whose output layer has a row for every state of a tree but its root, see ``ddlib.children``.
+
+    Its logits are (B, L, S - 1), and ``words`` gives the rows, both in the order of the states.
+    """
+
+    def siblings(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Matrix and bias as they lie in memory, siblings next to each other, and the row of each state, (S - 1,)."""
+        ...
+
+
+@runtime_checkable
 class SparseDenoiser(SplitDenoiser, Protocol):
     """A split denoiser that can do without the features that nobody asks for.
 
