@@ -1,8 +1,9 @@
 """A law over words told by the law of each state's children.
 
-An output layer with a logit for every state of a tree but its root, and a softmax over *siblings*, says which child each
-state has; the product along the way from the root is a law over words like any other (theory section 11). At a state
-of a plain hierarchy the bound needs the law of its children alone: for 50,257 words in 224 clusters about 224 logits.
+An output layer with a logit for every state of a tree but its root, and a softmax over *siblings*, says how likely each
+child of a state is; the product along the way from the root is a law over words like any other (theory section 11). At
+a state of a plain hierarchy the bound needs the law of its children alone: of 50,257 words in 224 clusters about 224
+logits.
 """
 
 from functools import lru_cache
@@ -19,7 +20,8 @@ from ddlib.hierarchies import Hierarchy
 def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
     r"""Log-probabilities of words from the logits of states.
 
-    :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory section 11).
+    :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory
+    section 11).
 
     Args:
         tree: whose parents decide; its speeds and perturbations do not.

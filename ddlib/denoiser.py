@@ -86,7 +86,7 @@ def cavity_logits(
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
     """
     children = child_logits(process, parameterization)
-    law = parameterization if children is None else children.law
+    law = str(parameterization) if children is None else children.law
     if children is None:
         check_logits(logits, z.shape, process.vocab_size)
     else:

@@ -51,14 +51,14 @@ def linear_nelbo(
     """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
 
     In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
-    gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs the children of its state
-    alone. Elsewhere all logits are computed, a chunk at a time.
+    gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs those of its state's
+    children alone. Elsewhere all logits are computed, a chunk at a time.
 
     Args:
         process: the forward process.
         hidden: (B, L, D) what the output layer reads.
-        weight: (V, D) its matrix, words in the tokenizer's order; for child logits (S - 1, D), a row for every state but
-            the root, or as ``Children.rows`` says.
+        weight: (V, D) its matrix, words in the tokenizer's order; for child logits (S - 1, D), a row for every
+            state but the root, or as ``Children.rows`` says.
         x: (B, L) clean words.
         z: (B, L) noisy states.
         t: (B,) times.

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from functools import partial, singledispatch
-from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ddlib.children import Children
 from ddlib.denoiser import Parameterization, child_logits
 from ddlib.kernels import gpu, ranges, siblings
-from ddlib.children import Children
 from ddlib.kernels.block import Block, Part, Rows
 from ddlib.kernels.dense import Dense
 from ddlib.kernels.evidence import Evidence
@@ -82,7 +81,11 @@ def _child_plan(
     process: Hierarchical, children: Children, plain: int, rows: Rows, asked: Asked, level: Tensor, weight: Tensor
 ) -> Plan:
     """Where maps are plain the law of the children, elsewhere the law of words that it tells."""
-    levels = list(takewhile(lambda level: level is not None, children.levels_of(process.hierarchy)[: plain + 1]))
+    levels = list[int]()
+    for found in children.levels_of(process.hierarchy)[: plain + 1]:
+        if found is None:
+            break  # a level of the noise that is none of the tree's
+        levels.append(found)
     index = (level >= len(levels)).nonzero()[:, 0]
     weight[index] = 1.0
     direct = siblings.parts(children, levels, rows, level, asked.mode == "hard")

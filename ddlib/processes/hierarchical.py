@@ -213,7 +213,7 @@ class Hierarchical(ForwardProcess):
         return result
 
     def descends(self, level: int, target: int, force: bool = False) -> bool:
-        """From the mask, and from clusters that tokens do not leave, to members that they do not come to from elsewhere."""
+        """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
         if target >= level:
             return False
         mixed = target > 0 and self.hierarchy.between(0, target).spread is not None

@@ -53,7 +53,7 @@ class Sampled(Follows):
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
     def descends(self, level: int, target: int, force: bool = False) -> bool:
-        """Whether from ``level`` positions land in ``target`` by the network's law of the words under their state alone.
+        """Whether from ``level`` positions land in ``target`` by the law of the words under their state alone.
 
         Then other words' logits, and a common constant, do not matter: in their place ``land`` may be given -inf; and
         the law of a state's children is enough to go down from child to child. Needs a ``hierarchy``.

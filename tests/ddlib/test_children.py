@@ -5,7 +5,7 @@ import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zoo import PROCESSES, Plain
+from zoo import Plain
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree
@@ -241,7 +241,8 @@ BAD = {
         lambda process, tree: dd.Children(tree, rows=torch.arange(18) - 1), r"rows holds -1, must be rows of a matrix"
     ),
     "rows of another number": (
-        lambda process, tree: dd.Children(tree, rows=torch.arange(8)), r"rows has shape \(8,\), must be \(S - 1,\) = \(18,\)"
+        lambda process, tree: dd.Children(tree, rows=torch.arange(8)),
+        r"rows has shape \(8,\), must be \(S - 1,\) = \(18,\)",
     ),
     "a layer over words": (
         lambda process, tree: dd.linear_nelbo(
