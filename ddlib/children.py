@@ -6,15 +6,19 @@ a state of a plain hierarchy the bound needs the law of its children alone: of 5
 logits.
 """
 
+import hashlib
+import json
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ddlib.checks import check_shape, require, visible
-from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.typing import ChildDenoiser
 
 
 def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
@@ -132,9 +136,37 @@ class Children:
         """Number of rows that the output layer's matrix has at least."""
         self._families: dict[tuple[int, torch.device], Families] = {}
 
+    @classmethod
+    def of(cls, denoiser: ChildDenoiser, law: str = "cavity") -> Self:
+        """What the output of a network that predicts children means, such as a DiT with a ``tree``.
+
+        Args:
+            denoiser: the network.
+            law: as above.
+
+        Raises:
+            ValueError: it predicts words.
+        """
+        require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts words")
+        weight, _, rows = denoiser.siblings()
+        parents = list(denoiser.tree or ())
+        count = len(parents[0]) if parents else len(rows)
+        tree = Tree(parents) if parents else Flat(count)
+        return cls(tree.to(weight.device), law, rows)
+
     def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
         """See ``word_logits``."""
         return word_logits(self.tree, logits)
+
+    def check(self, parents: Sequence[Tensor]) -> None:
+        """Raises ValueError unless an output layer made for these parents is one for this tree."""
+        own = [edge.parents for edge in self.tree.maps[:-1]]
+        made = fingerprint(parents)
+        require(
+            fingerprint(own) == made,
+            f"the output layer was made for a tree with levels {[len(level) for level in parents]} and fingerprint "
+            f"{made[:12]}, parameterization has {[len(level) for level in own]} and {fingerprint(own)[:12]}",
+        )
 
     def families(self, level: int) -> Families:
         """The families whose children are the members of ``level``; found once."""
@@ -161,6 +193,11 @@ class Children:
 
     def __repr__(self) -> str:
         return f"Children({self.tree!r}, law={self.law!r})"
+
+
+def fingerprint(parents: Sequence[Tensor]) -> str:
+    """A hash of parents, level by level, as hex."""
+    return hashlib.sha256(json.dumps([level.tolist() for level in parents]).encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)  # a name is resolved at every call, and families are costly to find

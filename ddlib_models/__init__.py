@@ -10,4 +10,4 @@ from ddlib_models.dit import DiT
 from ddlib_models.manifest import ManifestError
 from ddlib_models.pretrained import Pretrained
 
-__all__ = ["DiT", "ManifestError", "Pretrained", "attention", "sizes"]
+__all__ = ["ChildHead", "DiT", "ManifestError", "Pretrained", "attention", "sizes"]

@@ -114,6 +114,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             batch=min(options.batch, -(-wanted // world.size)),
             seed=options.seed,
             replicate=number,
+            parameterization=saved.parameterization,
         )
         for number in range(options.replicates)
     ]

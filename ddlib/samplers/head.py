@@ -25,7 +25,8 @@ class Head:
 
     def __init__(self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None) -> None:
         self.process, self.children = process, children
-        if children is not None and isinstance(denoiser, ChildDenoiser):
+        if children is not None and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None:
+            children.check(denoiser.tree)
             self.weight, self.bias, rows = denoiser.siblings()
             self.children = children = Children(children.tree, children.law, rows)
             size, rule = max(len(self.weight), children.num_rows), "(rows, D), one for each state"

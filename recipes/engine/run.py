@@ -136,6 +136,7 @@ class Run:
                 batch=micro_batch(recipe, self.world),
                 seed=recipe.seed,
                 replicate=0,
+                parameterization=self.objective.parameterization,
             )
 
     def weights(self) -> Float[Tensor, " n"]:
