@@ -57,6 +57,7 @@ class StateEmbedding(nn.Embedding):
         self.register_buffer("starts", sizes.cumsum(0) - sizes, persistent=False)
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
+            self.weight[num_states:rows] = 0
 
     def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))

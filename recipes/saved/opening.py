@@ -16,8 +16,8 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.hierarchies.clusters import Clusters
 from ddlib.denoiser import Parameterization
+from ddlib.hierarchies.clusters import Clusters
 from ddlib.typing import ChildDenoiser, Denoiser
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
