@@ -1,3 +1,4 @@
+# make install      build .venv with all that the recipes need
 # make quickstart   build .venv and run the quickstart recipe
 # make test         the fast tests, at most five minutes on two cores
 # make test-slow    the slow tests, and every property on all its examples, at most twelve minutes
@@ -25,7 +26,7 @@ test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-slow test-all lint docs mutants bench bench-gpu clean
+.PHONY: help install quickstart test test-slow test-all lint docs mutants bench bench-gpu clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -50,6 +51,8 @@ $(VENV)/.stamp-docs: $(DEPS) | $(BIN)/python
 	@echo "installing ddlib[recipes,eval,docs] into $(VENV)"
 	@$(PIP) -e '.[recipes,eval,docs]' # the reference is read off the code
 	@touch $@
+
+install: $(VENV)/.stamp-recipes
 
 # Threads that spin while they wait cost half the speed on a machine that does something else besides.
 quickstart: export OMP_WAIT_POLICY ?= PASSIVE

@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 import ddlib as dd
 from benchmarks.head import GPT2, KINDS, TINY, Sizes
 from benchmarks.measuring import now
-from ddlib.processes.base import unchanged
+from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral
 from ddlib.samplers.base import Run as Sampling
 from ddlib.samplers.base import State as Place

@@ -5,6 +5,7 @@ training loss and every sampler follow.
 """
 
 import os
+from typing import TYPE_CHECKING, Any
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
     from ddlib import shapecheck
@@ -60,3 +61,17 @@ __all__ = [
     "verify",
     "word_logits",
 ]
+
+if not TYPE_CHECKING:  # for a type checker, every name would be there
+
+    def __dir__() -> list[str]:
+        """The surface, without what Python adds to a package of modules."""
+        return [*__all__, "__version__"]
+
+    def __getattr__(name: str) -> Any:
+        """Refuses a name that is not there, and says which was meant."""
+        if name.startswith("_"):  # tools that ask what kind of module this is
+            raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
+        from ddlib.names import missing
+
+        raise AttributeError(missing(name))

@@ -13,6 +13,7 @@ import torch
 
 import ddlib
 from ddlib import presets, registry, show
+from ddlib.verification.place import blamed
 
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "mdlm": (1, presets.mdlm),
@@ -84,14 +85,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except (TypeError, ValueError) as error:
         command: argparse.ArgumentParser = options.command
-        command.error(str(error))
+        place, _ = blamed(error)  # of whoever wrote the object's constructor
+        command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
 def _add_show(commands: Any) -> argparse.ArgumentParser:
-    text = "print and plot a process, schedule or hierarchy"
+    text = "print a process, schedule or hierarchy, and draw it if asked"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
-    command.add_argument("--out", type=Path, default=Path("show.png"), help="the picture (default show.png)")
-    command.add_argument("--no-plot", action="store_true", help="print only; needs no matplotlib")
+    command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
+    command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # once it drew without being asked
     command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
     command.set_defaults(run=_show)
     return command
@@ -101,6 +103,9 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
     text = "prove a process, schedule, hierarchy or sampler right, or refute it"
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
     command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
+    command.add_argument(
+        "-v", "--verbose", action="store_true", help="every check with what it proves, its tolerance and its worst case"
+    )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(run=_verify)
     return command
@@ -110,7 +115,8 @@ def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
     print(show.describe(subject, options.words))
     print(f"\nis it right?  python -m ddlib verify {options.object}")
-    if options.no_plot:
+    if options.out is None or options.no_plot:
+        print(f"a picture?    python -m ddlib show {options.object} --out show.png")
         return 0
     try:
         show.draw(subject, options.out, options.words)
@@ -123,7 +129,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     report = ddlib.verify(load(options.object), options.level)
-    print(report.to_json() if options.json else report)
+    print(report.to_json() if options.json else report.text(options.verbose))
     return 0 if report.ok else 1
 
 

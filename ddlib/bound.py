@@ -1,5 +1,6 @@
 """The whole bound: the integral over time and what is left at its two ends."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,13 +9,18 @@ from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
+from ddlib.reduce import Measure
 from ddlib.times import sample_times
 from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bound:
-    """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats per token."""
+    """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats per token.
+
+    Printed it is the mean over all tokens, with the standard error over texts, the means of its terms, and the number
+    of texts and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every text has one draw.
+    """
 
     diffusion: PerToken
     """The integral over time, by one draw of (t, z) per sequence."""
@@ -27,6 +33,22 @@ class Bound:
     def total(self) -> PerToken:
         """The sum of the three terms."""
         return self.diffusion + self.prior + self.reconstruction
+
+    @property
+    def per_token(self) -> Measure:
+        """The mean in nats per token; its standard error, over texts, is NaN where there is only one."""
+        nats = self.total.detach().to("cpu", torch.float64).sum(1)
+        return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token")
+
+    def __repr__(self) -> str:
+        mean = self.per_token
+        error = mean.standard_error
+        places = 2 if math.isnan(error) or error >= 0.1 or error == 0 else 1 - math.floor(math.log10(error))
+        own = "" if math.isnan(error) else f" ± {error:.{places}f}"
+        terms = {"diffusion": self.diffusion, "prior": self.prior, "reconstruction": self.reconstruction}
+        sum_of = " + ".join(f"{name} {float(term.detach().mean()):.{places}f}" for name, term in terms.items())
+        texts, tokens = self.total.shape
+        return f"Bound({mean.value:.{places}f}{own} {mean.unit} = {sum_of}; {texts} x {tokens})"
 
 
 def reconstruction(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ddlib.checks import require
 from ddlib.hierarchies import Tree
+from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked
 from ddlib.schedules import Linear
 
@@ -29,13 +28,11 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0) -> Hierarchical:
         gamma: speed of the words' jump; clusters jump at speed 1.
         xi: probability that a word jumps to its own cluster.
     """
-    levels = parents if isinstance(parents, list | tuple) and parents and np.ndim(parents[0]) else [parents]
-    require(len(levels) == 1, f"parents holds {len(levels)} levels of clusters, hdlm has one; hdlm_levels has any")
-    return hdlm_levels(levels, xi=xi, speed=(gamma, 1.0))
+    levels = len(parent_vectors(parents))
+    require(levels == 1, f"parents holds {levels} levels of clusters, hdlm has one; hdlm_levels has any")
+    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0))
 
 
-def hdlm_levels(
-    parents: Sequence[Any], xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None
-) -> Hierarchical:
+def hdlm_levels(parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed), Linear())

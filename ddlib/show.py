@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -118,7 +119,7 @@ def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) ->
     plot.trajectory(subject, *example(subject, 48, steps=200), axes[2])
     if where is not None:
         plot.hierarchy(where, axes[3], members=members, most=20)
-    figure.suptitle(repr(subject))
+    figure.suptitle(fill(repr(subject), 120))
     return figure
 
 
@@ -137,8 +138,8 @@ def _states(process: ForwardProcess) -> str:
     beyond = process.num_states - process.vocab_size
     rest = {0: "", 1: f", the mask {process.vocab_size}"}
     more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
-    levels = "no levels" if len(process.levels) <= 2 else f"levels of {', '.join(map(str, process.levels))}"
-    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; {levels}"
+    sizes = f", of {', '.join(map(str, process.levels[1:]))}" if len(process.levels) > 2 else ""
+    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; {_above(process)}{sizes}"
 
 
 def _levels(hierarchy: Hierarchy) -> str:
@@ -147,7 +148,12 @@ def _levels(hierarchy: Hierarchy) -> str:
         first, size = hierarchy.offsets[level], hierarchy.levels[level]
         up = (edge_text(hierarchy, level) or "speed 1") if level < hierarchy.depth else ""
         rows.append((str(level), band.name, str(size), f"{first}..{first + size - 1}" if size > 1 else str(first), up))
-    return f"{hierarchy.num_states} states in {len(hierarchy.levels)} levels\n" + _columns(rows)
+    return f"{hierarchy.num_states} states: words and {_above(hierarchy)}, the mask included\n" + _columns(rows)
+
+
+def _above(subject: ForwardProcess | Hierarchy) -> str:
+    number = len(subject.levels) - 1
+    return f"{number or 'no'} level{'s' * (number != 1)} above"
 
 
 def _clock(schedule: Schedule) -> str:

@@ -1,9 +1,10 @@
 """Semantic clusters of a vocabulary: a report, a plot, and a file that a hierarchy is built from.
 
-    python -m recipes.clusters --clusters 64 8
+    python -m recipes.clusters --clusters 64 8 --data data/mine
 
-Without --vectors the words are those of a tokenizer learned from the State of the Union addresses and their embeddings
-come from which words stand near which in these texts. --vectors takes
+The words are those of the text that python -m recipes.prepare put into data/mine, and their embeddings come from which
+words stand near which in it. Without --data text and words are those of the State of the Union addresses. --vectors
+takes
 
     gpt2, org/name                      a model of the Hugging Face hub, by its name
     folder                              a model that save_pretrained wrote; --tokenizer if it holds no tokenizer.json
@@ -17,6 +18,7 @@ clusters.png into --out.
 """
 
 import argparse
+import shlex
 import time
 import warnings
 from collections.abc import Sequence
@@ -39,14 +41,14 @@ from ddlib.hierarchies import random_parents, save_clusters, semantic_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
-from recipes.console import make_console
-from recipes.data import text
-from recipes.lexicon import embeddings, vectors
+from recipes.console import make_console, plain_errors
+from recipes.data import open_prepared, text
+from recipes.lexicon import embeddings, grouping, vectors
 
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary: its tokenizer, an embedding of each token, how often each occurs in the State of the Union."""
+    """A vocabulary: its tokenizer, an embedding of each token, how often each occurs in the text."""
 
     tokenizer: Tokenizer
     vectors: Float[Tensor, "V dim"]
@@ -69,8 +71,10 @@ def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "
 
 def read_words(options: argparse.Namespace, console: Console) -> Words:
     """The vocabulary and the embeddings that the command line asks for."""
-    speeches, source = text.join(text.load_speeches(options.first_year)), options.vectors
+    data, source = None if options.data is None else open_prepared(options.data), options.vectors
+    speeches = "" if data is not None else text.join(text.load_speeches(options.first_year))
     tokenizer = Tokenizer.from_file(str(options.tokenizer)) if options.tokenizer else None
+    tokenizer = tokenizer if data is None else data.tokenizer
     table: Tensor | None = None
     if source is not None and not vectors.is_word_list(source):
         table, own = vectors.model_vectors(source)
@@ -78,7 +82,8 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
         if tokenizer is None:
             raise ValueError(f"--vectors {source} has no tokenizer beside it: give --tokenizer tokenizer.json")
     tokenizer = tokenizer or text.train_tokenizer(speeches, options.vocab_size)
-    stream, vocab_size = text.encode(tokenizer, speeches), tokenizer.get_vocab_size()
+    stream = text.encode(tokenizer, speeches) if data is None else grouping.stream(data)
+    vocab_size = tokenizer.get_vocab_size()
     if table is not None:
         rows = vectors.first_rows(table, vocab_size)
     elif source is not None:
@@ -207,7 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser.add_argument(
         "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
     )
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
+    words_from = parser.add_mutually_exclusive_group()
+    words_from.add_argument("--data", type=Path, help="folder of prepared text: its words, and where they stand")
+    words_from.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
     parser.add_argument("--vocab-size", type=int, default=4096, help="of the tokenizer learned from the text")
     parser.add_argument("--dim", type=int, default=64, help="of the embeddings learned from the text")
     parser.add_argument("--first-year", type=int, default=1934, help="oldest text that is read")
@@ -226,8 +233,22 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
         shown = typical(words, clusters, 0, 8)[index]
         console.print(f"  {index:>4} ({int(clusters.sizes[0][index])}): {' '.join(shown)}", markup=False)
     console.print(f"written to {options.out}")
+    if options.data is not None:
+        console.print(advice(options), markup=False, soft_wrap=True)
     return clusters
 
 
+def advice(options: argparse.Namespace) -> str:
+    """The command that trains on the clusters."""
+    recipe = "hdlm" if len(options.clusters) == 1 else "hdlm-levels"
+    data, out = (shlex.quote(str(place)) for place in (options.data, options.out / "clusters"))
+    run = shlex.quote(str(Path("runs") / f"{options.data.resolve().name}-{options.out.resolve().name}"))
+    return (
+        f"train with them: python -m recipes.owt {recipe} --smoke --data.folder {data} "
+        f"--process.clusters {out} --output.folder {run}"
+    )
+
+
 if __name__ == "__main__":
-    main()
+    with plain_errors():
+        main()

@@ -12,7 +12,9 @@ numbers do not depend on the batch size or the number of processes, but for the 
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -177,17 +179,35 @@ def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], opti
     }
 
 
+def judge(options: Options, world: World) -> tuple[Scorer | None, str | None]:
+    """Who scores samples, in the process that does so; or why nobody does."""
+    if options.scorer == NONE or not world.first:
+        return None, "not asked for"
+    try:
+        return load_scorer(options.scorer, world.device, options.scorer_bos), None
+    except (ValueError, ImportError) as error:
+        return None, warned(error)
+
+
+def warned(error: Exception) -> str:
+    """What is missing, after it was told: the bound is worth having without it."""
+    print(f"warning: no generative perplexity, the bound alone: {error}", file=sys.stderr)
+    return str(error)
+
+
 def evaluate(options: Options, world: World) -> dict[str, Any]:
     """Everything that is measured, as it stands in the result file; the same in every process but for the samples.
 
+    Without a scorer that can be loaded there is the bound alone, and a warning before it is measured.
+
     Raises:
-        ValueError: the text is of another tokenizer; a scorer that cannot be loaded. Before anything is measured.
+        ValueError: the text is of another tokenizer. Before anything is measured.
     """
     saved = open_saved(options.run, world.device, options.precision, options.trust)
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
-    scorer = load_scorer(options.scorer, world.device) if options.scorer != NONE and world.first else None
+    scorer, missing = judge(options, world)
     replicates = bounds(saved, data, options, world)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},
@@ -215,10 +235,13 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         },
         "generative": None,
     }
-    if options.scorer != NONE:
+    if any(world.gather(scorer is not None)):
         drawn = samples(saved, options, world)
-        if scorer is not None:
-            result["generative"] = generated(saved, scorer, drawn, options)
+        try:
+            result["generative"] = None if scorer is None else generated(saved, scorer, drawn, options)
+        except ValueError as error:
+            missing = warned(error)
+    result["protocol"]["no_generative"] = missing
     return result | {"provenance": provenance(plugins(saved.recipe))}
 
 
@@ -265,13 +288,13 @@ def write(path: Path, result: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
-    with plain_errors(), joined() as world:
+    with plain_errors(), ExitStack() as stack:
+        options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
+        world = stack.enter_context(joined())
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)
-            console = make_console()
-            show(result, console)
+            show(result, console := make_console())
             console.print(f"written to {result_path(options)}")
 
 

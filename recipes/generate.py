@@ -30,6 +30,8 @@ from recipes.lexicon.embeddings import typical_words
 from recipes.saved import Precision, Saved, open_saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
+LIKE_A_GAP = re.compile(r"[\[<({]\s*mask\s*(?::\s*\d*\s*)?[\]>)}]", re.IGNORECASE)
+"""What others write for one."""
 
 NOISE = 2**62
 """Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
@@ -87,6 +89,8 @@ class Options:
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
         at_least(0, seed=self.seed)
+        if self.prompt is not None and (found := LIKE_A_GAP.search(GAP.sub("", self.prompt))):
+            raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
 
 
 def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
@@ -232,8 +236,8 @@ def generate(options: Options, console: Console) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, args=arguments, prog="python -m recipes.generate", description=__doc__)
     with plain_errors():
+        options = tyro.cli(Options, args=arguments, prog="python -m recipes.generate", description=__doc__)
         generate(options, make_console())
 
 

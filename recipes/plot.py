@@ -48,7 +48,8 @@ class Run:
 
     name: str
     loss: Curve
-    levels: dict[int, Curve]
+    levels: dict[str, Curve]
+    """By the level's name."""
     bound: Curve
     error: Numbers
     """Standard error of the bound; NaN where one sequence alone was measured."""
@@ -100,12 +101,17 @@ def read_run(name: str, folder: Path) -> Run:
     return Run(
         name,
         loss=curve(train, "loss"),
-        levels={int(level): curve(train, "levels", level) for level in sorted(levels, key=int)},
+        levels={_level(level): curve(train, "levels", level) for level in levels},
         bound=curve(bounds, "nats_per_token"),
         error=curve(bounds, "standard_error").value,
         seconds=curve(train, "seconds"),
         tokens=float(np.mean([record["tokens"] for record in train])),
     )
+
+
+def _level(name: str) -> str:
+    """What a level is called; runs of before levels had names told their numbers."""
+    return f"level {name}" if name.isdecimal() else name
 
 
 def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve:
@@ -157,22 +163,20 @@ def draw_runs(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> N
 def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
     """Training losses of the tokens at each level of the noise."""
     shown: list[Line] = []
-    levels = set()
+    dashes: dict[str, str] = {}
     for number, run in enumerate(runs):
         for level, found in run.levels.items():
             if not np.nan_to_num(found.value).any():  # a level whose tokens are known costs nothing
                 continue
-            levels.add(level)
+            dash = dashes.setdefault(level, DASHES[len(dashes) % len(DASHES)])
             loss, colour = smoothed(found.value, smooth), COLOURS[number % len(COLOURS)]
-            axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=DASHES[level % len(DASHES)])
+            axes.plot(place(run, found.step), loss, color=colour, linewidth=1, linestyle=dash)
             shown.append((run, found.step, loss))
     axes.set(title="training loss by level of the noise", ylabel="nats per token of the level")
     if not shown:
         return
     frame(axes, shown)
-    handles = [
-        Line2D([], [], color=GREY, linestyle=DASHES[lv % len(DASHES)], label=f"level {lv}") for lv in sorted(levels)
-    ]
+    handles = [Line2D([], [], color=GREY, linestyle=dash, label=level) for level, dash in dashes.items()]
     axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(handles))
 
 

@@ -2,18 +2,23 @@
 
     python -m recipes.prepare speeches --out data/speeches
     python -m recipes.prepare owt --out data/owt
+    python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
 
-Called again it does nothing, and it refuses a folder that holds something else.
+It ends with the command that trains on the text. Called again it does nothing, and it refuses a folder that holds
+something else.
 """
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from recipes.console import plain_errors
-from recipes.data import Corpus, Prepared, lm1b, local, openwebtext, prepare, speeches
+from recipes.data import Corpus, Prepared, Source, lm1b, load_documents, local, openwebtext, prepare, speeches
+from recipes.data.making import bars_on_terminals_only
 from recipes.data.prepared import SPLITS
 
 
@@ -23,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors():
         prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers)
     print(table(prepared, given.length))
+    print(advice(given.corpus, given.out))
 
 
 def table(prepared: Prepared, length: int) -> str:
@@ -41,10 +47,31 @@ def table(prepared: Prepared, length: int) -> str:
     return "\n".join([f"{prepared.folder}: {words}", *lines])
 
 
+def advice(corpus: str, folder: Path) -> str:
+    """The command that trains on the folder: the paper's recipe of its text, or a small run on text of one's own."""
+    place = shlex.quote(str(folder))
+    if corpus in PAPERS:
+        return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
+    output = shlex.quote(str(Path("runs") / folder.resolve().name))
+    return (
+        f"train on it: python -m recipes.owt hdlm --smoke --data.folder {place} --output.folder {output}\n"
+        "(--smoke is tiny and takes seconds; without it the size is the paper's, for GPUs)"
+    )
+
+
 def _local(given: argparse.Namespace) -> Corpus:
     held_out = given.held_out if given.validation is None else given.validation
+    if held_out is None:
+        held_out = _twentieth(Source(path=given.files, column=given.column, sample_by=given.sample_by))
     corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
     return replace(corpus, bos=given.bos, eos=given.eos)
+
+
+def _twentieth(source: Source) -> int:
+    """Documents to hold out where nobody says how many."""
+    bars_on_terminals_only()
+    with TemporaryDirectory() as cache:
+        return max(len(load_documents(source, Path(cache))) // 20, 1)
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
@@ -54,6 +81,9 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
     "local": _local,
 }
 """The corpus of each command."""
+
+PAPERS = ("owt", "lm1b")
+"""The commands whose text a paper's recipe of the same name trains on."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,13 +98,15 @@ def _parser() -> argparse.ArgumentParser:
     files = commands.add_parser("local", help="files here, or any other data set of the hub")
     files.add_argument("--files", required=True, help="file, folder, quoted pattern, or name on the hub")
     files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
-    held = files.add_mutually_exclusive_group(required=True)
-    held.add_argument("--held-out", type=int, help="how many of the last documents are for validation")
+    held = files.add_mutually_exclusive_group()
+    held.add_argument(
+        "--held-out", type=int, help="how many of the last documents are for validation (default a twentieth)"
+    )
     held.add_argument("--validation", help="files for validation")
     files.add_argument("--column", default="text", help="where the documents stand (default text)")
     files.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="line", help="for .txt")
-    files.add_argument("--bos", help="token that begins a document, if it is not found")
-    files.add_argument("--eos", help="token that ends a document, if it is not found")
+    files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
+    files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
         command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")

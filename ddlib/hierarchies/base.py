@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from ddlib.checks import check_count, check_number, require
-from ddlib.exact import ExactModule
+from ddlib.exact import ExactModule, digest
 from ddlib.hierarchies.maps import Map, chain
 
 
@@ -19,7 +19,7 @@ class Hierarchy(ExactModule, ABC):
     r"""Where tokens jump: levels :math:`L_0` (words), ..., :math:`L_n` (the mask) and a map for each edge between them.
 
     A leaf builds its maps and hands them to ``super().__init__``. States are numbered words first, then each level's
-    clusters in order, the mask last.
+    clusters in order, the mask last. A hierarchy of n levels has n above the words, the mask included.
 
     Args:
         maps: one ``Map`` per edge, lowest first; the last one leads to the mask alone.
@@ -57,7 +57,7 @@ class Hierarchy(ExactModule, ABC):
 
     @property
     def depth(self) -> int:
-        """Number of edges n; levels are 0..n."""
+        """Number of levels n above the words, the mask included; as many edges."""
         return len(self.levels) - 1
 
     @property
@@ -122,7 +122,18 @@ class Hierarchy(ExactModule, ABC):
         return [cls()]  # type: ignore[call-arg] # a leaf's constructor may need nothing
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(levels={self.levels}, speeds={self.speeds})"
+        """Sizes of the levels, words first, and what is not the default; six digits that tell the parents apart."""
+        fields = [f"levels={self.levels}"]
+        chosen = [edge.parents for edge in self.maps if edge.num_parents > 1]
+        if chosen:
+            fields.append(f"parents={digest(*chosen)}")
+        if any(edge.spread is not None for edge in self.maps):
+            fields.append(f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})")
+        if set(self.speeds) != {1.0}:
+            fields.append(f"speed={self.speeds}")
+        if self.fingerprint is not None:
+            fields.append(f"fingerprint={self.fingerprint[:12]}")
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:

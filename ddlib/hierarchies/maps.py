@@ -1,6 +1,6 @@
 """The map between two levels: a parent for every child, and a little mass for everybody else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
 from typing import Any
 
@@ -54,6 +54,17 @@ class Map(ExactModule):
     def num_children(self) -> int:
         """Number of children, the rows of the matrix."""
         return self.parents.shape[0]
+
+    @property
+    def xi(self) -> str:
+        """The probability of the right parent, to be read; a range where it is not that of every child."""
+        if self.spread is None:
+            return "1"
+        if self.spread.is_meta:
+            return "meta"
+        right = self.keep + self.spread
+        low, high = float(right.min()), float(right.max())
+        return f"{low:.4g}" if high - low < 1e-9 else f"{low:.3g} to {high:.3g}"
 
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         """K(parent | child), elementwise."""
@@ -160,7 +171,11 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
     if vector.dtype in (torch.bool, torch.uint8) or vector.is_floating_point() or vector.is_complex():
         raise TypeError(f"{name} has dtype {vector.dtype}, must be integers: the cluster index of every child")
     vector = vector.detach().clone().to(torch.int64)
-    require(vector.ndim == 1 and vector.numel() > 0, f"{name} has shape {tuple(vector.shape)}, must be (children,)")
+    nested = f"; did you mean {name}[0]?" if vector.ndim > 1 and len(vector) == 1 else ""
+    require(
+        vector.ndim == 1 and vector.numel() > 0,
+        f"{name} has shape {tuple(vector.shape)}, must be (children,)" + nested,
+    )
     low, num_parents = int(vector.min()), int(vector.max()) + 1
     require(low >= 0, f"{name} holds {low}, cluster indices must be >= 0")
     require(
@@ -178,6 +193,29 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
     require(num_parents > 1, f"xi of {name} is {xi} with a single cluster, must be 1: there is no other cluster")
     stray = (1 - xi) / (num_parents - 1)
     return Map(vector, num_parents, xi - stray, torch.full((num_parents,), stray, dtype=torch.float64))
+
+
+def parent_vectors(parents: Any) -> dict[str, Any]:
+    """The vector of each edge, lowest first, by what errors call it; one that is not in a list is the only one.
+
+    Raises:
+        TypeError: a number, a mapping, a set or a string.
+    """
+    if _number(parents) or isinstance(parents, Mapping | Set | str | bytes) or not isinstance(parents, Iterable):
+        raise TypeError(
+            f"parents is a {type(parents).__name__}, must be a list of one vector per edge, or one vector alone: "
+            "the cluster index of every child, in their order"
+        )
+    if getattr(parents, "ndim", None) == 1:
+        return {"parents": parents}
+    vectors = list(parents)
+    if vectors and all(map(_number, vectors)):
+        return {"parents": vectors}
+    return {f"parents[{i}]": vector for i, vector in enumerate(vectors)}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) or getattr(value, "ndim", None) == 0
 
 
 def _segment_logsumexp(

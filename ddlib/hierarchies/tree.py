@@ -7,7 +7,7 @@ import torch
 
 from ddlib.checks import require
 from ddlib.hierarchies.base import Hierarchy
-from ddlib.hierarchies.maps import Map, parent_map
+from ddlib.hierarchies.maps import Map, parent_map, parent_vectors
 
 
 class Tree(Hierarchy):
@@ -15,7 +15,8 @@ class Tree(Hierarchy):
 
     Args:
         parents: one vector per given edge; ``parents[i][j]`` is the 0-based cluster, in level i + 1, of member j of
-            level i. The edge from the last given level to the mask is implied.
+            level i. The edge from the last given level to the mask is implied. A vector that is not in a list is the
+            only one.
         xi: one number in (0, 1] per given edge, or one for all: the probability that a child goes to its own parent
             rather than to another one. Default 1.
         speed: one number per edge, the edge to the mask last. Default all 1.
@@ -23,7 +24,7 @@ class Tree(Hierarchy):
         fingerprint: of the vocabulary the parents were made for, so that ``check_vocabulary`` can refuse another.
 
     Raises:
-        TypeError: parents that are not integers.
+        TypeError: parents that are not integers, or in a mapping.
         ValueError: parents negative, not surjective, of the wrong length for their level, or not coarser than the
             level below; xi outside (0, 1], below 1 with one cluster, or of the wrong number; bad speeds.
 
@@ -35,26 +36,26 @@ class Tree(Hierarchy):
 
     def __init__(
         self,
-        parents: Sequence[Any],
+        parents: Any,
         xi: float | Sequence[float] = 1.0,
         speed: Sequence[float] | None = None,
         vocab_size: int | None = None,
         fingerprint: str | None = None,
     ) -> None:
-        parents = list(parents)
-        require(len(parents) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
-        rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(parents)
+        vectors = parent_vectors(parents)
+        require(len(vectors) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
+        rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(vectors)
         require(
-            len(rates) == len(parents),
-            f"xi has {len(rates)} entries, must have {len(parents)}: one per vector in parents",
+            len(rates) == len(vectors),
+            f"xi has {len(rates)} entries, must have {len(vectors)}: one per vector in parents",
         )
         maps: list[Map] = []
-        for i, (vector, x) in enumerate(zip(parents, rates, strict=True)):
-            edge = parent_map(vector, x, name=f"parents[{i}]")
+        for i, ((name, vector), x) in enumerate(zip(vectors.items(), rates, strict=True)):
+            edge = parent_map(vector, x, name=name)
             expected = vocab_size if i == 0 else maps[-1].num_parents
             require(
                 expected is None or edge.num_children == expected,
-                f"parents[{i}] has {edge.num_children} entries, must have {expected}: "
+                f"{name} has {edge.num_children} entries, must have {expected}: "
                 + ("one per word (the mask is not a word)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
             )
             maps.append(edge)

@@ -50,6 +50,8 @@ def linear_nelbo(
 ) -> PerToken:
     """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
 
+    The output *layer* is linear, not the bound: its matrix and what it reads stand in place of logits.
+
     In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
     gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs those of its state's
     children alone. Elsewhere all logits are computed, a chunk at a time.
@@ -100,6 +102,8 @@ def linear_training_loss(
     per_token: bool = False,
 ) -> Tensor | tuple[Tensor, PerToken]:
     """``training_loss`` of ``hidden @ weight.T + bias``, computing only the logits it depends on.
+
+    The output *layer* is linear, not the loss.
 
     Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
     ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The number is multiplied by ``scale``:

@@ -46,9 +46,8 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     if not isinstance(subject, ForwardProcess | Hierarchy):
         raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
     if isinstance(subject, Hierarchy | Levelled):
-        between = len(subject.levels) - 2
-        middle = ["cluster"] if between == 1 else [f"cluster {i + 1}" for i in range(between)]
-        kinds = [("word", BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), ("mask", DARK)]
+        word, *middle, last = level_names(subject)
+        kinds = [(word, BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), (last, DARK)]
     else:
         kinds = [("own word", BLUE), ("another word", VERMILION)]
         beyond = subject.num_states - subject.vocab_size
@@ -57,6 +56,19 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     names = [name for name, _ in kinds] if names is None else names
     require(len(names) == len(kinds), f"names has {len(names)} entries, must have {len(kinds)}: for {listed}")
     return [Band(names[i], colour, _DASHES[i % len(_DASHES)]) for i, (_, colour) in enumerate(kinds)]
+
+
+def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
+    """What each level is called where nobody says otherwise: word, cluster (or cluster 1, cluster 2, ...), mask.
+
+    Example:
+        >>> import ddlib as dd
+        >>> level_names(dd.presets.hdlm([0, 0, 1]))
+        ['word', 'cluster', 'mask']
+    """
+    above = len(subject.levels) - 1
+    middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
+    return ["word", *middle, *["mask" if subject.levels[-1] == 1 else "no word"] * (above > 0)]
 
 
 def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:
@@ -85,7 +97,10 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
     """
     sizes = subject.levels
     given = list(members or [])
-    require(len(given) <= len(sizes), f"members names {len(given)} levels, there are {len(sizes)}")
+    require(
+        len(given) <= len(sizes),
+        f"members has {len(given)} entries, must have at most {len(sizes)}: the words, then each level above them",
+    )
     result: list[str] = []
     for level, size in enumerate(sizes):
         default = ["mask"] if level and size == 1 else [f"{'c' * level or 'w'}{i}" for i in range(size)]

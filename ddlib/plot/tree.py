@@ -91,9 +91,7 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
     edge = hierarchy.maps[level]
     parts = [f"speed {hierarchy.speeds[level]:g}"] * (hierarchy.speeds[level] != 1)
     if edge.spread is not None:
-        own = edge.keep + edge.spread
-        low, high = float(own.min()), float(own.max())
-        parts.append(f"xi {low:.4g}" if high - low < 1e-9 else f"xi {low:.3g} to {high:.3g}")
+        parts.append(f"xi {edge.xi}")
     return ", ".join(parts)
 
 
@@ -130,7 +128,7 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
 
 def _head(hierarchy: Hierarchy, axes: Axes, names: Sequence[str], column: Sequence[int]) -> None:
     """Names and sizes of the levels over their columns, speed and xi between them."""
-    sizes = [f"{name}\n{size:,}" if size > 1 else name for name, size in zip(names, hierarchy.levels, strict=True)]
+    sizes = [f"{name}\n{size:,}" for name, size in zip(names, hierarchy.levels, strict=True)]
     axes.set_xticks(list(column), sizes)
     axes.tick_params(axis="x", top=False, bottom=False, labeltop=True, labelbottom=False)
     for level in range(hierarchy.depth):

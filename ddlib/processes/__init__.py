@@ -1,6 +1,6 @@
 """FORWARD: processes that noise text, each a schedule times a place to go."""
 
-from ddlib.processes.base import ForwardProcess
+from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
@@ -8,4 +8,20 @@ from ddlib.processes.mixing import Mixing, Mixture
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
 
-__all__ = ["GIDD", "ForwardProcess", "Hierarchical", "Masked", "Mixing", "Mixture", "RateMatrix", "Uniform"]
+__all__ = [
+    "GIDD",
+    "ForwardProcess",
+    "Hierarchical",
+    "Masked",
+    "Mixing",
+    "Mixture",
+    "RateMatrix",
+    "Uniform",
+    "each_time",
+    "elapsed",
+    "interior",
+    "into",
+    "scalar",
+    "span",
+    "unchanged",
+]

@@ -1,9 +1,9 @@
 """The class that every process is, in three parts: what it must answer, what follows, what samplers ask."""
 
 from ddlib.processes.sampled import Sampled, unchanged
-from ddlib.processes.times import each_time, interior, into, scalar, span
+from ddlib.processes.times import each_time, elapsed, interior, into, scalar, span
 
-__all__ = ["ForwardProcess", "each_time", "interior", "into", "scalar", "span", "unchanged"]
+__all__ = ["ForwardProcess", "each_time", "elapsed", "interior", "into", "scalar", "span", "unchanged"]
 
 
 class ForwardProcess(Sampled):

@@ -122,4 +122,7 @@ class Contract(ExactModule, ABC):
         check_devices(x=x, z=z, t=t, s=s, p=p, process=next(self.buffers(), None))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(vocab_size={self.vocab_size}, num_states={self.num_states})"
+        fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
+        fields += [f"hierarchy={self.hierarchy!r}"] * (self.hierarchy is not None)
+        fields += [f"schedule={self.schedule!r}"] * (self.schedule is not None)
+        return f"{type(self).__name__}({', '.join(fields)})"

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from ddlib.categorical import draw, draw_logits
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, into, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.divergence import children
 from ddlib.processes.levels import LevelChain
 from ddlib.schedules import Linear, Schedule
@@ -263,8 +263,7 @@ class Hierarchical(ForwardProcess):
         return self.schedule.hazard(t.to(torch.float64))
 
     def _duration(self, s: Tensor, t: Tensor) -> Tensor:
-        early = self._clock(s)
-        return torch.where(early.isinf(), 0.0, self._clock(t) - early).clamp_min(0)
+        return elapsed(self.schedule, s, t)
 
     def _slice(self, level: int) -> slice:
         return slice(self.hierarchy.offsets[level], self.hierarchy.offsets[level] + self.hierarchy.levels[level])

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
-from ddlib.processes.base import ForwardProcess, each_time, interior, scalar, span
+from ddlib.exact import digest
+from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -65,6 +66,10 @@ class RateMatrix(ForwardProcess):
         ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
         return [cls(ring - 1.5 * torch.eye(4), Linear()), cls(ring - 1.5 * torch.eye(4), Cosine(), vocab_size=3)]
 
+    def __repr__(self) -> str:
+        sizes = f"vocab_size={self.vocab_size}, num_states={self.num_states}"
+        return f"{type(self).__name__}({sizes}, matrix={digest(self.matrix)}, schedule={self.schedule!r})"
+
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
@@ -77,6 +82,4 @@ class RateMatrix(ForwardProcess):
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = span(s, t, self.device)
-        start = self.schedule.hazard(early)
-        return self.generator(torch.where(start.isinf(), 0.0, self.schedule.hazard(late) - start))
+        return self.generator(elapsed(self.schedule, *span(s, t, self.device)))

@@ -13,7 +13,7 @@ from ddlib.typing import Logits, Sharpen, Times, Tokens
 
 
 def unchanged(log_law: Tensor) -> Tensor:
-    """Neither temperature nor top-p."""
+    """Neither temperature nor top-p: the default of ``sharpen`` in ``land``; takes and returns log-laws (..., n)."""
     return log_law
 
 

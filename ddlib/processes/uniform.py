@@ -6,6 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ddlib.processes.base import elapsed
 from ddlib.processes.mixing import Mixing, Mixture
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 
@@ -42,8 +43,7 @@ class Uniform(Mixing):
         return self._after(self.schedule.hazard(t))
 
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
-        early = self.schedule.hazard(s)
-        return self._after(torch.where(early.isinf(), 0.0, self.schedule.hazard(t) - early))
+        return self._after(elapsed(self.schedule, s, t))
 
     def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
         rate = self.schedule.rate(t)

@@ -59,5 +59,5 @@ def _check(kind: type[Any], subject: Any, level: str) -> Report:
         raise TypeError(f"{subject!r} is a {type(subject).__name__}, must be a {kind.__name__}")
     report = verify(subject, level)
     if not report.ok:
-        raise AssertionError("\n".join([f"{subject!r} is not verified", *map(str, report.failures)]))
+        raise AssertionError(f"{subject!r} is not verified\n{report.refutation}")
     return report

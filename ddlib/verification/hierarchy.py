@@ -74,10 +74,11 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 CLAIMS = (
     Claim("hierarchy", "stochastic rows", "every map's rows are laws", "1e-12", _rows),
-    Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective),
+    Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
+          rests_on=("stochastic rows",)),
     Claim("hierarchy", "level order", "states are words, then levels upwards, one mask last", "exactly", _levels),
     Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
-          _composition),
+          _composition, rests_on=("stochastic rows", "level order")),
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",
-          _actions),
+          _actions, rests_on=("stochastic rows", "surjective")),
 )  # fmt: skip

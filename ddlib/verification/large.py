@@ -39,7 +39,8 @@ def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 CLAIMS = (
     Claim("as given", "laws and draws", "marginals sum to 1, draws are possible and have their likelihood", "1e-9",
-          _laws, ({"t": 0.5}, {"t": 1e-6}), ({"t": 0.9}, {"t": 1.0})),
+          _laws, ({"t": 0.5}, {"t": 1e-6}), ({"t": 0.9}, {"t": 1.0}), rests_on=("laws", "linearity", "sample")),
     Claim("as given", "bound", "the bound is finite and >= 0, in float32 as in float64", "relative 1e-3", _bound,
-          ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form),
+          ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form,
+          rests_on=("closed = generic", "float32", "laws and draws")),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.cases import law, logits, pairs, per_pair, words
-from ddlib.verification.claim import Claim, Comparison, Point
+from ddlib.verification.claim import Claim, Comparison, Point, of_dtype, stated
 from ddlib.verification.objective import turnover
 
 
@@ -24,7 +24,7 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield per_pair("float32 bound", x, z, got, exact, allowed)
     time = torch.tensor([point["t"]], dtype=torch.float32)
     single, double = (process.marginal(words(process), v)[0] for v in (time, time.double()))
-    _same_dtype("marginal", single, torch.float32)
+    yield of_dtype("marginal at a float32 time", single, torch.float32)
     yield Comparison("q_t(z|x) at a float32 time", ("x", "z"), single, double, 1e-6 * double.abs() + 1e-37)
 
 
@@ -34,7 +34,7 @@ def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         scores = logits(process, point["law"]).expand(*x.shape, -1).to(dtype).clone()
         before = scores.clone()
         got = nelbo(process, scores, x, z, t.float())
-        _same_dtype(f"bound of {dtype} logits", got, torch.float32)
+        yield of_dtype(f"bound of {dtype} logits", got, torch.float32)
         exact = nelbo(process, scores.float(), x, z, t.float())
         yield per_pair(f"bound of {dtype} logits", x, z, got, exact, 0.0)
         yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
@@ -52,7 +52,7 @@ def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             "reverse_rate": process.reverse_rate(p, x, t),
         }
         for name, answer in answers.items():
-            _same_dtype(name, answer, dtype)
+            yield of_dtype(f"{name} of {dtype} arguments", answer, dtype)
             shape = torch.tensor(answer.shape)
             want = torch.tensor([1, process.vocab_size, process.num_states])
             yield Comparison(f"shape of {name}", ("axis",), shape, want, 0.0)
@@ -66,8 +66,11 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0)
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
-    quantity = f"tensors left behind by .to(device), to be registered as buffers: {', '.join(left) or 'none'}"
-    yield Comparison(quantity, (), torch.tensor(len(left)), torch.tensor(0), 0.0)
+    says = f"{', '.join(left)}: left behind by .to(device), must move with the process"
+    hint = "register tensors as buffers: " + "; ".join(
+        f'self.register_buffer("{name}", {name})' for name in (path.rpartition(".")[2] for path in left)
+    )
+    yield stated("tensors left behind by .to(device)", not left, says, hint)
 
 
 def _left_behind(module: nn.Module) -> Iterator[str]:
@@ -80,18 +83,14 @@ def _left_behind(module: nn.Module) -> Iterator[str]:
             yield f"{type(module).__name__}.{name}"
 
 
-def _same_dtype(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    if tensor.dtype != dtype:
-        raise TypeError(f"{name} has dtype {tensor.dtype}, must be {dtype}")
-
-
 CLAIMS = (
     Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
-          ({"t": 0.5, "law": 1}, {"t": 1e-3, "law": 2}), ({"t": 1 - 1e-3, "law": 3}, {"t": 0.03, "law": 0})),
+          ({"t": 0.5, "law": 1}, {"t": 1e-3, "law": 2}), ({"t": 1 - 1e-3, "law": 3}, {"t": 0.03, "law": 0}),
+          rests_on=("rates", "laws", "elementwise", "dtypes and shapes")),
     Claim("numerics", "half precision", "half-precision logits are computed in float32 and left alone", "exactly",
-          _half, ({"t": 0.5, "law": 1},)),
+          _half, ({"t": 0.5, "law": 1},), rests_on=("closed = generic", "float32")),
     Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
-          _dtypes, ({"t": 0.5},)),
+          _dtypes, ({"t": 0.5},), rests_on=("answers",)),
     Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,
-          ({"s": 0.2, "t": 0.6},)),
+          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "laws")),
 )  # fmt: skip

@@ -6,15 +6,42 @@ import torch
 
 from ddlib.processes import ForwardProcess
 from ddlib.verification.cases import at, law, marginals, remembers, words
-from ddlib.verification.claim import Claim, Comparison, Point
+from ddlib.verification.claim import FLOAT64, Claim, Comparison, Point, stated
 from ddlib.verification.oracle import integrate_forward, states
+
+
+def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = point["s"], point["t"]
+    square = (process.num_states, process.num_states)
+    asked: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
+        "rate_matrix(t)": (lambda: process.rate_matrix(t), square),
+        "transition(s, t)": (lambda: process.transition(s, t), square),
+        "marginal(x, t)": (lambda: process.marginal(words(process), at(float(t))), (1, process.vocab_size, square[0])),
+    }
+    for call, (answer, shape) in asked.items():
+        got = answer()
+        if isinstance(got, torch.Tensor):
+            is_, right = f"{got.dtype} of shape {tuple(got.shape)}", got.dtype == torch.float64 and got.shape == shape
+            hint = FLOAT64 if got.shape == shape else ""
+        else:
+            is_, right, hint = f"{type(got).__name__}", False, f"{call} must return a tensor"
+        yield stated(call, right, f"{call} is {is_}, must be torch.float64 of shape {shape}", hint)
+
+
+def _transposed(matrix: torch.Tensor, total: float) -> str:
+    """A hint where the columns of a matrix sum to what its rows should."""
+    columns = matrix.sum(0)
+    if bool(((columns - total).abs() <= 1e-9 * (1 + matrix.abs().sum(0))).all()):
+        return f"its columns sum to {total:g}: row = from, column = to, so return the transpose"
+    return ""
 
 
 def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     q = process.rate_matrix(point["t"])
     off = q - torch.diag(q.diagonal())
     zero = torch.zeros(process.num_states, dtype=torch.float64)
-    yield Comparison("sum of the row of Q_t", ("from",), q.sum(1), zero, 1e-12 * (1 + off.abs().sum(1)))
+    yield Comparison("sum of the row of Q_t", ("from",), q.sum(1), zero, 1e-12 * (1 + off.abs().sum(1)),
+                     hint=_transposed(q, 0.0))  # fmt: skip
     yield Comparison("rate Q_t(y, z) >= 0", ("from", "to"), off, off.clamp_min(0), 0.0)
     moving = torch.tensor(float(off.isfinite().all() and off.max() > 0))
     yield Comparison("Q_t is finite and moves something", (), moving, torch.tensor(1.0), 0.0)
@@ -23,7 +50,7 @@ def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _laws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     step = process.transition(point["s"], point["t"])
     ones = torch.ones(process.num_states, dtype=torch.float64)
-    yield Comparison("sum of the row of q_{t|s}", ("from",), step.sum(1), ones, 1e-10)
+    yield Comparison("sum of the row of q_{t|s}", ("from",), step.sum(1), ones, 1e-10, hint=_transposed(step, 1.0))
     yield Comparison("q_{t|s} >= 0", ("from", "to"), step, step.clamp_min(0), 0.0)
     still = process.transition(point["t"], point["t"])
     yield Comparison("q_{t|t}", ("from", "to"), still, torch.diag(ones), 1e-12)
@@ -105,25 +132,28 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, t = words(process), at(0.5)
+    x, t, size = words(process), at(0.5), process.vocab_size
     bad: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
-        f"x = {process.vocab_size}": (x + 1, t), "x = -1": (x - 1, t), "x in int32": (x.int(), t),
-        "t = 1.5": (x, t + 1), "t = nan": (x, t * float("nan")), "t of another length": (x, at(0.5, 2)),
+        f"x = {size}, where words are 0 to {size - 1},": (x + 1, t), "x = -1": (x - 1, t), "x in int32": (x.int(), t),
+        "t = 1.5": (x, t + 1), "t = nan": (x, t * float("nan")), "two times for one sequence": (x, at(0.5, 2)),
     }  # fmt: skip
     for call, method in (("marginal", process.marginal), ("sample", process.sample)):
+        hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
         for what, arguments in bad.items():
-            refused = torch.tensor(float(_refuses(method, arguments)))
-            yield Comparison(f"{call} refuses {what} by TypeError or ValueError", (), refused, torch.tensor(1.0), 0.0)
+            answer = _answer(method, arguments)
+            says = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that says so"
+            yield stated(f"{call} refuses {what}", not answer, says, hint)
 
 
-def _refuses(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> bool:
+def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:
+    """What a method does with bad arguments; empty if it refuses them."""
     try:
         method(*arguments)
     except (TypeError, ValueError):
-        return True
-    except Exception:  # an index error deep inside names neither argument nor rule
-        return False
-    return False
+        return ""
+    except Exception as error:  # an index error deep inside names neither argument nor rule
+        return f"raises {type(error).__name__} for"
+    return "takes"
 
 
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -150,25 +180,40 @@ _MORE = ({"t": 0.0}, {"t": 1e-12}, {"t": 0.01}, {"t": 0.37}, {"t": 0.75}, {"t": 
 _ST = ({"s": 0.25, "t": 0.5}, {"s": 0.1, "t": 0.9})
 _SUT = ({"s": 0.25, "u": 0.5, "t": 0.75}, {"s": 0.0, "u": 0.1, "t": 0.9}, {"s": 0.0, "u": 0.5, "t": 1.0})
 
+_PARTS = ("answers", "ends", "decreasing", "rate", "level order", "composition", "actions")
+"""What a process is made of: its three answers, a clock, a hierarchy."""
+
 CLAIMS = (
+    Claim("process", "answers", "rate_matrix and transition are (S, S), marginal is (B, L, S), in float64", "exactly",
+          _answers, ({"s": 0.25, "t": 0.5},)),
     Claim("process", "rates", "rows of Q_t sum to 0, off the diagonal it is >= 0", "relative 1e-12", _rates,
-          (*_T, *_NEAR), _MORE),
+          (*_T, *_NEAR), _MORE, rests_on=_PARTS),
     Claim("process", "laws", "transitions and marginals are laws", "1e-10", _laws,
-          (*_ST, {"s": 0.0, "t": 1.0}), ({"s": 0.0, "t": 1e-6}, {"s": 0.999, "t": 1 - 1e-6}, {"s": 0.3, "t": 0.31})),
+          (*_ST, {"s": 0.0, "t": 1.0}), ({"s": 0.0, "t": 1e-6}, {"s": 0.999, "t": 1 - 1e-6}, {"s": 0.3, "t": 0.31}),
+          rests_on=_PARTS),
     Claim("process", "Kolmogorov", "transitions solve dP/dt = P Q_t, by an ODE solver", "2e-7", _kolmogorov,
-          _ST, ({"s": 0.02, "t": 0.98}, {"s": 0.5, "t": 0.75}, {"s": 0.01, "t": 0.05}, {"s": 0.9, "t": 0.99})),
+          _ST, ({"s": 0.02, "t": 0.98}, {"s": 0.5, "t": 0.75}, {"s": 0.01, "t": 0.05}, {"s": 0.9, "t": 0.99}),
+          rests_on=("rates", "Chapman-Kolmogorov"),
+          means="rate_matrix and transition disagree: expected is what the rates lead to, got what transition returns"),
     Claim("process", "Chapman-Kolmogorov", "q_{t|s} = q_{u|s} q_{t|u}", "1e-10", _chapman_kolmogorov,
           _SUT, ({"s": 1e-3, "u": 0.01, "t": 0.999}, {"s": 0.0, "u": 1e-6, "t": 0.5},
-                 {"s": 0.5, "u": 0.9, "t": 1 - 1e-6}, {"s": 0.3, "u": 0.3001, "t": 0.3002})),
+                 {"s": 0.5, "u": 0.9, "t": 1 - 1e-6}, {"s": 0.3, "u": 0.3001, "t": 0.3002}),
+          rests_on=("laws",),
+          means="transition disagrees with itself: expected is two steps by way of u, got is one step"),
     Claim("process", "digits", "small probabilities keep their digits near the data", "relative 1e-6", _digits,
-          ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2})),
-    Claim("process", "marginals", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-10", _marginals, _T, (*_NEAR, *_MORE)),
+          ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2}), rests_on=("Chapman-Kolmogorov", "marginals")),
+    Claim("process", "marginals", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-10", _marginals, _T, (*_NEAR, *_MORE),
+          rests_on=("Kolmogorov",),
+          means="marginal and transition disagree: expected is what transition leads to, got what marginal returns"),
     Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
-          ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3})),
+          ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3}),
+          rests_on=("laws",)),
     Claim("process", "batches", "a position's answers depend on its own word and time alone", "1e-12", _rows,
-          ({"t": 0.5},)),
+          ({"t": 0.5},), rests_on=("laws",),
+          means="sequences of one batch share something: t is (B,), a time for each"),
     Claim("process", "refusals", "bad words and times are refused, and say so", "exactly", _refusals),
     Claim("process", "prior", "the prior is z_1 of a uniform word and prior_kl is KL(q_t(.|x) || that of q_t)",
-          "1e-10", _prior),
-    Claim("process", "forgets", "z_1 does not depend on the word", "1e-9", _forgets, applies=remembers),
+          "1e-10", _prior, rests_on=("linearity",)),
+    Claim("process", "forgets", "z_1 does not depend on the word", "1e-9", _forgets, applies=remembers,
+          rests_on=("prior", "marginals")),
 )  # fmt: skip

@@ -15,7 +15,8 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.schedules import Schedule
 from ddlib.verification import draws, hierarchy, large, numerics, objective, process, reverse, sampler, schedule
-from ddlib.verification.claim import Claim
+from ddlib.verification.causes import explained
+from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
 
 LARGE = 50
@@ -75,25 +76,34 @@ def _one_thread() -> Iterator[None]:
 
 def _ask(
     claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
-) -> list[Check]:
-    return [claim.check(subject, full, smaller) for claim in claims if claim.points or full]
+) -> list[tuple[Claim, Check]]:
+    return [(claim, claim.check(subject, full, smaller)) for claim in claims if claim.points or full]
 
 
 def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    if not hasattr(given, "num_states"):
+        raise TypeError(f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) first")
     given = given if given.device.type == "cpu" else copy.deepcopy(given).to("cpu")
-    subject = _small_enough(given)
+    try:
+        subject = _small_enough(given)
+    except (TypeError, ValueError):
+        raise
+    except Exception:  # a mistake in it is refuted like any other
+        return explained(_ask([_REDUCES], given, full)), ""
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
         (Schedule, subject.schedule, schedule.CLAIMS),
         (Hierarchy, subject.hierarchy, hierarchy.CLAIMS),
     )
-    checks = []
+    asked = []
     for kind, part, claims in parts:
         if isinstance(part, kind):
-            checks += _ask(claims, part, full)
-    checks += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+            asked += _ask(claims, part, full)
+    asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
-        return checks, ""
-    return checks + _ask(large.CLAIMS, given, full), f"verified on its reduction {subject!r}, spot checks as given"
+        return explained(asked), ""
+    return explained(
+        asked + _ask(large.CLAIMS, given, full)
+    ), f"verified on its reduction {subject!r}, spot checks as given"
 
 
 def _small_enough(given: ForwardProcess) -> ForwardProcess:
@@ -110,24 +120,31 @@ def _small_enough(given: ForwardProcess) -> ForwardProcess:
     return reduced
 
 
+def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    yield stated("reduced", isinstance(given.reduced(_REDUCED), ForwardProcess), "reduced gives no process")
+
+
+_REDUCES = Claim("as given", "reduced", "a large process gives a small one of its kind", "exactly", _reduces)
+
+
 def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
     """Smaller processes of its kind, smallest first."""
     for size in range(1, min(subject.vocab_size, 8)):
         try:
             yield subject.reduced(size)
-        except (TypeError, ValueError):
+        except Exception:  # that it has none is no counterexample
             continue
 
 
 def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
-    return _ask(schedule.CLAIMS, subject, full), ""
+    return explained(_ask(schedule.CLAIMS, subject, full)), ""
 
 
 def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     large = given.vocab_size > LARGE
     subject = given.reduced(_REDUCED) if large else given
     note = f"verified on its reduction {subject!r}" if large else ""
-    return _ask(hierarchy.CLAIMS, subject, full), note
+    return explained(_ask(hierarchy.CLAIMS, subject, full)), note
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
@@ -136,7 +153,8 @@ def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks = []
     for run in served:
         room = f"sampler on {type(run.process).__name__}"
-        checks += [replace(check, room=room) for check in _ask(sampler.CLAIMS, run, full)]
+        asked = _ask(sampler.CLAIMS, run, full)
+        checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
     return checks, f"run on {names}"
 
 

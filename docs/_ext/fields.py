@@ -34,7 +34,8 @@ class Fields(SphinxDirective):
         self.env.note_dependency(import_module(kind.__module__).__file__)
         items = nodes.definition_list()
         for field in fields(kind):
-            nested = any(map(_nested, (field.type, *get_args(field.type))))
+            kinds = get_args(field.type)
+            nested = any(map(_nested, (field.type, *kinds, *(inner for one in kinds for inner in get_args(one)))))
             if nested or field.name in self.options.get("leave-out", ()):
                 continue
             shown = re.sub(r"~?(?:\w+\.)+(?=\w)", "", stringify_annotation(field.type, "smart"))

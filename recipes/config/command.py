@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tyro
@@ -29,9 +30,10 @@ def choose(
         arguments: in place of those of the process.
 
     Returns:
-        The recipe, and the switches that are no part of it.
+        The recipe, and the switches that are no part of it, but for ``folder``: the prepared text, if it was named.
 
     Raises:
+        FileNotFoundError, ValueError: no prepared text in the folder that was named.
         ValueError: values that a recipe refuses.
         SystemExit: flags that do not exist, with the nearest that do.
     """
@@ -40,12 +42,14 @@ def choose(
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
+    parser.add_argument("--data.folder", type=Path, dest="folder")  # before all else: it says what the corpus is
     switches, rest = parser.parse_known_args(words)
     if switches.recipe is not None:
         variants = {FILE: (f"as {switches.recipe} says", read_recipe(switches.recipe))}
         rest = [FILE, *rest]
     if switches.smoke:
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
+    variants = {name: (text, _of_folder(recipe, switches.folder)) for name, (text, recipe) in variants.items()}
     if rest and rest[0] in variants:
         name, (text, recipe) = rest[0], variants[rest[0]]
         recipe, rest = with_kinds(recipe, rest)
@@ -61,3 +65,11 @@ def choose(
         only = shown[FILE][1]
         return plain(tyro.cli(type(only), default=only, args=rest[1:], prog=prog, description=note)), switches
     return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=note)), switches
+
+
+def _of_folder(recipe: Recipe, folder: Path | None) -> Recipe:
+    """The recipe on the text of a folder that was named, or on that of its own folder if it says no corpus."""
+    data = recipe.data if folder is None else replace(recipe.data, folder=folder)
+    if not data.folder.is_dir():  # for the run to refuse: the command line can be read and helped with
+        return replace(recipe, data=data)
+    return replace(recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole())

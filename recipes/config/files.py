@@ -125,8 +125,9 @@ def _explain(error: Mapping[str, Any]) -> str:
 
 def _names(kind: Any) -> Iterator[str]:
     """The names of all fields of a dataclass, of those inside it, and of those in its unions."""
-    for inner in (kind, *get_args(kind)):
-        if is_dataclass(inner):
-            for field in fields(inner):
-                yield field.name
-                yield from _names(field.type)
+    for inner in get_args(kind):
+        yield from _names(inner)
+    if is_dataclass(kind):
+        for field in fields(kind):
+            yield field.name
+            yield from _names(field.type)

@@ -3,13 +3,15 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from ddlib import parts
 from recipes.config.knowledge import Beside, Knowledge
-from recipes.data import Corpus
+from recipes.data import Corpus, corpus_of
 from recipes.data.source import STRICT
 
 
@@ -31,7 +33,8 @@ def share(**values: float) -> None:
 class Data:
     """The text, and how sequences are cut from it."""
 
-    corpus: Corpus
+    corpus: Annotated[Corpus | None, tyro.conf.AvoidSubcommands] = None
+    """Text and tokenizer; none: those that ``folder`` was prepared from. What is said must agree with it."""
     folder: Path
     """Where ``python -m recipes.prepare`` put the tokens."""
     length: int = 512
@@ -43,6 +46,14 @@ class Data:
 
     def __post_init__(self) -> None:
         at_least(1, length=self.length)
+
+    def whole(self) -> "Data":
+        """The same with the corpus that the folder was prepared from, if none is said.
+
+        Raises:
+            FileNotFoundError, ValueError: as ``recipes.data.corpus_of``.
+        """
+        return self if self.corpus is not None else replace(self, corpus=corpus_of(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True)

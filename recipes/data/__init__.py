@@ -7,7 +7,7 @@ examples(open_prepared(folder).train, length=512, ...)    batches, from any posi
 from recipes.data.corpora import Corpus, lm1b, local, openwebtext, speeches
 from recipes.data.making import prepare
 from recipes.data.packing import pack
-from recipes.data.prepared import Documents, Prepared, open_prepared
+from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
 from recipes.data.source import Source, load_documents
 from recipes.data.stream import Batch, examples
 
@@ -17,6 +17,7 @@ __all__ = [
     "Documents",
     "Prepared",
     "Source",
+    "corpus_of",
     "examples",
     "lm1b",
     "load_documents",

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,12 +25,14 @@ from recipes.data.prepared import (
     TOKENIZER,
     Documents,
     Prepared,
-    changed,
+    changes,
     open_prepared,
     sizes,
 )
 from recipes.data.source import load_documents, place
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
+
+HASH = re.compile("[0-9a-f]{64}")
 
 
 def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
@@ -49,8 +52,7 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+    bars_on_terminals_only()
     folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"folder={folder}: is a file")
@@ -60,12 +62,18 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
         inputs = _inputs(corpus, tokenizer)
         if folder.is_dir() and any(folder.iterdir()):
             prepared = open_prepared(folder)
-            if differing := changed(prepared.manifest["inputs"], inputs):
-                raise ValueError(f"{folder} holds something else, remove it or choose another folder: {differing}")
+            if differing := changes(prepared.manifest["inputs"], inputs):
+                raise ValueError(f"{folder} holds something else, choose another folder: {_said(differing)}")
             return prepared
         with _new(folder) as unfinished:
             _write(corpus, tokenizer, inputs, unfinished, workers)
     return open_prepared(folder)
+
+
+def bars_on_terminals_only() -> None:
+    """Progress of ``datasets`` is for eyes, not for logs."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -78,6 +86,16 @@ def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
         fields[name]["content"] = place(source).identity(source)
     fields["tokenizer"] = corpus.tokenizer if tokenizer is None else _hash(tokenizer)
     return fields
+
+
+def _said(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
+    """The first of the values that differ, hashes by their beginning."""
+
+    def short(value: Any) -> Any:
+        return value[:12] if isinstance(value, str) and HASH.fullmatch(value) else value
+
+    told = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
+    return "; ".join(told) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
 
 
 @contextmanager

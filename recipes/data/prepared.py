@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 import ddlib as dd
 from recipes.data.corpora import Corpus
+from recipes.data.source import Source
 
 FORMAT = 1
 MANIFEST, TOKENIZER, SPLITS = "manifest.json", "tokenizer.json", ("train", "validation")
@@ -110,11 +111,14 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
             the manifest says, another corpus.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
     manifest = _manifest(folder)
-    if corpus is not None and (differing := changed(manifest["corpus"], asdict(corpus))):
-        raise ValueError(f"{folder} holds another corpus: {differing}")
+    if corpus is not None and (differing := changes(manifest["corpus"], asdict(corpus))):
+        (place, there, wanted), others = differing[0], len(differing) - 1
+        more = f"; {others} more values differ" if others else ""
+        raise ValueError(
+            f"data.corpus.{place}={wanted!r}: {folder} holds another corpus, prepared with {there!r}{more}. To train "
+            f"on what it holds leave data.corpus out and say --data.folder {folder}"
+        )
     text = (folder / TOKENIZER).read_text(encoding="utf-8")
     if hashlib.sha256(text.encode()).hexdigest() != manifest["tokenizer"]["sha256"]:
         raise ValueError(f"{folder / TOKENIZER} was changed since it was written: prepare the text again")
@@ -136,20 +140,32 @@ def sizes(folder: Path) -> dict[str, int]:
     return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
 
 
-def changed(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> str:
-    """Where two nested dictionaries differ, in words; empty if they do not."""
+def corpus_of(folder: Path) -> Corpus:
+    """The corpus that a folder was prepared from; the texts themselves need not be there any more.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``open_prepared``, for the manifest and the files' sizes.
+    """
+    said = _manifest(Path(folder))["corpus"]
+    return Corpus(**said | {name: Source(**said[name]) for name in SPLITS})
+
+
+def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two nested dictionaries differ: the name, and the value in each."""
     found = []
     for key in sorted({*there, *wanted}):
         left, right = there.get(key), wanted.get(key)
         if isinstance(left, dict) and isinstance(right, dict):
-            found.append(changed(left, right, f"{place}{key}."))
+            found += changes(left, right, f"{place}{key}.")
         elif left != right:
-            found.append(f"{place}{key} was {left!r}, is {right!r}")
-    return "; ".join(filter(None, found))
+            found.append((f"{place}{key}", left, right))
+    return found
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     """The manifest, after the files' sizes were compared with it."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
     path = folder / MANIFEST
     if not path.is_file():
         raise ValueError(f"{folder} holds no prepared text, or only a part: it has no {MANIFEST}")

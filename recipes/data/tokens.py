@@ -1,6 +1,7 @@
 """From documents to token ids: the tokenizer, its special tokens, and the bytes that the tokens stand for."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,9 @@ TRAIN = "train:"
 END_OF_TEXT = "<|endoftext|>"
 BEGINNINGS, ENDINGS = (END_OF_TEXT, "[CLS]", "<s>"), (END_OF_TEXT, "[SEP]", "</s>")
 """What tokenizers call the beginning and the end of a text."""
+
+BRACKETED = re.compile(r"\[\w+\]|<\W*\w+\W*>")
+"""How tokens are written that stand for no text."""
 
 LEARNED_FROM = 50_000
 """Documents from which a vocabulary is learned."""
@@ -66,7 +70,10 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
     if not name.removeprefix(TRAIN).isdigit():
         raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of words, like {TRAIN}4096")
     text = "\n".join(row["text"] or "" for row in islice(documents, LEARNED_FROM))
-    tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
+    try:
+        tokenizer = train_tokenizer(text, int(name.removeprefix(TRAIN)))
+    except ValueError as error:
+        raise ValueError(f"tokenizer={name!r}: {error}") from error
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=False)])
     return tokenizer
 
@@ -75,10 +82,13 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
     """Finds the special tokens; padding is added to the vocabulary if it has none.
 
     Raises:
-        ValueError: no token for the beginning or the end, or ids that are not 0..V-1.
+        ValueError: no token for the beginning or the end, with the flag that names one and the special tokens that
+            there are; ids that are not 0..V-1.
     """
-    bos = _find(tokenizer, "bos", corpus.bos, BEGINNINGS)
-    eos = _find(tokenizer, "eos", corpus.eos, ENDINGS)
+    wanted = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
+    found = {role: _find(tokenizer, *names) for role, names in wanted.items()}
+    if missing := [role for role, number in found.items() if number is None]:
+        raise ValueError(_missing(tokenizer, {role: wanted[role] for role in missing}))
     if tokenizer.token_to_id(corpus.pad) is None:
         tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
     size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
@@ -86,7 +96,7 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
         raise ValueError(
             f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be 0..{size - 1}"
         )
-    return Special(tokenizer.token_to_id(corpus.pad), bos, eos)
+    return Special(tokenizer.token_to_id(corpus.pad), **found)
 
 
 def id_dtype(vocab_size: int) -> str:
@@ -135,10 +145,26 @@ def tokenize(
     )
 
 
-def _find(tokenizer: Tokenizer, role: str, wanted: str | None, known: Iterable[str]) -> int:
-    for token in known if wanted is None else (wanted,):
-        found = tokenizer.token_to_id(token)
-        if found is not None:
-            return found
-    tried = ", ".join(known) if wanted is None else wanted
-    raise ValueError(f"{role}={wanted!r}: the tokenizer has no token {tried}; name one of its {role}=")
+def _find(tokenizer: Tokenizer, wanted: str | None, known: Iterable[str]) -> int | None:
+    ids = map(tokenizer.token_to_id, known if wanted is None else (wanted,))
+    return next((found for found in ids if found is not None), None)
+
+
+def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequence[str]]]) -> str:
+    """What is said of ends that a tokenizer lacks."""
+    faults = [
+        f"{role}={wanted!r}: the tokenizer has no token {', '.join(known) if wanted is None else wanted}"
+        for role, (wanted, known) in roles.items()
+    ]
+    flags = " and ".join(f"--{role} TOKEN" for role in roles)
+    special = _special_looking(tokenizer)
+    there = f"its special tokens are {', '.join(special)}" if special else "it has no special tokens"
+    return f"{'; '.join(faults)}. Name one that it has with {flags}; {there}"
+
+
+def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
+    """Tokens that are marked as special, or written like [CLS] or <s>; in the order of their ids."""
+    marked = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    vocabulary = tokenizer.get_vocab()
+    found = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]
+    return sorted(found, key=vocabulary.__getitem__)[:most]

@@ -38,6 +38,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
         world = stack.enter_context(joined())
         signals = stack.enter_context(Signals())
         run = Run.prepare(recipe, world)
+        recipe = run.recipe
         said = resume(run, accept_changes)
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")

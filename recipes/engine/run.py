@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import ddlib as dd
+from ddlib.plot import level_names
 from recipes.config import Beside, Recipe
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
@@ -45,12 +46,13 @@ class Run:
 
     @classmethod
     def prepare(cls, recipe: Recipe, world: World) -> "Run":
-        """Builds all of it.
+        """Builds all of it; its recipe has the corpus of the prepared text, whoever named it.
 
         Raises:
             ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
+        recipe = replace(recipe, data=recipe.data.whole())
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         known = FromText(recipe, data, world)
         process = make_process(recipe, known, data, world)
@@ -120,7 +122,7 @@ class Run:
             self.state.average.update(number)
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
-        return Step(loss_sum / tokens, length, value, levels, bool(stopping))
+        return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))
 
     def validate(self) -> Terms:
         """The bound of the first validation sequences, by the averaged weights if there are any."""

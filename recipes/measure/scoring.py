@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ddlib as dd
+from recipes.data.hub import ask
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -65,28 +66,35 @@ class Generative:
     scored_tokens: int
 
 
-def load_scorer(name: str, device: torch.device | str = "cpu") -> Scorer:
-    """A causal language model from a folder, or from the hub or its cache.
+def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False) -> Scorer:
+    """A causal language model from a folder, or from the hub or its cache. The hub is asked once.
 
     Raises:
         ModuleNotFoundError: transformers is not installed, with the command that does.
-        ValueError: it cannot be loaded; says what to do without a network.
+        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` asks for one; says what to do without
+            a network.
     """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ModuleNotFoundError('generative perplexity needs transformers: pip install "ddlib[eval]"') from error
+    # transformers asks five times for each of its files; whether the hub answers is known by then
+    silent = None if Path(name).is_dir() else ask(name)
+    here = silent is not None or Path(name).is_dir()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=here)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, local_files_only=here)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"scorer={name!r} cannot be loaded: {str(error).strip().splitlines()[0]} Without a network give the folder "
-            "of a causal language model: --scorer FOLDER; or leave generative perplexity out: --scorer none"
+            f"scorer={name!r} cannot be loaded: {silent or str(error).strip().splitlines()[0]}. Without a network give "
+            "the folder of a causal language model: --scorer FOLDER; or leave generative perplexity out: --scorer none"
         ) from error
     limit = getattr(model.config, "max_position_embeddings", None)
     revision = getattr(model.config, "_commit_hash", None) or _hash(Path(name))
-    return Scorer(name, revision, model.to(device).eval(), tokenizer, limit)
+    scorer = Scorer(name, revision, model.to(device).eval(), tokenizer, limit)
+    if bos:
+        beginning(scorer)
+    return scorer
 
 
 @torch.no_grad()
@@ -102,15 +110,24 @@ def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 
     Raises:
         ValueError: a beginning of text is asked of a scorer that has none.
     """
-    start = [scorer.tokenizer.bos_token_id] if bos else []
-    if None in start:
-        raise ValueError(f"scorer_bos: the tokenizer of {scorer.name} has no beginning of text")
+    start = beginning(scorer) if bos else []
     ids = [start + scorer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     nats, counts = [torch.zeros(0, dtype=torch.float64)], [max(len(row[: scorer.limit]) - 1, 0) for row in ids]
     for first in range(0, len(ids), batch):
         nats.append(_nats(scorer, [row[: scorer.limit] for row in ids[first : first + batch]]))
     cut = sum(scorer.limit is not None and len(row) > scorer.limit for row in ids)
     return Scores(torch.cat(nats), torch.tensor(counts, dtype=torch.int64), cut)
+
+
+def beginning(scorer: Scorer) -> list[int]:
+    """The scorer's beginning of text.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if scorer.tokenizer.bos_token_id is None:
+        raise ValueError(f"scorer_bos: the tokenizer of {scorer.name} has no beginning of text")
+    return [scorer.tokenizer.bos_token_id]
 
 
 def unigram_entropy(words: Sequence[Hashable]) -> float:

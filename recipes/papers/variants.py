@@ -74,6 +74,6 @@ def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequenc
     """Trains the recipe that a command line asks for."""
     with plain_errors():
         recipe, switches = choose(recipes, smoke, prog, arguments)
-        if switches.smoke:
+        if switches.smoke and switches.folder is None:
             prepare(recipe.data.corpus, recipe.data.folder)
         train(recipe, switches.accept_changes)

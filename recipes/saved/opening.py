@@ -11,6 +11,7 @@ from typing import Literal, get_type_hints
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -23,6 +24,7 @@ from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
 from recipes.config import Beside, Recipe, read_recipe
+from recipes.data.hub import nothing
 from recipes.data.tokens import Special, add_special
 from recipes.saved.known import Published
 from recipes.saved.names import RECIPE, TOKENIZER, WEIGHTS
@@ -96,7 +98,7 @@ def open_saved(
             own and needs none; weights alone may be a stranger's.
 
     Raises:
-        FileNotFoundError: nothing was published there.
+        FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
         ValueError: damaged files, files that do not belong together, or a plug-in that is not installed.
         PermissionError: a module that is not trusted.
     """
@@ -106,8 +108,11 @@ def open_saved(
         folder = folder / WEIGHTS
     if not folder.is_dir():
         if folder.is_absolute() or len(folder.parts) != 2:
-            raise FileNotFoundError(f"{source} is no folder of a run, none of weights, and no owner/name on the hub")
-        folder = Path(snapshot_download(str(source)))
+            raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
+        try:
+            folder = Path(snapshot_download(str(source)))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
+            raise FileNotFoundError(nothing(str(source), error)) from error
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder")
     check_manifest(folder)  # so all files below are whole

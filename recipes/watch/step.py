@@ -1,5 +1,6 @@
 """What a step of training tells."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -17,5 +18,7 @@ class Step:
     rate: float
     levels: Float[Tensor, "n 2"]
     """Sum of the loss and number of tokens at every level of the noise."""
+    names: Sequence[str]
+    """Of these levels."""
     stop: bool
     """Whether any process was asked to stop."""

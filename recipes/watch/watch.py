@@ -89,7 +89,7 @@ class Watch:
         self._bar.step(number, step.loss, round(total))
         if number % self._recipe.output.log_every and number != self._recipe.steps:
             return
-        seen = {str(level): pair for level, pair in enumerate(zip(losses, tokens, strict=True)) if pair[1]}
+        seen = {name: pair for name, *pair in zip(step.names, losses, tokens, strict=True) if pair[1]}
         self._record(
             number,
             "train",

@@ -82,3 +82,26 @@ def test_the_denoiser_is_asked_twice_only_where_the_clean_end_is_not_exact():
     assert len(calls) == 1
     dd.bound(dd.processes.Masked(3, dd.schedules.Geometric()), denoiser, x)
     assert len(calls) == 3 and calls[-1] == 0
+
+
+def test_a_bound_is_printed_as_one_line_with_its_error_and_its_size():
+    x = torch.arange(12).view(4, 3) % 5
+    estimate = dd.bound(dd.presets.mdlm(5), lambda z, t: torch.zeros(*z.shape, 5), x, torch.Generator().manual_seed(0))
+    tally = dd.Tally()
+    tally.add(estimate.total)
+    assert (estimate.per_token.value, estimate.per_token.standard_error) == pytest.approx(
+        (tally.per_token.value, tally.per_token.standard_error)
+    )
+    mean, error = estimate.per_token.value, estimate.per_token.standard_error
+    assert error >= 0.1
+    assert f"{estimate}" == repr(estimate) == (
+        f"Bound({mean:.2f} ± {error:.2f} nats per token = diffusion {float(estimate.diffusion.mean()):.2f} "
+        "+ prior 0.00 + reconstruction 0.00; 4 x 3)"
+    )  # fmt: skip
+
+
+def test_a_printed_bound_shows_two_digits_of_its_error_and_none_of_one_text():
+    nats, none = torch.tensor([[1.0], [1.0024]]).requires_grad_(), torch.zeros(2, 1)
+    assert "Bound(1.0012 ± 0.0012 nats per token = diffusion 1.0012 + " in str(dd.Bound(nats, none, none))
+    alone = str(dd.Bound(nats[:1], none[:1], none[:1]))
+    assert alone == "Bound(1.00 nats per token = diffusion 1.00 + prior 0.00 + reconstruction 0.00; 1 x 1)"

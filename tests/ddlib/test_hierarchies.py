@@ -2,10 +2,13 @@
 
 import copy
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ddlib as dd
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree, parent_map
 from ddlib.testing import strategies
 
@@ -114,3 +117,48 @@ def test_users_may_write_their_own():
     assert Halves(6).levels == (6, 2, 1)
     assert Flat(4).levels == (4, 1)
     assert Tree([torch.tensor([0, 0, 1], dtype=torch.int32)]).levels == (3, 2, 1)
+
+
+VECTOR = [0, 0, 1, 1, 2]
+ALONE = {
+    "a list": VECTOR,
+    "a tuple": tuple(VECTOR),
+    "a tensor": torch.tensor(VECTOR),
+    "an array": np.array(VECTOR),
+    "a list of scalars": list(torch.tensor(VECTOR)),
+    "in a list": [VECTOR],
+    "a tensor in a list": [torch.tensor(VECTOR)],
+}
+
+
+@pytest.mark.parametrize("make", [Tree, dd.presets.hdlm, dd.presets.hdlm_levels], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("form", ALONE)
+def test_one_vector_of_parents_may_stand_alone(make, form):
+    made = make(ALONE[form])
+    tree = made if isinstance(made, Tree) else made.hierarchy
+    assert tree.levels == (5, 3, 1) and tree.maps[0].parents.tolist() == VECTOR
+
+
+def test_reprs_tell_hierarchies_and_processes_apart():
+    """What differs shows, what is the default does not."""
+    tree, vector = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]]), [0, 0, 1, 1, 2]
+    assert repr(Flat(3)) == "Flat(levels=(3, 1))" and repr(Tree([0, 0, 0])) == "Tree(levels=(3, 1, 1))"
+    assert repr(tree).startswith("Tree(levels=(6, 3, 2, 1), parents=") and repr(tree).count("=") == 2
+    others = [
+        Tree([[0, 0, 1, 1, 2, 2], [0, 0, 1]]),
+        Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.9, 1.0]),
+        Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], speed=[2, 1, 1]),
+        Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], fingerprint="0123456789abcdef"),
+    ]
+    ends = ["xi=(0.9, 1))", "speed=(2.0, 1.0, 1.0))", "fingerprint=0123456789ab)"]
+    assert all(repr(other).endswith(end) for other, end in zip(others[1:], ends, strict=True))
+    matrix, linear, cosine = torch.tensor([[-1.0, 1.0], [2.0, -2.0]]), dd.schedules.Linear(), dd.schedules.Cosine()
+    processes = [
+        *(dd.processes.Hierarchical(hierarchy, linear) for hierarchy in (tree, *others)),
+        dd.presets.hdlm(vector), dd.presets.hdlm(vector, xi=0.8), dd.presets.hdlm(vector, gamma=2.0),
+        *(dd.processes.Uniform(3, clock) for clock in (linear, cosine)),
+        *(dd.processes.RateMatrix(rates, clock) for rates in (matrix, 2 * matrix) for clock in (linear, cosine)),
+    ]  # fmt: skip
+    assert len(set(map(repr, processes))) == len(processes)
+    assert "xi=(0.8,)" in repr(processes[6]) and repr(Tree(VECTOR)) == repr(Tree([torch.tensor(VECTOR)]))
+    assert repr(copy.deepcopy(tree).to("meta")) == "Tree(levels=(6, 3, 2, 1), parents=meta)"

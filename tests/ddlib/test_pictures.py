@@ -176,7 +176,7 @@ def test_a_small_tree_shows_every_member_under_its_parent():
     }  # fmt: skip
     ends = {(tuple(x[[0, -1]]), tuple(y[[0, -1]])) for x, y in (line.get_data() for line in axes.get_lines())}
     assert len(ends) == 10 and ((2, 3), (2.5, 3)) in ends and ((0, 1), (2.75, 4)) in ends
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word\n5", "kind\n3", "realm\n2", "mask"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word\n5", "kind\n3", "realm\n2", "mask\n1"]
     assert [edge_text(tree, level) for level in range(3)] == ["speed 2, xi 0.9", "", "speed 0.5"]
     assert {"speed 2\nxi 0.9", "speed 0.5"} <= {text.get_text() for text in axes.texts}
 
@@ -231,7 +231,10 @@ BAD = {
     "points": (lambda: plot.weights(Masked(3, Linear()), points=2), "points is 2, must be at least 3"),
     "kind": (lambda: plot.bands(Linear()), "neither a process nor a hierarchy"),
     "members": (lambda: plot.hierarchy(TREE, members=[["a"]]), r"members\[0\] has 1 names, level 0 has 6 members"),
-    "too many members": (lambda: plot.state_names(TREE, [[]] * 5), "members names 5 levels, there are 4"),
+    "too many members": (
+        lambda: plot.state_names(TREE, [[]] * 5),
+        "members has 5 entries, must have at most 4: the words, then each level above",
+    ),
     "most": (lambda: plot.hierarchy(TREE, most=0), "most is 0, must be at least 1"),
     "states": (lambda: plot.trajectory(Masked(3, Linear()), TWO, torch.tensor([[0], [4]])), "states holds 4"),
     "times": (

@@ -1,5 +1,7 @@
 """``python -m ddlib show``: what it prints is what the object says, and it ends in a picture."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -31,12 +33,12 @@ def test_tables_hold_the_numbers_of_the_process():
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "word", "6", "0..5", "speed", "0.7,", "xi", "0.8"] in lines
     assert ["3", "mask", "1", "12"] in lines
-    assert "13 states in 4 levels" in text
+    assert "13 states: words and 3 levels above, the mask included" in text
 
 
 def test_a_process_without_levels():
     text = show.describe(GIDD(5, 0.2))
-    assert "6 states: words 0..4, the mask 5; no levels" in text
+    assert "6 states: words 0..4, the mask 5; 1 level above" in text
     t = torch.tensor(show.TIMES, dtype=torch.float64)
     law = GIDD(5, 0.2).marginal(torch.zeros(len(t), 1, dtype=torch.int64), t)[:, 0]
     assert row(text, "mask") == pytest.approx(law[:, 5].tolist(), rel=1e-3)
@@ -56,7 +58,7 @@ def test_a_schedule_and_a_hierarchy():
     assert row(text, "alpha") == pytest.approx(Cosine().alpha(t).tolist(), rel=1e-3)
     assert row(text, "-d alpha/dt") == pytest.approx((-Cosine().alpha_prime(t)).tolist(), rel=1e-3)
     assert row(text, "rate") == pytest.approx(Cosine().rate(t).tolist(), rel=1e-3)
-    assert "13 states in 4 levels" in show.describe(TREE)
+    assert "13 states: words and 3 levels above, the mask included" in show.describe(TREE)
 
 
 @pytest.mark.statistical
@@ -81,23 +83,46 @@ def test_the_command_prints_and_plots(capsys, tmp_path):
     assert {"cat", "dog", "oak", "ivy"} & set(printed.split())
 
 
+def seconds(*arguments: str) -> float:
+    """Processor time that this Python takes with these arguments, whatever else the machine does, as users call it."""
+    before, env = os.times(), os.environ | {"DDLIB_SHAPECHECK": "0"}
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=env)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [[], ["show", "hdlm:12x4"]], ids=["table", "show"])
+def test_the_command_takes_at_most_three_seconds(arguments):
+    """Or, where torch alone takes more than half of that, twice as long as torch; the best of up to three."""
+    most = max(3.0, 2 * seconds("-c", "import torch"))
+    assert any(seconds("-m", "ddlib", *arguments) <= most for _ in range(3))
+
+
 @pytest.mark.parametrize("path", ["ddlib.schedules:Linear", "home_made:tree", "gidd:4"])
 def test_the_command_takes_what_verify_takes(path, capsys, monkeypatch, tmp_path):
     (tmp_path / "home_made.py").write_text("import ddlib as dd\ntree = dd.hierarchies.Tree([[0, 0, 1]])\n")
     monkeypatch.syspath_prepend(tmp_path)
+    assert main(["show", path, "--out", str(tmp_path / "show.svg")]) == 0
+    assert (tmp_path / "show.svg").stat().st_size > 5_000
+
+
+def test_a_picture_is_drawn_only_if_asked_for(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert main(["show", path]) == 0
-    assert (tmp_path / "show.png").stat().st_size > 5_000
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # nor is matplotlib needed
+    for arguments in (["mdlm:3"], ["mdlm:3", "--no-plot"], ["mdlm:3", "--words", "a", "b", "c"]):
+        assert main(["show", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "" and not list(tmp_path.iterdir())
+    assert "picture: " not in captured.out and "python -m ddlib show mdlm:3 --out show.png" in captured.out
 
 
 def test_without_matplotlib_it_prints_all_the_same(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.chdir(tmp_path)
-    assert main(["show", "mdlm:3"]) == 1
+    assert main(["show", "mdlm:3", "--out", str(tmp_path / "x.png")]) == 1
     captured = capsys.readouterr()
     assert "probability at t" in captured.out and "pip install 'ddlib[plot]'" in captured.err
-    assert main(["show", "mdlm:3", "--no-plot"]) == 0
-    assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_presets_by_their_sizes(capsys):

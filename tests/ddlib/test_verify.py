@@ -187,7 +187,7 @@ def test_whatever_an_object_raises_verify_returns_a_report(method):
 
 def test_the_report_prints_what_every_check_proves_and_its_tolerance():
     report = dd.verify(PRESETS["hdlm"])
-    text = str(report)
+    text = report.text(verbose=True)
     for check in report.checks:
         assert check.name in text and check.proves in text
         assert check.tolerance in text if check.ok else check.note in text

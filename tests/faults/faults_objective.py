@@ -6,8 +6,7 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical, Masked
-from ddlib.processes.base import each_time, interior, into
+from ddlib.processes import GIDD, Hierarchical, Masked, each_time, interior, into
 from ddlib.schedules import Linear
 
 NELBO, DENOISER, BOUND = (sys.modules[f"ddlib.{name}"] for name in ("nelbo", "denoiser", "bound"))

@@ -10,6 +10,24 @@ from ddlib.processes.mixing import Mixture
 from ddlib.schedules import Geometric, Linear
 
 
+@fault("functions of time are computed in float64")
+def the_generator_is_in_float32(patch):
+    class Broken(Hierarchical):
+        def rate_matrix(self, t):
+            return super().rate_matrix(t).float()
+
+    return hierarchical(Broken)
+
+
+@fault("no time passes on a clock that has run out")
+def no_transition_from_the_end(patch):
+    class Broken(Uniform):
+        def mixture_between(self, s, t):
+            return self._after(self.schedule.hazard(t) - self.schedule.hazard(s))
+
+    return Broken(4, Linear())
+
+
 @fault("rows of Q_t sum to 0")
 def the_generator_lacks_its_diagonal(patch):
     class Broken(Hierarchical):

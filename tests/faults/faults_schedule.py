@@ -78,6 +78,15 @@ def the_clock_does_not_arrive(patch):
     return Broken()
 
 
+@fault("alpha lies in [0, 1]")
+def the_clock_runs_below_zero(patch):
+    class Broken(Schedule):
+        def alpha(self, t, xp=torch):
+            return 1 - 1.4 * t
+
+    return Broken()
+
+
 @fault("alpha decreases")
 def the_clock_runs_back_for_a_while(patch):
     class Broken(Schedule):

@@ -132,7 +132,7 @@ def test_a_tokenizer_changed_since_is_noticed(tmp_path):
 def test_the_corpus_that_is_expected_can_be_named(tmp_path):
     prepare(corpus(), tmp_path / "out")
     open_prepared(tmp_path / "out", corpus())
-    with pytest.raises(ValueError, match=r"out holds another corpus: eos was None, is '\[CLS\]'"):
+    with pytest.raises(ValueError, match=r"data.corpus.eos='\[CLS\]': .*out holds another corpus, prepared with None"):
         open_prepared(tmp_path / "out", corpus(eos="[CLS]"))
 
 
@@ -240,8 +240,14 @@ def test_a_tokenizer_neither_cuts_off_nor_fills_up(tmp_path):
 
 def test_ends_must_be_known_or_named(tmp_path):
     word_level(["[UNK]", "<go>", *WORDS]).save("words.json")
-    with pytest.raises(ValueError, match=r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; name"):
+    with pytest.raises(
+        ValueError,
+        match=r"bos=None: the tokenizer has no token <\|endoftext\|>, \[CLS\], <s>; eos=None: .*Name one that it has "
+        r"with --bos TOKEN and --eos TOKEN; its special tokens are \[UNK\], <go>$",
+    ):
         prepare(corpus(), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"eos=None: .* with --eos TOKEN; its special"):
+        prepare(corpus(bos="<go>"), tmp_path / "out")
     with pytest.raises(ValueError, match=r"eos='<stop>': the tokenizer has no token <stop>"):
         prepare(corpus(bos="<go>", eos="<stop>"), tmp_path / "out")
     prepared = prepare(corpus(bos="<go>", eos="<go>"), tmp_path / "out")
@@ -271,7 +277,7 @@ def test_ids_out_of_range_are_refused(tmp_path, monkeypatch):
         ("none.json", FileNotFoundError, "there is no file none.json"),
         ("texts.txt", ValueError, "texts.txt is no tokenizer"),
         ("train:", ValueError, "must be train: and a number of words"),
-        ("train:100", ValueError, "vocab_size=100"),
+        ("train:100", ValueError, "tokenizer='train:100': vocab_size=100"),
     ],
 )
 def test_tokenizers_that_are_none_are_refused(tmp_path, name, kind, said):

@@ -193,10 +193,34 @@ def test_without_a_scorer_the_bound_is_still_told(options):
     assert evaluate(replace(options, replicates=1), ALONE)["bound"]["nats_per_token"]["noise"] is None
 
 
-def test_a_scorer_that_is_not_there_is_refused_before_anything_is_measured(options, monkeypatch):
-    monkeypatch.setattr("recipes.evaluate.validate", None)
-    with pytest.raises(ValueError, match="--scorer none"):
+def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measured(options, monkeypatch, capsys):
+    told = []
+    monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: told.append(capsys.readouterr().err) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         evaluate(replace(options, scorer="./no-such-folder"), ALONE)
+    (line,) = told[0].splitlines()
+    assert line.startswith("warning: no generative perplexity, the bound alone: scorer='./no-such-folder' cannot be")
+    assert "no folder ./no-such-folder" in line and "--scorer none" in line
+
+
+def test_without_a_judge_there_is_the_bound(options, monkeypatch, capsys):
+    tries = []
+    monkeypatch.setattr("recipes.data.hub.HfApi.model_info", lambda *a, **k: tries.append(a) or 1 / 0)
+    result = evaluate(replace(options, scorer="someone/judge"), ALONE)
+    assert result["bound"] == evaluate(options, ALONE)["bound"] and result["generative"] is None and len(tries) == 1
+    said = capsys.readouterr().err
+    assert said.count("warning") == 1 and "no folder someone/judge, and no such model on the hub can be reached" in said
+    assert "someone/judge" in result["protocol"]["no_generative"]
+    assert evaluate(options, ALONE)["protocol"]["no_generative"] == "not asked for"
+
+
+def test_a_judge_that_fails_at_the_samples_loses_no_bound(options, monkeypatch, scorer, capsys):
+    asked = replace(options, scorer=str(scorer))
+    assert evaluate(replace(asked, scorer_bos=True), ALONE)["bound"]
+    assert "has no beginning of text" in capsys.readouterr().err
+    monkeypatch.setattr("recipes.evaluate.generated", lambda *a: open_prepared(options.run))
+    result = evaluate(asked, ALONE)
+    assert result["generative"] is None and "no prepared text" in result["protocol"]["no_generative"]
 
 
 def test_text_of_another_tokenizer_is_refused(options, tmp_path):

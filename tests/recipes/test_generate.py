@@ -3,9 +3,11 @@ import json
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from published import LENGTH, publish_tiny
 
 import ddlib as dd
+from recipes import evaluate
 from recipes.console import make_console
 from recipes.generate import NOISE, Options, Sampling, cluster_names, draw, generate, main, prompt_states
 from recipes.saved import open_saved
@@ -138,6 +140,35 @@ def test_what_cannot_be_sampled_is_refused_at_once(values, message):
 def test_a_prompt_longer_than_the_sequence_is_refused(run):
     with pytest.raises(ValueError, match="the sequence has only 4"):
         generate(Options(run=str(run), prompt="The state of our union is strong", length=4), quiet())
+
+
+@pytest.mark.parametrize("gap", ["<mask>", "[mask]", "<MASK>", "[Mask:3]", "[MASK: 3]", "{mask}"])
+def test_what_looks_like_a_gap_hints_at_one(gap):
+    with pytest.raises(ValueError, match=r"prompt: .* would be read as text; did you mean \[MASK\], or") as told:
+        Options(run="r", prompt=f"We {gap} act [MASK].")
+    assert gap in str(told.value)
+    Options(run="r", prompt="We [MASK:3] the [MASK] of [a mask] <unmask> [MASKED].")
+
+
+@pytest.mark.parametrize("command", [evaluate.main, main])
+def test_a_samplers_typo_ends_as_other_flags_do(command):
+    with pytest.raises(SystemExit, match=r"^error: sampler.kind: .*'ancestrall', did you mean 'ancestral'\?$"):
+        command(["runs/x", "--sampler", "ancestrall"])
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def unreachable(name):
+        raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
+
+    monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
+    for command in (main, evaluate.main):
+        with pytest.raises(SystemExit) as told:
+            command(["runs/nothere"])
+        assert str(told.value) == "error: no folder runs/nothere, and no such model on the hub can be reached"
+    with pytest.raises(SystemExit, match="no folder runs/a/b, and that is no owner/name on the hub"):
+        main(["runs/a/b"])
 
 
 def test_sampler_options_reach_it():

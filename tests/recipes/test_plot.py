@@ -16,11 +16,11 @@ STEPS = range(10, 210, 10)
 
 
 def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
-    """A run of 200 steps of 64 tokens, half a second each; level 2 has no tokens at every other record."""
+    """A run of 200 steps of 64 tokens, half a second each; masks are missing at every other record."""
     folder.mkdir(parents=True)
     with Metrics(folder / METRICS, 0) as metrics:
         for step in STEPS:
-            levels = {"0": 0.0, "1": 4 + shift} | ({"2": 6 + shift} if step % 20 else {})
+            levels = {"word": 0.0, "cluster": 4 + shift} | ({"mask": 6 + shift} if step % 20 else {})
             loss, seconds = 3 + shift + 100 / step, step / 2
             metrics.write(
                 {"step": step, "kind": "train", "loss": loss, "tokens": 64, "levels": levels, "seconds": seconds}
@@ -40,8 +40,8 @@ def test_what_is_collected(tmp_path):
     assert (one.bound.step.tolist(), one.bound.value.tolist()) == ([50, 100, 150, 200], [4.0] * 4)
     np.testing.assert_array_equal(one.error, [0.1, 0.1, 0.1, np.nan])
     assert not len(other.bound.step)
-    assert list(one.levels) == [0, 1, 2]
-    np.testing.assert_array_equal(other.levels[2].value, [6.5, np.nan] * 10)
+    assert list(one.levels) == ["word", "cluster", "mask"]
+    np.testing.assert_array_equal(other.levels["mask"].value, [6.5, np.nan] * 10)
 
 
 def test_a_run_that_is_writing_is_read_up_to_its_last_whole_line(tmp_path):
@@ -86,9 +86,23 @@ def test_the_lines_are_the_numbers(tmp_path):
     assert [found[:, 1].tolist() for found in points] == [[4.0] * 4, [4.5] * 4]
     segments = upper.containers[0][2][0].get_segments()
     np.testing.assert_allclose(segments[0], [[50, 3.9], [50, 4.1]])
-    # two levels of two runs; level 0 costs nothing and is left out
+    # two levels of two runs; words cost nothing and are left out
     assert [np.nanmean(line.get_ydata()) for line in lower.lines] == [4.0, 6.0, 4.5, 6.5]
-    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["level 1", "level 2"]
+    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask"]
+
+
+def test_levels_of_different_depth_are_told_apart_by_name(tmp_path):
+    """The mask of masked diffusion and that of a hierarchy are one line's dashes; old runs have numbers for names."""
+    for name, levels in {"flat": {"word": 0.0, "mask": 5.0}, "old": {"0": 0.0, "1": 4.0}}.items():
+        (tmp_path / name).mkdir()
+        with Metrics(tmp_path / name / METRICS, 0) as metrics:
+            for step in (10, 20):
+                record = {"step": step, "kind": "train", "loss": 3.0, "tokens": 64, "levels": levels, "seconds": 1.0}
+                metrics.write(record)
+    _, lower = panels(plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"]))
+    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask", "level 1"]
+    cluster, mask, other, numbered = (line.get_linestyle() for line in lower.lines)
+    assert mask == other and len({cluster, mask, numbered}) == 3
 
 
 def test_the_beginning_does_not_set_the_scale(tmp_path):

@@ -229,7 +229,7 @@ def test_files_of_before_parts_were_values_are_the_recipes_of_today(name):
 def test_weights_of_before_parts_were_values_say_the_same():
     saved, told = open_saved(OLD / "weights"), json.loads((OLD / "logits.json").read_text())
     assert saved.recipe.model["parents"] == "run" and saved.recipe.start == "text"
-    assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), speeds=(1.0, 1.0)), Linear())"
+    assert repr(saved.process) == "Hierarchical(Tree(levels=(302, 6, 1), parents=88727c, xi=(0.9,)), Linear())"
     with torch.no_grad():
         logits = saved.model(torch.tensor([told["states"]]), torch.tensor([told["t"]]))
     assert torch.allclose(logits[0, :, :5], torch.tensor(told["logits"]), atol=2e-6)

@@ -2,8 +2,10 @@ import math
 
 import pytest
 import torch
+from huggingface_hub.errors import RepositoryNotFoundError
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from recipes.data.hub import nothing
 from recipes.measure.scoring import generative, load_scorer, score, unigram_entropy
 
 WORDS = ["<s>", "the", "union", "is", "strong", "free", "people"]
@@ -96,5 +98,21 @@ def test_the_revision_tells_weights_apart(folder, tmp_path):
 
 
 def test_a_scorer_that_is_not_there_says_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match="--scorer none"):
+    with pytest.raises(ValueError, match=r"no folder .*/gpt2-large, and that is no name of a model.*--scorer none"):
         load_scorer(str(tmp_path / "gpt2-large"))
+
+
+def test_the_hub_is_asked_once_and_told_apart(monkeypatch):
+    tries = []
+
+    def unreachable(self, name, timeout):
+        tries.append((name, timeout <= 10))
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    with pytest.raises(ValueError, match=r"loaded: no folder a/b, and no such model on the hub can be reached\."):
+        load_scorer("a/b")
+    assert tries == [("a/b", True)]
+    for status, said in ((404, "the hub answers 404: no such model"), (401, "the hub answers 401")):
+        answer = type("Answer", (), {"status_code": status, "headers": {}, "request": None})()
+        assert said in nothing("a/b", RepositoryNotFoundError("no", response=answer))

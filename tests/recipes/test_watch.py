@@ -40,9 +40,10 @@ def recipe(folder: Path, **output) -> Recipe:
 
 
 def made(number: int) -> Step:
-    """A step whose numbers have no short decimals: 0.1 nats on each of 4 words' tokens, none on level 1."""
+    """A step whose numbers have no short decimals: 0.1 nats on each of 4 words' tokens, none on clusters."""
     levels = torch.tensor([[0.4, 4.0], [0.0, 0.0], [number / 3, 12.0]], dtype=torch.float64)
-    return Step(loss=1 / 3 + number, norm=math.pi / number, rate=1e-3 / 7, levels=levels, stop=False)
+    names = ["word", "cluster", "mask"]
+    return Step(loss=1 / 3 + number, norm=math.pi / number, rate=1e-3 / 7, levels=levels, names=names, stop=False)
 
 
 def terms(sequences: int = 5) -> Terms:
@@ -70,7 +71,7 @@ def test_a_record_holds_the_step_exactly(tmp_path):
     assert untimed(tmp_path) == [
         {
             "step": 2, "kind": "train", "loss": step.loss, "norm": step.norm, "rate": step.rate, "tokens": 16,
-            "levels": {"0": 0.1, "2": 2 / 3 / 12}, "share": {"0": 0.25, "2": 0.75},
+            "levels": {"word": 0.1, "mask": 2 / 3 / 12}, "share": {"word": 0.25, "mask": 0.75},
         }
     ]  # fmt: skip
     (told,) = records(tmp_path)
@@ -250,7 +251,7 @@ def test_tensorboard_holds_it_all(tmp_path):
     found = events(tmp_path)
     loss = [(event.step, event.value) for event in found.Scalars("train/loss")]
     assert loss == [(step, pytest.approx(made(step).loss)) for step in (2, 4)]
-    assert found.Scalars("train/levels/2")[1].value == pytest.approx(4 / 3 / 12)
+    assert found.Scalars("train/levels/mask")[1].value == pytest.approx(4 / 3 / 12)
     assert found.Scalars("bound/nats_per_token")[0].value == pytest.approx(terms().per_token.value)
     histogram = found.Histograms("weights/histogram")[0].histogram_value
     assert (histogram.num, histogram.sum, histogram.max) == (5, 10, 4)

@@ -10,8 +10,7 @@ from ddlib.categorical import draw_logits
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy, Tree
 from ddlib.noise import Generator, rand
-from ddlib.processes import ForwardProcess, Hierarchical
-from ddlib.processes.base import unchanged
+from ddlib.processes import ForwardProcess, Hierarchical, unchanged
 from ddlib.schedules import Geometric, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 from ddlib_ragged.hierarchy import Bands, Straight

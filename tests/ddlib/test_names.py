@@ -1,0 +1,75 @@
+"""What ``ddlib`` shows of itself, and what it answers to names that are elsewhere or nowhere."""
+
+import ast
+import inspect
+
+import pytest
+
+import ddlib as dd
+from ddlib.names import ALIASES, missing
+
+
+def test_dir_is_the_surface():
+    assert set(dir(dd)) == {*dd.__all__, "__version__"}
+    assert all(hasattr(dd, name) for name in dir(dd))
+
+
+MEANT = {
+    "Linear": "did you mean dd.schedules.Linear?",
+    "Masked": "did you mean dd.processes.Masked?",
+    "Tree": "did you mean dd.hierarchies.Tree?",
+    "mdlm": "did you mean dd.presets.mdlm?",
+    "GIDD": "did you mean dd.presets.gidd or dd.processes.GIDD?",
+    "elbo": "did you mean dd.bound or dd.nelbo?",
+    "loss": "did you mean dd.training_loss or dd.linear_training_loss?",
+    "trainingLoss": "did you mean dd.training_loss?",
+    "first_hitting": "did you mean dd.samplers.FirstHitting?",
+    "verfy": "did you mean dd.verify?",
+    "Polinomial": "did you mean dd.schedules.Polynomial?",
+    "DiT": "did you mean ddlib_models.DiT?",
+    "LogOdds": "did you mean ddlib_ragged.LogOdds?",  # of the plug-in of the tests
+    "xyzzy": "dir(ddlib) lists what it has",
+    "t": "dir(ddlib) lists what it has",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_name_that_is_not_there_is_answered_by_where_it_is(name):
+    with pytest.raises(AttributeError) as error:
+        getattr(dd, name)
+    assert str(error.value) == f"module 'ddlib' has no attribute {name!r}; {MEANT[name]}"
+    assert not hasattr(dd, name)
+
+
+@pytest.mark.parametrize("room", ["schedules", "hierarchies", "processes", "samplers", "presets"])
+def test_every_name_of_a_room_is_found_from_the_top(room):
+    module = getattr(dd, room)
+    own = (name for name, found in vars(module).items() if inspect.getmodule(found) is module)
+    for name in getattr(module, "__all__", own):
+        assert hasattr(dd, name) or f"dd.{room}.{name}" in missing(name)
+
+
+@pytest.mark.parametrize("word", ALIASES)
+def test_what_the_field_says_leads_to_something(word):
+    meant = missing(word).split("did you mean ")[1].removesuffix("?").split(" or ")
+    assert len(meant) == len(ALIASES[word]) and all(eval(place) for place in meant)
+
+
+def test_modules_that_nothing_imported_yet_can_be_imported_from_ddlib(monkeypatch):
+    from ddlib import testing
+
+    assert testing.check_process
+    monkeypatch.delattr(dd, "testing")
+    with pytest.raises(AttributeError, match=r"before it is imported: import ddlib\.testing"):
+        dd.testing.check_process  # noqa: B018
+
+
+def test_what_tools_ask_of_a_module_costs_no_search():
+    with pytest.raises(AttributeError, match=r"^module 'ddlib' has no attribute '__wrapped__'$"):
+        dd.__wrapped__  # noqa: B018
+
+
+def test_a_type_checker_is_told_of_no_name_that_is_not_there():
+    """A module with ``__getattr__`` has every name in mypy's eyes, so it must not see it."""
+    tree = ast.parse(inspect.getsource(dd))
+    assert not [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
