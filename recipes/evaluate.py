@@ -32,9 +32,9 @@ from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import WINDOWS, validate
+from recipes.engine.validation import NOISE, WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
-from recipes.measure import Terms
+from recipes.measure import Terms, basis
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
@@ -64,8 +64,8 @@ class Options:
     """Of the network; bounds are summed and words drawn in float64."""
     batch: int = 32
     """Sequences that one process takes at a time; changes nothing but memory and speed."""
-    seed: int = 0
-    """Of times and noise."""
+    seed: int = NOISE
+    """Of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
     trust: tuple[str, ...] = ()
@@ -135,6 +135,18 @@ def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate
     for number, name in enumerate(TERMS):
         found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
     return found
+
+
+def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
+    """The part of an evaluation that training measured too: its first sequences with the first draw.
+
+    None if training took other noise, more sequences or another text.
+    """
+    wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
+    if options.seed != NOISE or options.data is not None or wanted > len(replicates[0].index):
+        return None
+    terms = replicates[0].first(wanted)
+    return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
 
 
 def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
@@ -233,6 +245,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "error": "standard error over sequences, of texts and of what noise is left",
             "noise": "standard error over replicates, of times and noise alone",
         },
+        "validation": validation(saved, data, replicates, options),
         "generative": None,
     }
     if any(world.gather(scorer is not None)):
@@ -259,9 +272,14 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
     console.print(
-        f"bound: {asked['sequences']} sequences, {asked['tokens']} tokens, {asked['replicates']} replicates; over "
-        "sequences ± is of texts and of the noise that is left, over replicates of times and noise alone"
+        f"bound: over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences ± is "
+        "of texts and of the noise that is left, over replicates (draws) of times and noise alone"
     )
+    if (same := result["validation"]) is not None:
+        console.print(
+            f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
+            f"over {basis(same['sequences'], same['draws'])}"
+        )
     if generative is not None:
         how = generative["protocol"]
         console.print(

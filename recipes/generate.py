@@ -24,9 +24,9 @@ from torch import Tensor
 import ddlib as dd
 from ddlib import parts
 from recipes.config import at_least, plugins
-from recipes.console import make_console, plain_errors, render
+from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
-from recipes.lexicon.embeddings import typical_words
+from recipes.lexicon.naming import cluster_names
 from recipes.saved import Precision, Saved, open_saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
@@ -166,37 +166,12 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
     }
 
 
-def cluster_names(saved: Saved) -> list[str]:
-    """A name for every state between words and the mask: where the run made clusters, a word that stands for it.
-
-    That is the word whose embedding in the network is nearest to the cluster's mean. A cluster whose word is no
-    readable text is called by its number, c17, and so are all of a network without such a table.
-    """
-    numbers = [f"c{n}" for n in range(sum(saved.process.levels[1:-1]))]
-    embedding, clusters = getattr(saved.model, "embedding", None), saved.clusters
-    if clusters is None or not isinstance(getattr(embedding, "weight", None), Tensor):
-        return numbers
-    vectors = embedding.weight[: saved.process.vocab_size].detach().float().cpu()
-    alike = torch.ones(len(vectors), dtype=torch.int64)
-    words = [
-        members[0]
-        for level in range(len(clusters.parents))
-        for members in typical_words(vectors, clusters.words(level), alike, num=1)
-    ]
-    names = [saved.tokenizer.decode([word]).strip() for word in words]
-    readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
-    if len(names) != len(numbers):  # a process that has other states besides
-        return numbers
-    return [name if good else number for name, good, number in zip(names, readable, numbers, strict=True)]
-
-
 def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
     """Prints states of one sample, from noise to words."""
-    names = cluster_names(saved)
+    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
         t, states = trace[number]
-        console.print(f"t = {t:.2f}", style="bold")
-        console.print(render(saved.tokenizer, states, names))
+        console.print(on_its_way(t, render(saved.tokenizer, states, names)))
 
 
 def generate(options: Options, console: Console) -> list[str]:

@@ -108,6 +108,14 @@ class DiffusionLM(LM):
         self.length = self.saved.recipe.data.length
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
         self.conditional, self.per_token = conditional, per_token
+        log.info("a likelihood is %s", self.likelihood)
+
+    @property
+    def likelihood(self) -> str:
+        """What stands for a log-likelihood, and how many draws it rests on."""
+        measured = "completion given context" if self.conditional else "context and completion"
+        unit = "nats per token" if self.per_token else "nats"
+        return f"-NELBO of {measured}, mean of {self.samples} draws, in {unit}"
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Minus the bound of every (context, continuation) in nats, and False.
@@ -159,10 +167,8 @@ class DiffusionLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What ``lm_eval`` writes beside its results."""
-        measured = "completion given context" if self.conditional else "context and completion"
         return protocol(self.saved, self.sampling, self.seed, self.length) | {
-            "likelihood": f"-NELBO of {measured}, mean of {self.samples} draws, in nats"
-            + " per token" * self.per_token,
+            "likelihood": self.likelihood,
             "samples": self.samples,
             "is_greedy": "not known, always False",
         }

@@ -5,7 +5,8 @@
     torchrun --nproc-per-node 8 -m recipes.owt hdlm --hardware.micro-batch 64
     python -m recipes.owt hdlm --smoke                                    # seconds, on text that is here
 
-The variants are mdlm, gidd, hdlm and hdlm-levels; ``python -m recipes.owt hdlm --help`` lists every value.
+The variants are mdlm, gidd, hdlm and hdlm-levels. ``python -m recipes.owt hdlm --help`` shows what people change first,
+``--help-all`` every value.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""Draws the curves of training runs together: losses, validation bounds, losses level by level.
+"""Draws the curves of training runs together: validation bounds, training losses, losses level by level.
 
     python -m recipes.plot runs/owt/mdlm runs/owt/hdlm --out owt.png
     python -m recipes.plot runs/owt/* --smooth 0.99 --x hours
 
-A line is the training loss, whose weights are clipped; a point with its standard error is the validation bound, whose
-weights are not. Hours count training and saving only.
+A point with its standard error is a validation bound; exp of it is the perplexity, on the right. A line is a training
+loss, on an axis of its own: what it is stands above it, and it is no bound. Hours count training and saving only.
 """
 
 import argparse
@@ -14,15 +14,20 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import yaml
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
+from pydantic import TypeAdapter
 
 from ddlib.plot import BLUE, GREEN, GREY, ORANGE
+from recipes.config import Loss
 from recipes.console import plain_errors
+from recipes.measure import basis
+from recipes.saved import RECIPE
 from recipes.watch import METRICS, Record, read_metrics
 
 Numbers = Float[np.ndarray, " n"]
@@ -57,6 +62,10 @@ class Run:
     """Spent in training."""
     tokens: float
     """Of a step."""
+    about: str = ""
+    """What the training loss is; nothing where there is no recipe."""
+    rests_on: str = ""
+    """What the last bound rests on; nothing in metrics that do not say it."""
 
 
 def collect(folders: Sequence[Path]) -> list[Run]:
@@ -106,7 +115,19 @@ def read_run(name: str, folder: Path) -> Run:
         error=curve(bounds, "standard_error").value,
         seconds=curve(train, "seconds"),
         tokens=float(np.mean([record["tokens"] for record in train])),
+        about=about_loss(folder / RECIPE),
+        rests_on=basis(bounds[-1]["sequences"], bounds[-1].get("draws", 1))
+        if bounds and "sequences" in bounds[-1]
+        else "",
     )
+
+
+def about_loss(recipe: Path) -> str:
+    """What the recipe says of the loss; of nothing else in it, which may need packages that are not here."""
+    if not recipe.is_file():
+        return ""
+    values = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    return TypeAdapter(Loss).validate_python(values.get("loss", {})).about()
 
 
 def _level(name: str) -> str:
@@ -141,23 +162,38 @@ PLACES: dict[str, tuple[str, Place]] = {
 """Label of the horizontal axis, and where a run stands on it after so many steps."""
 
 
-def draw_runs(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
-    """Training losses and validation bounds; perplexities on the right."""
+def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
+    """Validation bounds with their standard errors; perplexities on the right."""
     shown: list[Line] = []
     for number, run in enumerate(runs):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        loss = smoothed(run.loss.value, smooth)
-        axes.plot(place(run, run.loss.step), loss, color=colour, linewidth=0.8, alpha=0.7)
         axes.errorbar(
             place(run, run.bound.step), run.bound.value, run.error, color=colour, linewidth=1.8, marker=marker,
             markersize=5, capsize=2, label=run.name,
         )  # fmt: skip
         error = np.nan_to_num(run.error)
-        shown += [(run, run.loss.step, loss)]
         shown += [(run, run.bound.step, end) for end in (run.bound.value - error, run.bound.value + error)]
+    axes.set(title=_said("validation bound", " over ", [run.rests_on for run in runs]), ylabel="nats per token")
+    if any(len(run.bound.step) for run in runs):
+        frame(axes, shown)
+        add_perplexity(axes)
+
+
+def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
+    """Training losses: no bounds, so without perplexities and apart from them."""
+    shown: list[Line] = []
+    for number, run in enumerate(runs):
+        loss = smoothed(run.loss.value, smooth)
+        axes.plot(place(run, run.loss.step), loss, color=COLOURS[number % len(COLOURS)], linewidth=1, label=run.name)
+        shown.append((run, run.loss.step, loss))
     frame(axes, shown)
-    axes.set(title="training loss (thin) and validation bound (points)", ylabel="nats per token")
-    add_perplexity(axes)
+    axes.set(title=_said("training loss, not a bound", ": ", [run.about for run in runs]), ylabel="nats per token")
+
+
+def _said(what: str, how: str, of_runs: Sequence[str]) -> str:
+    """A title with what runs say of it, each once."""
+    said = "; ".join(dict.fromkeys(filter(None, of_runs)))
+    return what + how + said if said else what
 
 
 def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
@@ -205,10 +241,11 @@ def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
     label, place = PLACES[x]
     style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
     with matplotlib.rc_context(style | {"legend.frameon": False}):
-        figure = Figure(figsize=(11, 9), dpi=130, layout="constrained")
+        figure = Figure(figsize=(11, 12), dpi=130, layout="constrained")
         FigureCanvasAgg(figure)
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        draw_runs(upper, runs, place, smooth)
+        upper, middle, lower = figure.subplots(3, 1, sharex=True)
+        draw_bounds(upper, runs, place)
+        draw_losses(middle, runs, place, smooth)
         draw_levels(lower, runs, place, smooth)
         lower.set(xlabel=label)
         lower.xaxis.set_major_formatter("{x:,.12g}")

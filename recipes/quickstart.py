@@ -22,9 +22,10 @@ import ddlib as dd
 from ddlib.vocabulary import fingerprint
 from recipes.comparison.figure import write_figure
 from recipes.comparison.training import Config, Data, Trained, baselines, evaluate, train
-from recipes.console import make_console, render
+from recipes.console import make_console, on_its_way, render
 from recipes.data import text
 from recipes.lexicon import embeddings
+from recipes.measure import basis
 
 SMOKE = Config(
     first_year=2000, vocab_size=512, num_clusters=16, cluster_dim=16, dim=32, depth=1, heads=1, steps=12, batch_size=8,
@@ -79,9 +80,14 @@ def make_clusters(config: Config, data: Data, console: Console) -> tuple[Int[Ten
 
 
 def report_bounds(
-    result_bounds: dict[str, dd.Tally], difference: dd.Tally, entropy: float, unigram: dd.Tally, console: Console
+    result_bounds: dict[str, dd.Tally],
+    difference: dd.Tally,
+    entropy: float,
+    unigram: dd.Tally,
+    rests_on: str,
+    console: Console,
 ) -> None:
-    console.rule("bound on the validation text (lower is better)", align="left")
+    console.rule(f"bound on the validation text, over {rests_on} (lower is better)", align="left")
     for name, tally in result_bounds.items():
         console.print(f"  {name:<14}<= {tally.per_token}   <= {tally.bits_per_byte}")
     console.print(f"  {'unigram model':<14} = {unigram.per_token}    = {unigram.bits_per_byte}")
@@ -124,8 +130,7 @@ def show_samples(name: str, samples: Samples, data: Data, names: list[str], cons
     console.rule(f"{name}: a sample as it denoises", align="left")
     for wanted in (1.0, 0.75, 0.5, 0.25, 0.1, 0.0):
         t, states = min(samples.trace, key=lambda snapshot: abs(snapshot[0] - wanted))
-        console.print(f"t = {t:.2f}", style="bold")
-        console.print(render(data.tokenizer, states, names))
+        console.print(on_its_way(t, render(data.tokenizer, states, names)))
     for number, sample in enumerate(samples.texts[1:], start=2):
         console.print(f"sample {number}", style="bold")
         console.print(sample, markup=False)
@@ -153,7 +158,8 @@ def run(config: Config, console: Console) -> Result:
 
     bounds, difference = evaluate(config, trained, data)
     entropy, unigram = baselines(config, data)
-    report_bounds(bounds, difference, entropy, unigram, console)
+    rests_on = basis(len(data.validation.tokens), config.passes)
+    report_bounds(bounds, difference, entropy, unigram, rests_on, console)
 
     samples = {name: draw_samples(config, model, data) for name, model in trained.items()}
     for name in trained:

@@ -13,6 +13,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib_models import DiT
 from recipes.comparison.figure import Curve
+from recipes.config import Loss
 from recipes.console import training_progress
 from recipes.data import text
 from recipes.lexicon import embeddings
@@ -127,7 +128,8 @@ def train(config: Config, name: str, process: dd.processes.Hierarchical, data: D
     )
     marks = {round(config.steps * point / config.curve_points) for point in range(1, config.curve_points + 1)}
     curve.bound.append((0, validate(config, process, model, few, passes=1).mean().item()))
-    with training_progress(console, name, config.steps, config.batch_size * config.window) as report:
+    about = Loss(weight_clip=config.weight_clip).about(padded=False)
+    with training_progress(console, name, config.steps, config.batch_size * config.window, about) as report:
         for step in range(config.steps):
             position = torch.arange(step * config.batch_size, (step + 1) * config.batch_size)
             noise = dd.KeyedGenerator(seed=config.seed, step=step, index=position)

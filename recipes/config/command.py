@@ -10,10 +10,18 @@ import tyro
 
 from recipes.config.files import read_recipe
 from recipes.config.flags import plain, typed, with_kinds
+from recipes.config.page import ALL, first_page
 from recipes.config.recipe import Recipe
 
 FILE = "file"
 """The one variant where a file is read; nobody has to say it."""
+
+NOTE = """\
+--smoke: the same recipe, tiny, on text that is here, in seconds.
+--recipe FILE: a recipe of one's own, or a saved one, in place of a variant.
+--accept-changes: resume although recipe, vocabulary or number of processes changed.
+--process.kind, --model.kind and the like take any name that `python -m ddlib` lists, or package.module:object;
+the flags of a part are the keys of its kind."""
 
 Shrink = Callable[[Recipe], Recipe]
 
@@ -35,7 +43,7 @@ def choose(
     Raises:
         FileNotFoundError, ValueError: no prepared text in the folder that was named.
         ValueError: values that a recipe refuses.
-        SystemExit: flags that do not exist, with the nearest that do.
+        SystemExit: flags that do not exist, with the nearest that do; help was asked for.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
@@ -49,27 +57,33 @@ def choose(
         rest = [FILE, *rest]
     if switches.smoke:
         variants = {name: (text, smoke(recipe)) for name, (text, recipe) in variants.items()}
-    variants = {name: (text, _of_folder(recipe, switches.folder)) for name, (text, recipe) in variants.items()}
+    helped = not {"-h", "--help"}.isdisjoint(rest)
+    variants = {
+        name: (text, _of_folder(recipe, switches.folder, read=not helped)) for name, (text, recipe) in variants.items()
+    }
     if rest and rest[0] in variants:
         name, (text, recipe) = rest[0], variants[rest[0]]
         recipe, rest = with_kinds(recipe, rest)
         variants = {name: (text, recipe)}
-    note = (
-        "--smoke: the same recipe, tiny, on text that is here, in seconds. --recipe FILE: a recipe of one's own, or a "
-        "saved one, in place of a variant. --accept-changes: resume although recipe, vocabulary or number of processes "
-        "changed. --process.kind, --model.kind and the like take any name that `python -m ddlib` lists, or "
-        "package.module:object; the flags of a part are the keys of its kind."
-    )
+    if helped:
+        described = {name: text for name, (text, _) in variants.items() if name != FILE}
+        print(first_page(prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE))
+        raise SystemExit(0)
+    if ALL in rest:
+        # without a variant, as the first has them: others have other keys of their process
+        given = [word for word in rest if word != ALL]
+        rest = [*(given if given and given[0] in variants else [next(iter(variants)), *given]), "--help"]
     shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
+    description = " ".join(NOTE.split())
     if FILE in shown:
         only = shown[FILE][1]
-        return plain(tyro.cli(type(only), default=only, args=rest[1:], prog=prog, description=note)), switches
-    return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=note)), switches
+        return plain(tyro.cli(type(only), default=only, args=rest[1:], prog=prog, description=description)), switches
+    return plain(tyro.extras.overridable_config_cli(shown, args=rest, prog=prog, description=description)), switches
 
 
-def _of_folder(recipe: Recipe, folder: Path | None) -> Recipe:
+def _of_folder(recipe: Recipe, folder: Path | None, read: bool) -> Recipe:
     """The recipe on the text of a folder that was named, or on that of its own folder if it says no corpus."""
     data = recipe.data if folder is None else replace(recipe.data, folder=folder)
-    if not data.folder.is_dir():  # for the run to refuse: the command line can be read and helped with
+    if not read or not data.folder.is_dir():  # for the run to refuse: the command line can be read and helped with
         return replace(recipe, data=data)
     return replace(recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole())

@@ -3,6 +3,7 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,8 +12,11 @@ import tyro
 
 from ddlib import parts
 from recipes.config.knowledge import Beside, Knowledge
-from recipes.data import Corpus, corpus_of
+from recipes.data import Corpus
 from recipes.data.source import STRICT
+
+FIRST = {"help": "first page"}
+"""Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
 
 
 def at_least(least: float, **values: float) -> None:
@@ -35,11 +39,11 @@ class Data:
 
     corpus: Annotated[Corpus | None, tyro.conf.AvoidSubcommands] = None
     """Text and tokenizer; none: those that ``folder`` was prepared from. What is said must agree with it."""
-    folder: Path
+    folder: Path = field(metadata=FIRST)
     """Where ``python -m recipes.prepare`` put the tokens."""
-    length: int = 512
+    length: int = field(default=512, metadata=FIRST)
     """Tokens of a sequence: longer documents give a random window, shorter ones are padded."""
-    packed: bool = False
+    packed: bool = field(default=False, metadata=FIRST)
     """Fill every row with several short documents instead of padding; attention stays inside each."""
 
     __pydantic_config__ = STRICT
@@ -53,7 +57,11 @@ class Data:
         Raises:
             FileNotFoundError, ValueError: as ``recipes.data.corpus_of``.
         """
-        return self if self.corpus is not None else replace(self, corpus=corpus_of(self.folder))
+        if self.corpus is not None:
+            return self
+        from recipes.data import corpus_of  # not above: it imports for seconds, which --help need not wait for
+
+        return replace(self, corpus=corpus_of(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +87,26 @@ class Loss:
             raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
         at_least(0, auxiliary=self.auxiliary)
 
+    def about(self, padded: bool = True) -> str:
+        """What tells the training loss from the bound, to be said wherever it is shown.
+
+        Args:
+            padded: whether sequences have padding at all.
+        """
+        low, high = self.weight_clip
+        clipped = [f"clipped at {high:g}"] if math.isfinite(high) else [] if low else ["not clipped"]
+        raised = [f"no weight below {low:g}"] if low else []
+        padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
+        hard = ["masks predict words"] if self.mode == "hard" else []
+        second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
+        return ", ".join([*clipped, *raised, *padding, *hard, *second])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """AdamW, with Muon beside it if asked for, the learning rate over the steps, and the average of the weights."""
 
-    lr: float
+    lr: float = field(metadata=FIRST)
     """Peak of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.99)
     """Of Adam's averages of the gradient and of its square."""
@@ -94,7 +116,7 @@ class Optimizer:
     """Of all weights."""
     max_grad_norm: float = 1.0
     """Longer gradients are shortened to it."""
-    warmup: int = 10_000
+    warmup: int = field(default=10_000, metadata=FIRST)
     """Steps over which the rate rises linearly."""
     final: float = 0.1
     """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
@@ -118,7 +140,7 @@ class Optimizer:
 class Hardware:
     """How the work is laid out; it changes no number but by rounding, and which units dropout drops."""
 
-    micro_batch: int | None = None
+    micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
     shard: bool = False
     """Shard weights, gradients and optimizer over the ranks (FSDP2) instead of copying them (DDP)."""
@@ -141,8 +163,8 @@ class Hardware:
 class Output:
     """What a run leaves behind, and how often."""
 
-    folder: Path
-    """Of the run."""
+    folder: Path = field(metadata=FIRST)
+    """Folder of the run."""
     log_every: int = 10
     """Steps between records of the loss."""
     validate_every: int = 2000
@@ -183,21 +205,21 @@ class Recipe:
     """One training run from the text to the weights."""
 
     data: Data
-    process: Values | str
-    """The noise, any that is registered or at ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
-    model: Values | str
+    process: Values | str = field(metadata=FIRST)
+    """The noise: any that is registered, or ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
+    model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.Beside`` is filled in."""
     optimizer: Optimizer
     output: Output
     loss: Loss = field(default_factory=Loss)
     hardware: Hardware = field(default_factory=Hardware)
-    batch: int
+    batch: int = field(metadata=FIRST)
     """Sequences of a step, over all devices."""
-    steps: int
-    """Of the optimizer."""
+    steps: int = field(metadata=FIRST)
+    """Steps of the optimizer."""
     start: Literal["random", "text"] = "random"
     """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
-    seed: int = 0
+    seed: int = field(default=0, metadata=FIRST)
     """Of the weights, the order of the text, times, noise and dropout."""
 
     __pydantic_config__ = STRICT

@@ -22,10 +22,12 @@ class TrainingBar:
         name: stands before the number of steps.
         steps: of the whole run.
         done: steps that were made before.
+        about: what the loss is, to be said beside it.
     """
 
-    def __init__(self, console: Console, name: str, steps: int, done: int = 0) -> None:
+    def __init__(self, console: Console, name: str, steps: int, done: int = 0, about: str = "") -> None:
         self._console, self._name, self._steps, self._done = console, name, steps, done
+        self._about = f" ({about})" if about else ""
         self._smooth: float | None = None
         self._tokens = 0
         self._mark = self._line = time.perf_counter()
@@ -62,7 +64,8 @@ class TrainingBar:
         self._tokens += tokens
         self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
         left = timedelta(seconds=round((self._steps - number) * self.seconds / (number - self._done)))
-        state = f"{number}/{self._steps}  loss {self._smooth:.3f} nats/token  {self.speed:,.0f} tokens/s  {left}"
+        loss = f"loss {self._smooth:.3f} nats/token{self._about}"
+        state = f"{number}/{self._steps}  {loss}  {self.speed:,.0f} tokens/s  {left}"
         self._bar.update(self._task, completed=number, state=state)
         tenth = number * 10 // self._steps > (number - 1) * 10 // self._steps
         if not self._console.is_terminal and (tenth or now - self._line >= SECONDS_PER_LINE):
@@ -74,7 +77,9 @@ Report = Callable[[int, float], None]
 
 
 @contextmanager
-def training_progress(console: Console, name: str, steps: int, tokens_per_step: int) -> Iterator[Report]:
-    """Yields ``report(step, loss)``, to be called after every step."""
-    with TrainingBar(console, f"{name:<12} step", steps) as bar:  # several below each other
+def training_progress(
+    console: Console, name: str, steps: int, tokens_per_step: int, about: str = ""
+) -> Iterator[Report]:
+    """Yields ``report(step, loss)``, to be called after every step; ``about`` says what the loss is."""
+    with TrainingBar(console, f"{name:<12} step", steps, about=about) as bar:  # several below each other
         yield lambda step, loss: bar.step(step, loss, tokens_per_step)

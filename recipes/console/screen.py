@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TextIO
 
 from jaxtyping import Int
@@ -12,7 +13,8 @@ from rich.text import Text
 from tokenizers import Tokenizer
 from torch import Tensor
 
-MASK = "_"
+MASK, CLUSTER = "_", "\u2039{}\u203a"
+"""What stands for a mask and for a cluster in noisy text: brackets that hardly any text is written with."""
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
@@ -35,29 +37,35 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, highlight=False, width=None if file.isatty() else 100)
 
 
-def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: list[str]) -> Text:
-    """Noisy text of one sequence: words as they are, clusters as [name], masks as _.
+def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:
+    """Noisy text of one sequence: words as they are, clusters as ‹name›, masks as _, the end of a line as ¶.
+
+    A space stands on either side of a mask or a cluster, also where it is a piece of a word. A text that has neither is
+    what the tokenizer makes of it, space by space.
 
     Args:
         tokenizer: spells the words 0..V-1.
         states: words, then clusters, then the mask.
         names: of the clusters, in the order of their states.
     """
-    vocab_size, text, run = tokenizer.get_vocab_size(), Text(), []
-
-    def flush() -> None:
-        # Neighbouring words are decoded together: a character may be spread over several of them.
-        text.append(tokenizer.decode(run).replace("\n", " ¶ "))
-        run.clear()
-
-    for state in states.tolist():
-        if state < vocab_size:
-            run.append(state)
+    vocab_size = tokenizer.get_vocab_size()
+    pieces: list[Text] = []
+    # Neighbouring words are decoded together: a character may be spread over several of them.
+    for is_words, run in groupby(states.tolist(), lambda state: state < vocab_size):
+        if is_words:
+            pieces.append(Text(tokenizer.decode(list(run)).replace("\n", "¶")))
             continue
-        flush()
-        if state < vocab_size + len(names):
-            text.append(f" [{names[state - vocab_size]}]", style=CLUSTER_STYLE)
-        else:
-            text.append(f" {MASK}", style=MASK_STYLE)
-    flush()
-    return text
+        for state in run:
+            named = state < vocab_size + len(names)
+            sign = CLUSTER.format(names[state - vocab_size]) if named else MASK
+            pieces.append(Text(sign, style=CLUSTER_STYLE if named else MASK_STYLE))
+    for piece in pieces[:-1]:
+        piece.rstrip()
+    for place, piece in enumerate(pieces[1:], start=1):
+        pieces[place] = piece[len(piece.plain) - len(piece.plain.lstrip()) :]
+    return Text(" ").join(piece for piece in pieces if piece)
+
+
+def on_its_way(t: float, text: str | Text) -> Text:
+    """One line of a text on its way from noise: when, and what there is."""
+    return Text.assemble((f"t = {t:.3f}:", "bold"), " ", text)

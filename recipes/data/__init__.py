@@ -4,12 +4,29 @@ prepare(openwebtext(), folder)    tokens on disk, or: python -m recipes.prepare 
 examples(open_prepared(folder).train, length=512, ...)    batches, from any position on
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from recipes.data.corpora import Corpus, lm1b, local, openwebtext, speeches
-from recipes.data.making import prepare
-from recipes.data.packing import pack
-from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
 from recipes.data.source import Source, load_documents
-from recipes.data.stream import Batch, examples
+
+if TYPE_CHECKING:
+    from recipes.data.making import prepare
+    from recipes.data.packing import pack
+    from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
+    from recipes.data.stream import Batch, examples
+
+_LATER = {
+    "Batch": "stream",
+    "Documents": "prepared",
+    "Prepared": "prepared",
+    "corpus_of": "prepared",
+    "examples": "stream",
+    "open_prepared": "prepared",
+    "pack": "packing",
+    "prepare": "making",
+}
+"""What imports for seconds, and where it is: a recipe, and the help on it, can do without."""
 
 __all__ = [
     "Batch",
@@ -28,3 +45,11 @@ __all__ = [
     "prepare",
     "speeches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found

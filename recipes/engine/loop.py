@@ -15,6 +15,7 @@ from recipes.engine.provenance import record
 from recipes.engine.publish import publish
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
+from recipes.lexicon.naming import cluster_names
 from recipes.saved import RECIPE, WEIGHTS
 from recipes.watch import Watch
 
@@ -112,8 +113,8 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
 def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
     """Texts, and the first one on its way; every process draws the same."""
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
-    names = [f"{i}:{k}" for i, size in enumerate(run.process.levels[1:-1], start=1) for k in range(size)]
     with run.averaged():
+        names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
         tokens = dd.sample(
             run.process,
             run.objective.predict,

@@ -19,7 +19,7 @@ from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import FromText, check_folder, fingerprint, make_model, make_process, micro_batch, start
-from recipes.engine.validation import validate
+from recipes.engine.validation import NOISE, validate
 from recipes.measure import Terms
 from recipes.watch import Step
 
@@ -136,7 +136,7 @@ class Run:
                 self.world,
                 sequences=recipe.output.validate_sequences,
                 batch=micro_batch(recipe, self.world),
-                seed=recipe.seed,
+                seed=NOISE,
                 replicate=0,
                 parameterization=self.objective.parameterization,
             )

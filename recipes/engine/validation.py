@@ -14,6 +14,12 @@ from recipes.measure import Terms, measure
 WINDOWS = 0
 """Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""
 
+NOISE = 0
+"""Seed of times and noise of validation in training, whatever the recipe's; and of an evaluation that names no other.
+
+So runs of several seeds are validated alike, and the first draw of an evaluation is the validation, text by text.
+"""
+
 
 def validate(
     process: dd.processes.ForwardProcess,

@@ -21,6 +21,8 @@ class Terms:
     nats: Float[Tensor, "N 3"]
     """Sums over the sequence's real tokens: diffusion, prior, reconstruction."""
     tokens: Int[Tensor, " N"]
+    draws: int = 1
+    """Of time and noise, over which the nats are the mean."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
@@ -28,18 +30,24 @@ class Terms:
         parts = list(parts)
         index, nats, tokens = (torch.cat([getattr(p, n) for p in parts]) for n in ("index", "nats", "tokens"))
         order = index.argsort()
-        return cls(index[order], nats[order], tokens[order])
+        return cls(index[order], nats[order], tokens[order], parts[0].draws)
 
     @classmethod
     def average(cls, replicates: Sequence["Terms"]) -> "Terms":
         """The mean of several draws for the same sequences."""
-        return replace(replicates[0], nats=torch.stack([r.nats for r in replicates]).mean(0))
+        nats = torch.stack([r.nats for r in replicates]).mean(0)
+        return replace(replicates[0], nats=nats, draws=sum(r.draws for r in replicates))
 
     def first(self, n: int) -> "Terms":
         """The sequences with an index below ``n``, each once."""
         keep = self.index < n
         keep[1:] &= self.index[1:] != self.index[:-1]
-        return Terms(self.index[keep], self.nats[keep], self.tokens[keep])
+        return Terms(self.index[keep], self.nats[keep], self.tokens[keep], self.draws)
+
+    @property
+    def basis(self) -> str:
+        """What the numbers rest on, to be said beside them."""
+        return basis(len(self.index), self.draws)
 
     @property
     def per_token(self) -> dd.Measure:
@@ -49,6 +57,11 @@ class Terms:
     def term(self, number: int) -> dd.Measure:
         """One of the three terms in nats per token."""
         return dd.Measure.ratio(self.nats[:, number], self.tokens.double(), "nats/token")
+
+
+def basis(texts: int, draws: int) -> str:
+    """What a bound rests on: how many texts, and how many draws of time and noise for each."""
+    return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
 @torch.no_grad()

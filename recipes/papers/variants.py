@@ -9,8 +9,7 @@ from ddlib import parts
 from recipes.config import Knowledge, Recipe
 from recipes.config.command import choose
 from recipes.console import plain_errors
-from recipes.data import prepare, speeches
-from recipes.engine import train
+from recipes.data import speeches
 
 
 def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Recipe]]:
@@ -74,6 +73,10 @@ def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequenc
     """Trains the recipe that a command line asks for."""
     with plain_errors():
         recipe, switches = choose(recipes, smoke, prog, arguments)
+        # not above: they import for seconds, and --help ends before them
+        from recipes.data import prepare
+        from recipes.engine import train
+
         if switches.smoke and switches.folder is None:
             prepare(recipe.data.corpus, recipe.data.folder)
         train(recipe, switches.accept_changes)

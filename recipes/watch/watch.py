@@ -12,7 +12,7 @@ from rich.text import Text
 from torch import Tensor
 
 from recipes.config import Recipe
-from recipes.console import TrainingBar, make_console
+from recipes.console import TrainingBar, make_console, on_its_way
 from recipes.measure import Terms
 from recipes.watch.boards import chosen
 from recipes.watch.metrics import METRICS, Metrics
@@ -63,7 +63,9 @@ class Watch:
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
-            self._bar = stack.enter_context(TrainingBar(self._console, "step", recipe.steps, start))
+            self._bar = stack.enter_context(
+                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about())
+            )
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -127,9 +129,10 @@ class Watch:
             standard_error=whole.standard_error,
             **parts,
             sequences=len(terms.index),
+            draws=terms.draws,
         )
         split = " + ".join(f"{name} {value:.4f}" for name, value in parts.items())
-        self.say(f"  step {number}: validation bound {whole} ({split})")
+        self.say(f"  step {number}: validation bound {whole} over {terms.basis} ({split})")
         self._bar.leave_out()
 
     @_first_only
@@ -140,7 +143,7 @@ class Watch:
             # several tenths can be nearest to one state
             times = np.array([t for t, _ in trace])
             near = dict.fromkeys(int(abs(times - wanted).argmin()) for wanted in TIMES)
-            way = [f"t = {trace[place][0]:.3f}: {trace[place][1]}" for place in near]
+            way = [str(on_its_way(*trace[place])) for place in near]
             parts.append("\n".join(["sample 1 as it denoises", *way]))
         text = "\n\n".join(parts) + "\n"
         path = self._recipe.output.folder / "samples" / f"step_{number:08d}.txt"

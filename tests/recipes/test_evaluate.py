@@ -12,12 +12,16 @@ from torch.distributed import TCPStore
 from torch.multiprocessing import start_processes
 
 import ddlib as dd
+from recipes import evaluate as evaluation
+from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
+from recipes.engine import train
 from recipes.engine.parallel import World, joined
 from recipes.evaluate import Estimate, Options, bounds, estimates, evaluate, main, result_path, samples
 from recipes.generate import Sampling
 from recipes.measure import Terms, measure
 from recipes.saved import open_saved
+from recipes.watch import METRICS, read_metrics
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -185,6 +189,32 @@ def scorer(tmp_path_factory, published):
     config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=8, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
+
+
+def test_what_every_bound_rests_on_is_told(options, capsys):
+    console = make_console()
+    evaluation.show(evaluate(options, ALONE), console)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "bound: over 11 texts x 2 draws" in shown and "over 11 texts x 1 draw" in shown
+
+
+def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
+    given = open_saved(published.run).recipe
+    output = replace(given.output, folder=tmp_path, validate_sequences=7, samples=1, sample_steps=1, tensorboard=False)
+    train(replace(given, output=output, seed=5, steps=2))
+    *_, (_, last) = [found for found in read_metrics(tmp_path / METRICS) if found[1]["kind"] == "bound"]
+    asked = Options(run=str(tmp_path), scorer="none", replicates=2, batch=3)
+    result = evaluate(asked, ALONE)
+    same = result["validation"]
+    assert (same["sequences"], same["draws"]) == (last["sequences"], last["draws"]) == (7, 1)
+    assert same["value"] == pytest.approx(last["nats_per_token"], rel=1e-5)
+    assert same["error"] == pytest.approx(last["standard_error"], rel=1e-4)
+    assert result["protocol"]["sequences"] == 11 and result["bound"]["nats_per_token"]["value"] != same["value"]
+    saved, data = open_saved(tmp_path), published.data
+    few, many = ([terms(*[[1.0, 0.0, 0.0]] * number)] for number in (6, 11))
+    assert evaluation.validation(saved, data, few, asked) is None
+    for other in (replace(asked, seed=1), replace(asked, data=data.folder)):
+        assert evaluation.validation(saved, data, many, other) is None
 
 
 def test_without_a_scorer_the_bound_is_still_told(options):

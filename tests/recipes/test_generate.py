@@ -9,7 +9,8 @@ from published import LENGTH, publish_tiny
 import ddlib as dd
 from recipes import evaluate
 from recipes.console import make_console
-from recipes.generate import NOISE, Options, Sampling, cluster_names, draw, generate, main, prompt_states
+from recipes.generate import NOISE, Options, Sampling, draw, generate, main, prompt_states
+from recipes.lexicon.naming import cluster_names
 from recipes.saved import open_saved
 
 
@@ -102,10 +103,10 @@ def test_the_trajectory_shows_noise_first_and_words_last(run, saved):
     options = Options(run=str(run), samples=2, sampling=Sampling(steps=8), trajectory=True, length=10, batch=1)
     generate(options, console)
     shown = console.file.getvalue()
-    first, last = shown.split("t = 1.00\n")[1].split("\n")[0], shown.split("t = 0.00\n")[1].split("sample 0")[0]
+    first, last = shown.split("t = 1.000: ")[1].split("\n")[0], shown.split("t = 0.000: ")[1].split("sample 0")[0]
     assert first.split() == ["_"] * 10
-    assert " _ _" not in last
-    names = cluster_names(saved)
+    assert "_ _" not in last
+    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     assert len(names) == 8 + 4 and all(names)
 
 

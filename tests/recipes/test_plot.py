@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from recipes import plot
+from recipes.saved import RECIPE
 from recipes.watch import METRICS
 from recipes.watch.metrics import Metrics
 
@@ -28,7 +29,15 @@ def write_run(folder: Path, shift: float = 0.0, bounds: bool = True) -> Path:
             metrics.write({"step": step, "kind": "weights", "count": 3})
             if bounds and step % 50 == 0:
                 error = 0.1 if step < 200 else np.nan
-                metrics.write({"step": step, "kind": "bound", "nats_per_token": 4.0 + shift, "standard_error": error})
+                metrics.write(
+                    {
+                        "step": step,
+                        "kind": "bound",
+                        "nats_per_token": 4.0 + shift,
+                        "standard_error": error,
+                        "sequences": 32,
+                    }
+                )
     return folder
 
 
@@ -70,16 +79,17 @@ def test_smoothing():
 
 
 def panels(runs, smooth=0.0):
-    upper, lower = Figure().subplots(2, 1)
-    plot.draw_runs(upper, runs, plot.PLACES["step"][1], smooth)
+    upper, middle, lower = Figure().subplots(3, 1)
+    plot.draw_bounds(upper, runs, plot.PLACES["step"][1])
+    plot.draw_losses(middle, runs, plot.PLACES["step"][1], smooth)
     plot.draw_levels(lower, runs, plot.PLACES["step"][1], smooth)
-    return upper, lower
+    return upper, middle, lower
 
 
 def test_the_lines_are_the_numbers(tmp_path):
     runs = plot.collect([write_run(tmp_path / "one"), write_run(tmp_path / "two", 0.5)])
-    upper, lower = panels(runs)
-    loss = upper.lines[0]
+    upper, middle, lower = panels(runs)
+    loss = middle.lines[0]
     np.testing.assert_array_equal(loss.get_xydata(), np.stack([runs[0].loss.step, runs[0].loss.value], 1))
     assert upper.get_legend_handles_labels()[1] == ["one", "two"]
     points = [container[0].get_xydata() for container in upper.containers]
@@ -99,25 +109,37 @@ def test_levels_of_different_depth_are_told_apart_by_name(tmp_path):
             for step in (10, 20):
                 record = {"step": step, "kind": "train", "loss": 3.0, "tokens": 64, "levels": levels, "seconds": 1.0}
                 metrics.write(record)
-    _, lower = panels(plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"]))
+    _, _, lower = panels(plot.collect([write_run(tmp_path / "deep"), tmp_path / "flat", tmp_path / "old"]))
     assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cluster", "mask", "level 1"]
     cluster, mask, other, numbered = (line.get_linestyle() for line in lower.lines)
     assert mask == other and len({cluster, mask, numbered}) == 3
 
 
 def test_the_beginning_does_not_set_the_scale(tmp_path):
-    upper, _ = panels(plot.collect([write_run(tmp_path / "run")]))
-    low, high = upper.get_ylim()
+    _, middle, _ = panels(plot.collect([write_run(tmp_path / "run")]))
+    low, high = middle.get_ylim()
     assert low < 3.5 and 13 < high < 14  # the first record is 5 % of the way
 
 
 def test_perplexity_stands_at_the_height_of_its_logarithm(tmp_path):
-    upper, _ = panels(plot.collect([write_run(tmp_path / "run")]))
+    upper, _, _ = panels(plot.collect([write_run(tmp_path / "run")]))
     (right,) = [axes for axes in upper.figure.axes if axes.get_ylabel() == "perplexity"]
     numbers = [float(label.get_text().replace(",", "")) for label in right.get_yticklabels()]
     assert len(numbers) > 3
     np.testing.assert_allclose(np.log(numbers), right.get_yticks())
     assert right.get_ylim() == upper.get_ylim()
+
+
+def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / RECIPE).write_text("loss: {weight_clip: [0, 10], count_padding: false}\nprocess: {kind: not_here}\n")
+    upper, middle, _ = panels(plot.collect([folder, write_run(tmp_path / "other")]))
+    assert middle.get_title() == "training loss, not a bound: clipped at 10, padding left out"
+    assert upper.get_title() == "validation bound over 32 texts x 1 draw"
+    assert not middle.containers and all(len(line.get_xdata()) <= 4 for line in upper.lines)
+    # beside the bound alone there is a second axis
+    beside = [axes for axes in upper.figure.axes if axes.get_ylabel() == "perplexity"]
+    assert [axes.get_position().bounds for axes in beside] == [upper.get_position().bounds]
 
 
 def test_the_picture(tmp_path, capsys):

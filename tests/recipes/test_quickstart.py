@@ -1,6 +1,9 @@
 """The quickstart from the text to the figure, at the size that teaches nothing."""
 
+import contextlib
+import io
 import math
+import re
 
 import pytest
 
@@ -8,8 +11,26 @@ from recipes import quickstart
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    return quickstart.main(["--smoke", "--out", str(tmp_path_factory.mktemp("smoke"))])
+def ran(tmp_path_factory):
+    """What the quickstart found, and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        result = quickstart.main(["--smoke", "--out", str(tmp_path_factory.mktemp("smoke"))])
+    return result, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def smoke(ran):
+    return ran[0]
+
+
+def test_what_the_numbers_are_is_told_beside_them(ran):
+    shown = ran[1]
+    assert re.search(r"bound on the validation text, over [\d,]+ texts x 2 draws \(lower is better\)", shown)
+    assert re.search(r"step 12/12  loss [\d.]+ nats/token \(clipped at 2\)  ", shown)
+
+
+def test_texts_on_their_way_are_shown_as_everywhere(ran):
+    assert "t = 1.000: _ _ _ _" in ran[1] and re.search("\u2039.+?\u203a", ran[1])
 
 
 def test_the_figure_is_a_png(smoke):

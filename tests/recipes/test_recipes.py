@@ -98,7 +98,7 @@ def test_the_command_line_refuses_by_name(arguments, said, capsys):
 
 def test_help_names_every_value(capsys):
     with pytest.raises(SystemExit):
-        choose(owt.recipes(), smoke, "owt", ["hdlm", "--help"])
+        choose(owt.recipes(), smoke, "owt", ["hdlm", "--help-all"])
     told = capsys.readouterr().out
     for flag in ("--process.gamma", "--optimizer.warmup", "--hardware.shard", "--output.keep", "--data.packed"):
         assert flag in told

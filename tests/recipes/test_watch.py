@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from recipes.config import Data, Optimizer, Output, Recipe
+from recipes.config import Data, Loss, Optimizer, Output, Recipe
 from recipes.console import TrainingBar, training_progress
 from recipes.data import speeches
 from recipes.engine.run import Step
@@ -182,8 +182,38 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
     assert parts == pytest.approx((measured.nats.sum(0) / tokens).tolist())
     assert told["nats_per_token"] == measured.per_token.value == pytest.approx(sum(parts))
     assert told["standard_error"] == measured.per_token.standard_error > 0
-    assert (told["step"], told["kind"], told["sequences"]) == (4, "bound", 5)
-    assert f"step 4: validation bound {measured.per_token}" in capsys.readouterr().out
+    assert (told["step"], told["kind"], told["sequences"], told["draws"]) == (4, "bound", 5, 1)
+    assert f"step 4: validation bound {measured.per_token} over 5 texts x 1 draw (diff" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (Loss(), "clipped at 2, padding counted"),
+        (Loss(weight_clip=(0.0, 10.0), count_padding=False), "clipped at 10, padding left out"),
+        (Loss(weight_clip=(0.0, math.inf)), "not clipped, padding counted"),
+        (Loss(weight_clip=(0.5, math.inf)), "no weight below 0.5, padding counted"),
+        (
+            Loss(mode="hard", auxiliary=0.1),
+            "clipped at 2, padding counted, masks predict words, 0.1 x that of clusters added",
+        ),
+    ],
+)
+def test_what_the_loss_is_stands_beside_it(tmp_path, capsys, loss, said):
+    asked = replace(recipe(tmp_path), model=dict(kind="dit", dim=8, depth=1, heads=1), loss=loss)
+    with Watch(asked, True, 0) as watch:
+        tell(watch, [1])
+    assert f"loss {made(1).loss:.3f} nats/token ({said})  " in capsys.readouterr().out
+
+
+def test_where_nothing_is_padded_nothing_is_said_of_padding():
+    assert Loss().about(padded=False) == "clipped at 2"
+
+
+def test_draws_are_counted_where_they_are_averaged():
+    mean = Terms.average([terms(), terms(), terms()])
+    assert (mean.basis, mean.first(1).basis) == ("5 texts x 3 draws", "1 text x 3 draws")
+    assert Terms.join([mean.first(1)]).basis == "1 text x 3 draws"
 
 
 def test_no_standard_error_of_one_sequence(tmp_path):

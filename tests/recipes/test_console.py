@@ -1,0 +1,68 @@
+"""Texts on their way from noise: one notation wherever they are shown."""
+
+import pytest
+import torch
+from rich.text import Text
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from recipes.console import on_its_way, render
+from recipes.data.text import train_tokenizer
+
+TEXT = "We [must] act, and_so on.\nThe [MASK] is old."
+
+
+def byte_level() -> Tokenizer:
+    return train_tokenizer(TEXT * 20, 270)
+
+
+def word_pieces() -> Tokenizer:
+    words = ["[UNK]", "the", "weather", "in", "bos", "##ton", ".", "[", "]"]
+    tokenizer = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    return tokenizer
+
+
+def states(tokenizer: Tokenizer, *parts: str | int) -> torch.Tensor:
+    """Words of the strings; a number is a state above the words."""
+    size = tokenizer.get_vocab_size()
+    return torch.tensor(
+        [
+            state
+            for part in parts
+            for state in (
+                [size + part] if isinstance(part, int) else tokenizer.encode(part, add_special_tokens=False).ids
+            )
+        ]
+    )
+
+
+def test_finished_text_comes_back():
+    tokenizer = byte_level()
+    shown = render(tokenizer, states(tokenizer, TEXT), ["money"]).plain
+    assert shown.replace("¶", "\n") == TEXT
+    tokenizer = word_pieces()
+    assert render(tokenizer, states(tokenizer, "the weather in boston."), []).plain == "the weather in boston."
+
+
+@pytest.mark.parametrize("make", [byte_level, word_pieces])
+def test_spaces_stand_on_either_side_of_masks_and_clusters(make):
+    tokenizer = make()
+    words, names = (" act", " on") if make is byte_level else ("the", "weather"), ["money", "war"]
+    first, last = (word.strip() for word in words)
+    for parts, wanted in [
+        ((2, words[0], 2, words[1]), f"_ {first} _ {last}"),
+        ((words[0], 2, 2, words[1], 0), f"{words[0]} _ _ {last} ‹money›"),
+        ((0, 1, 2), "‹money› ‹war› _"),
+    ]:
+        assert render(tokenizer, states(tokenizer, *parts), names).plain == wanted
+
+
+def test_a_word_in_brackets_is_no_cluster():
+    tokenizer = byte_level()
+    shown = render(tokenizer, states(tokenizer, "We [must]", 0), ["must"])
+    assert shown.plain == "We [must] ‹must›"
+    assert [shown.plain[span.start : span.end] for span in shown.spans] == ["‹must›"]
+
+
+def test_a_line_says_when():
+    assert on_its_way(0.8125, "a _").plain == on_its_way(0.8125, Text("a _")).plain == "t = 0.812: a _"

@@ -1,0 +1,104 @@
+"""The first page of help: what is on it, what it does not wait for, and that it can be had quickly."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from recipes import lm1b, owt, train
+from recipes.config import page, recipe_yaml
+
+SLOW_IMPORTS = ("datasets", "pandas", "transformers", "sklearn", "grain", "matplotlib", "recipes.engine")
+"""What takes most of the time that help took before."""
+
+
+def page_of(capsys, main, words):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def flags(text):
+    return re.findall(r"^  (--[\w.-]+)", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", [owt, lm1b])
+@pytest.mark.parametrize("words", [["--help"], ["hdlm", "--help"], ["hdlm", "--smoke", "-h"]])
+def test_the_first_page_has_the_twelve_values_that_people_change_first(capsys, module, words):
+    told = page_of(capsys, module.main, words)
+    assert flags(told) == [
+        "--data.folder", "--data.length", "--data.packed", "--process.kind", "--model.kind", "--optimizer.lr",
+        "--optimizer.warmup", "--output.folder", "--hardware.micro-batch", "--batch", "--steps", "--seed",
+    ]  # fmt: skip
+    assert "--help-all lists every value" in told and len(told.splitlines()) <= 45
+    assert all(len(line) <= 120 for line in told.splitlines())
+
+
+def test_the_first_page_has_the_values_of_the_variant(capsys):
+    told = page_of(capsys, owt.main, ["hdlm", "--help"])
+    assert "--process.kind hdlm" in told and "--process.clusters" in told and "--output.folder runs/owt/hdlm" in told
+    told = page_of(capsys, owt.main, ["mdlm", "--steps", "7", "--smoke", "--help"])
+    assert "--process.kind mdlm" in told and "--process.clusters" not in told and "--batch 16" in told
+    told = page_of(capsys, owt.main, ["--help"])
+    assert "hdlm-levels" in told and "--output.folder (by variant)" in told and "--batch 512" in told
+
+
+def test_a_file_has_the_same_page(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text(recipe_yaml(owt.recipes()["hdlm"][1]))
+    told = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help"])
+    assert len(flags(told)) == 12 and "--process.kind hdlm" in told and "usage: python -m recipes.train FILE" in told
+    told = page_of(capsys, train.main, [str(tmp_path / "mine.yaml"), "--help-all"])
+    assert "--output.keep" in told and "--process.gamma" in told
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "--help-all"])
+def test_train_without_a_file_says_how_to_get_there(capsys, word):
+    assert train.main([word]) is None
+    assert "python -m recipes.train mine.yaml --help" in capsys.readouterr().out
+
+
+def test_all_values_can_be_had_without_naming_a_variant(capsys):
+    told = page_of(capsys, owt.main, ["--help-all"])
+    assert "--output.keep" in told and "--hardware.shard" in told
+
+
+def test_a_field_marks_itself(monkeypatch):
+    @dataclass
+    class Small:
+        """A recipe of two values."""
+
+        kept: int = 3
+        """Never shown."""
+        shown: list[int] = field(default_factory=lambda: [1, 2], metadata=page.FIRST)
+        """Shown first."""
+
+    monkeypatch.setattr(page, "Recipe", Small)
+    assert list(page.rows([Small()])) == [("--shown 1 2", "Shown first.")]
+
+
+def seconds(code):
+    """What a new interpreter takes, and what it printed."""
+    folder = Path(__file__).parents[1] / "plugin_example"
+    started = time.perf_counter()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=True)
+    return time.perf_counter() - started, ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["owt", "lm1b", "train"])
+def test_help_comes_within_three_seconds(module):
+    """Half of that is torch's own import, which on a machine that is busy takes longer; the rest may not be more."""
+    words = ["recipe.yaml"] if module == "train" else []
+    torch, _ = seconds("import torch")
+    spent, ended = seconds(
+        f"import sys; from recipes import {module}\n"
+        f"try: {module}.main({[*words, '--help']})\n"
+        f"except SystemExit: print(*sorted(set({SLOW_IMPORTS}) & sys.modules.keys()), file=sys.stderr)"
+    )
+    assert len(flags(ended.stdout)) == 12 and ended.stderr.split() == []
+    assert spent < max(3.0, 3 * torch)
