@@ -78,16 +78,19 @@ class Families:
         self.rank = torch.empty_like(parents)
         """The place of each child among its siblings."""
         self.rank[order] = torch.arange(len(parents), device=parents.device) - starts[parents[order]]
-        self._rows = rows[order]
+        self.columns = rows[order]
+        """Rows of the output layer, family after family."""
         self._starts, self._sizes = starts.tolist(), sizes.tolist()
-        self._first, self._last = self._rows[starts].tolist(), self._rows[starts + sizes - 1].tolist()
+        self.widest = max(self._sizes)
+        """Size of the largest family."""
+        self._first, self._last = self.columns[starts].tolist(), self.columns[starts + sizes - 1].tolist()
 
     def of(self, parent: int) -> Family:
         """The family of a member; its columns are a slice where siblings lie next to each other."""
         size, start, first = self._sizes[parent], self._starts[parent], self._first[parent]
         if self._last[parent] - first + 1 == size:
             return Family(slice(first, first + size), size)
-        return Family(self._rows[start : start + size], size)
+        return Family(self.columns[start : start + size], size)
 
     def members(self, parent: int) -> Int64[Tensor, "n"]:
         """The children themselves, in the order of ``of``."""

@@ -59,7 +59,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
     plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
     children = child_logits(process, asked.parameterization)
     if children is not None:
-        return _child_plan(process, children, plain, rows, asked, level, weight)
+        return _child_plan(process, children, plain, rows, asked, dtype, level, weight)
     within = asked.parameterization == "posterior"  # such a law is one of the words under the state
     if plain and gpu.usable(z.device, dtype) and not (hard and within):
         from ddlib.kernels.gpu.ranged import Ranged  # imports Triton
@@ -78,7 +78,14 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
 
 
 def _child_plan(
-    process: Hierarchical, children: Children, plain: int, rows: Rows, asked: Asked, level: Tensor, weight: Tensor
+    process: Hierarchical,
+    children: Children,
+    plain: int,
+    rows: Rows,
+    asked: Asked,
+    dtype: torch.dtype,
+    level: Tensor,
+    weight: Tensor,
 ) -> Plan:
     """Where maps are plain the law of the children, elsewhere the law of words that it tells."""
     levels = list[int]()
@@ -86,10 +93,18 @@ def _child_plan(
         if found is None:
             break  # a level of the noise that is none of the tree's
         levels.append(found)
-    index = (level >= len(levels)).nonzero()[:, 0]
-    weight[index] = 1.0
-    direct = siblings.parts(children, levels, rows, level, asked.mode == "hard")
-    return Plan([*direct, _dense(process, index, asked)], weight)
+    hard, blocks = asked.mode == "hard", list[Part]()
+    if gpu.usable(level.device, dtype):
+        from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
+
+        blocks.append(Grouped(children, tuple(levels), level, hard))
+    else:
+        blocks += siblings.parts(children, levels, rows, level, hard)
+    if len(levels) <= process.hierarchy.depth:
+        index = (level >= len(levels)).nonzero()[:, 0]
+        weight[index] = 1.0
+        blocks.append(_dense(process, index, asked))
+    return Plan(blocks, weight)
 
 
 @plan.register

@@ -9,7 +9,7 @@ each level of the tree between the two where the tree of the output is finer tha
 So a token asks for |children| columns, and tokens that ask for the same family share them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,36 +34,41 @@ class Siblings(Part):
     """The member of the level that each of them is below."""
 
 
-def parts(
-    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool
-) -> list[Siblings]:
-    """One part for each level of the tree, for tokens in levels 1 to ``len(levels) - 1`` of the noise.
+def asked(
+    children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each level of the tree, which tokens need the law of its members among their siblings, and of which member.
 
     Args:
         children: the tree.
         levels: the tree's level that each plain level of the noise is.
-        rows: the tokens.
-        level: in the noise, of each.
+        x: the words.
+        level: in the noise, of each token; those above the plain ones need none.
         hard: whether the levels above the first ask for the word: among all words, or with the law of a posterior
             among those under the state.
     """
-    tree, found = children.tree, []
-    plain = (level > 0) & (level < len(levels))
-    place = torch.tensor(levels, device=level.device)
+    tree, place = children.tree, torch.tensor(levels, device=level.device)
     here = level.clamp_max(len(levels) - 1)
     top, bottom = place[here], place[(here - 1).clamp_min(0)]
     if hard:
         bottom = torch.where(here > 1, 0, bottom)
         top = top if children.law == "posterior" else torch.where(here > 1, tree.depth, top)
+    plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
+        yield plain & (bottom <= at) & (at < top), x if at == 0 else tree.between(0, at).parents[x]
+
+
+def parts(
+    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool
+) -> list[Siblings]:
+    """One part for each level of the tree; arguments as ``asked``."""
+    found = []
+    for at, (mine, child) in enumerate(asked(children, levels, rows.x, level, hard)):
         families = children.families(at)
-        mine = (plain & (bottom <= at) & (at < top)).nonzero()[:, 0]
-        child = rows.x[mine] if at == 0 else tree.between(0, at).parents[rows.x[mine]]
         parent = families.parents[child]
-        several = families.sizes[parent] > 1  # an only child is certain
-        mine, child, parent = mine[several], child[several], parent[several]
-        order = parent.argsort(stable=True)
-        found.append(Siblings(families, mine[order], child[order]))
+        index = (mine & (families.sizes[parent] > 1)).nonzero()[:, 0]  # an only child is certain
+        index = index[parent[index].argsort(stable=True)]
+        found.append(Siblings(families, index, child[index]))
     return found
 
 

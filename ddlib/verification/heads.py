@@ -11,6 +11,7 @@ from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.kernels import linear_nelbo
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
+from ddlib.typing import Denoiser
 from ddlib.verification.cases import logits, pairs, per_pair
 from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.objective import integrated, turnover
@@ -37,6 +38,11 @@ def of_law(tree: Hierarchy, log_law: Tensor) -> Tensor:
     for edge in tree.maps[:-1]:
         masses.append(masses[-1].new_zeros(edge.num_parents).index_add(0, edge.parents, masses[-1]))
     return torch.cat(masses).log()
+
+
+def _constant(scores: Tensor) -> Denoiser:
+    """A network that says the same everywhere."""
+    return lambda z, t: scores.expand(*z.shape, -1)
 
 
 def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -66,10 +72,9 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     best = logits(process, point["law"])[0, 0]
-    value, *_, change = integrated(process, point, lambda z, t: best.expand(*z.shape, -1), "cavity")
+    value, *_, change = integrated(process, point, _constant(best), "cavity")
     for name, tree in trees(process).items():
-        scores = of_law(tree, best)
-        found, *_ = integrated(process, point, lambda z, t, told=scores: told.expand(*z.shape, -1), Children(tree))
+        found, *_ = integrated(process, point, _constant(of_law(tree, best)), Children(tree))
         quantity = f"bound of each word from the child logits of a law, with {name} clusters"
         yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
 

@@ -86,7 +86,9 @@ def test_another_tree_is_refused_by_both_fingerprints():
     process = dd.presets.mdlm(WORDS)
     model = DiT(process.num_states, WORDS, 16, 1, 2, tree=TREE)
     other = dd.Children(dd.hierarchies.Tree([[0, 1, 1, 3, 1, 2, 1, 3, 1, 2, 4], TREE[1]]))
-    with pytest.raises(ValueError, match=r"made for a tree with levels \[11, 5\] and fingerprint \w{12}, .* and \w{12}"):
+    with pytest.raises(
+        ValueError, match=r"made for a tree with levels \[11, 5\] and fingerprint \w{12}, .* and \w{12}"
+    ):
         dd.sample(process, model, (1, 3), parameterization=other)
     with pytest.raises(ValueError, match="DiT has no tree: it predicts words"):
         dd.Children.of(build())

@@ -1,36 +1,14 @@
-"""Child logits on a GPU: products in groups, one group for the tokens of each family.
+"""Kernels for child logits: products in groups, one group for the tokens of each family.
 
-Tokens are sorted by family and cut into tiles of one family each. How many tiles a family gets is known on the device
-alone: as many programs are started as there could be, and those without work leave (as grouped products of experts do).
-The host waits for nothing. A buffer holds the logits of a chunk of tokens, as wide as the largest family.
+Tokens are sorted by family and cut into tiles of one family each, as grouped products of experts are. ``siblings.py``
+beside this makes the tables that say which tile is whose.
 """
 
 from typing import NamedTuple
 
-import torch
-import triton
 import triton.language as tl
-from jaxtyping import Float, Int, Int64
-from torch import Tensor
 
 from ddlib.kernels.gpu.kernel import kernel
-
-
-class Groups(NamedTuple):
-    """Tokens that go by family, on the device: those of no family come last and are in no tile."""
-
-    token: Int64[Tensor, "N"]
-    """The tokens, those of a family one after another."""
-    own: Int[Tensor, "N"]
-    """Of each of these, the place of its child in the family."""
-    start: Int[Tensor, "n"]
-    """The first column of each family among ``columns``, and the end of the last."""
-    columns: Int64[Tensor, "K"]
-    """The rows of the output layer's matrix, family after family."""
-    first: Int[Tensor, "n"]
-    """The first token of each family, and the end of the last."""
-    widest: int
-    """Columns of the largest family."""
 
 
 class Tiles(NamedTuple):
@@ -44,7 +22,9 @@ class Tiles(NamedTuple):
 
 
 @kernel
-def _place(TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor, BT: tl.constexpr) -> tl.tensor:
+def _place(
+    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor, BT: tl.constexpr
+) -> tl.tensor:
     """What a tile is about: its family's first column, number of columns, its tokens, and which of them are there."""
     tile = tl.program_id(0)
     family = tl.load(TILE_FAMILY + tile)
@@ -71,7 +51,9 @@ def _logits(
         for begin in range(0, D, BD):
             d = begin + tl.arange(0, BD)
             a = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
-            b = tl.load(W + row[None, :] * w_stride + d[:, None], mask=(v[None, :] < size) & (d[:, None] < D), other=0.0)
+            b = tl.load(
+                W + row[None, :] * w_stride + d[:, None], mask=(v[None, :] < size) & (d[:, None] < D), other=0.0
+            )
             z = tl.dot(a, b, z, input_precision=PRECISION)
         if HAS_BIAS:
             z += tl.load(BIAS + row, mask=v < size, other=0.0).to(tl.float32)[None, :]
@@ -98,8 +80,8 @@ def _slopes(
         new = tl.maximum(m, tl.max(z, 0))
         safe = tl.where(new == float("-inf"), 0.0, new)
         m, s = new, s * tl.exp(m - safe) + tl.sum(tl.exp(z - safe), 0)
-    lse = m + tl.log(s)
-    tl.store(OUT + token, lse - tl.load(Z + own, mask=size > 0, other=0.0), mask=size > 0)
+    lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
+    tl.store(OUT + token, lse - tl.where(size > 0, tl.load(Z + own), 0.0))  # nobody wrote logits for no family
     if DERIVE:
         for begin in range(0, size, BV):
             v = begin + tl.arange(0, BV)
@@ -125,14 +107,16 @@ def _by_hidden(
         b = tl.load(W + row[:, None] * w_stride + d[None, :], mask=(v[:, None] < size) & (d[None, :] < D), other=0.0)
         a = tl.load(at, mask=there[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
         total = tl.dot(a, b, total, input_precision=PRECISION)
-    tl.store(SLOPE + token.to(tl.int64)[:, None] * D + d[None, :], total, mask=there[:, None] & (d[None, :] < D))
+    tl.store(
+        SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :], total, mask=there[:, None] & (d[None, :] < D)
+    )
 
 
 @kernel
 def _by_weight(
-    Z: tl.tensor, H: tl.tensor, FACTOR: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor, INTO: tl.tensor, BIAS: tl.tensor,
-    START: tl.tensor, FIRST: tl.tensor,
-    D: tl.tensor, base: tl.tensor, end: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
+    Z: tl.tensor, H: tl.tensor, FACTOR: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor,
+    INTO: tl.tensor, BIAS: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
+    D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
     HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
 ) -> None:  # fmt: skip
     """INTO[row] += Z^T (H factor) over the family's tokens: each row has one program for each part of D."""
@@ -141,8 +125,7 @@ def _by_weight(
     size = tl.load(START + family + 1) - low
     v = tl.program_id(1) * BV + tl.arange(0, BV)
     d = tl.program_id(2) * BD + tl.arange(0, BD)
-    first = tl.maximum(tl.load(FIRST + family), base)
-    last = tl.minimum(tl.load(FIRST + family + 1), end)
+    first, last = tl.load(FIRST + family), tl.load(FIRST + family + 1)
     if (tl.program_id(1) * BV < size) & (first < last):
         total = tl.zeros((BV, BD), tl.float32)
         offset = tl.zeros((BV,), tl.float32)
@@ -151,7 +134,7 @@ def _by_weight(
             there = token < last
             at = Z + (token - base).to(tl.int64)[None, :] * z_stride + v[:, None]
             z = tl.load(at, mask=there[None, :] & (v[:, None] < size), other=0.0)
-            factor = tl.load(FACTOR + token, mask=there, other=0.0)
+            factor = tl.load(FACTOR + token, mask=there, other=0.0).to(tl.float32)
             hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
             h = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
             scaled = (h.to(tl.float32) * factor[:, None]).to(h.dtype)
@@ -162,5 +145,5 @@ def _by_weight(
         into = INTO + row[:, None] * w_stride + d[None, :]
         tl.store(into, tl.load(into, mask=here, other=0.0) + total, mask=here)
         if HAS_BIAS:
-            if tl.program_id(2) == 0:
-                tl.store(BIAS + row, tl.load(BIAS + row, mask=v < size, other=0.0) + offset, mask=v < size)
+            once = v < tl.where(tl.program_id(2) == 0, size, 0)
+            tl.store(BIAS + row, tl.load(BIAS + row, mask=once, other=0.0) + offset, mask=once)
