@@ -56,8 +56,8 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
     levels = process.level_of(states[None])[0].tolist()
     needed = 0
     for state, count, level in zip(states.tolist(), counts.tolist(), levels, strict=True):
-        words = process.needed_words(state, level - 1) if level else torch.empty(0)
-        needed += count * (process.vocab_size if words is None else len(words))
+        below = level and process.descends(level, level - 1)
+        needed += count * (len(process.hierarchy.under(state)) if below else process.vocab_size if level else 0)
     return needed / (x.numel() * process.vocab_size)
 
 

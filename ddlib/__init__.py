@@ -15,6 +15,7 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 from ddlib import hierarchies, parts, plot, presets, processes, registry, samplers, schedules
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
+from ddlib.children import Children, word_logits
 from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.nelbo import nelbo
@@ -31,6 +32,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Bound",
+    "Children",
     "KeyedGenerator",
     "Measure",
     "Tally",
@@ -57,6 +59,7 @@ __all__ = [
     "schedules",
     "training_loss",
     "verify",
+    "word_logits",
 ]
 
 if not TYPE_CHECKING:  # for a type checker, every name would be there

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ddlib.denoiser import cavity_logits, posterior_logits
+from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
@@ -64,7 +64,7 @@ def bound(
     generator: Generator = None,
     *,
     interval: tuple[float, float] = (0.0, 1.0),
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
 ) -> Bound:
     """Estimates the whole negative evidence lower bound of ``x`` with one time per sequence.
 
@@ -78,7 +78,7 @@ def bound(
         x: (B, L) clean words.
         generator: source of times and noise.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
-        parameterization: what the logits mean, "cavity" or "posterior".
+        parameterization: what the logits mean, as in ``nelbo``.
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad interval.

@@ -94,6 +94,25 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int) -> None:
     )
 
 
+def check_child_logits(logits: Tensor, shape: Sequence[int], columns: int, vocab_size: int) -> None:
+    """Raises unless ``logits`` is floating point of shape (B, L, S - 1), one column per state but the root.
+
+    Raises:
+        TypeError: an integer dtype.
+        ValueError: another shape; as many columns as words are named as what they seem to be.
+    """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape (B, L, S - 1)")
+    check_shape("logits", logits, (*shape, None), f"(B, L, S - 1) = ({shape[0]}, {shape[1]}, {columns})")
+    found = logits.shape[-1]
+    words = ", and those of words have V, parameterization='cavity'" if found == vocab_size else ""
+    require(
+        found == columns,
+        f"logits has {found} columns, must have {columns}: child logits have S - 1, one per state but the root{words}",
+    )
+
+
 def check_finite(logits: Tensor) -> None:
     """Raises ValueError if a row holds NaN, +inf or nothing but -inf; one log-sum-exp per row tells."""
     if visible(logits):

@@ -4,11 +4,17 @@ The closed forms plug the network's law in as if it were a law of clean words: `
 best such law is the *cavity*, p(x | the other positions), without the evidence of the position itself. A network
 trained by cross-entropy on noisy text gives the *posterior*, p(x | all positions). They agree for masks and plain
 hierarchies and differ for xi < 1 and uniform noise; ``posterior = normalise(cavity * q_t(z|.))`` converts exactly.
+
+Logits are of words, (B, L, V), or of the children of each state, (B, L, S - 1), from which a law over words follows
+(``ddlib.children``).
 """
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from ddlib.checks import check_devices, check_finite, check_logits, require
+from ddlib.checks import check_child_logits, check_devices, check_finite, check_logits, require
+from ddlib.children import Children, children_of
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Logits, Times, Tokens
 
@@ -25,38 +31,72 @@ def _posterior(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> 
     return torch.where(likelihood > 0, logits.log_softmax(-1) - log_likelihood, _IMPOSSIBLE)
 
 
-_PARAMETERIZATIONS = {"cavity": _cavity, "posterior": _posterior}
+_LAWS = {"cavity": _cavity, "posterior": _posterior}
 
 
-def check_parameterization(parameterization: str) -> None:
-    """Raises ValueError for an unknown name."""
+Parameterization = str | Children
+"""What the network's output means: "cavity", "posterior", "children", or a ``Children`` of a tree of one's own."""
+
+
+def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:
+    """Of which tree's states the logits are; None where they are of words.
+
+    Raises:
+        ValueError: an unknown name, "children" of a process without a hierarchy, a tree over other words.
+    """
+    if isinstance(parameterization, str) and parameterization in _LAWS:
+        return None
+    if parameterization == "children":
+        require(
+            process.hierarchy is not None,
+            f"parameterization is 'children', {type(process).__name__} has no hierarchy: give dd.Children(tree)",
+        )
+        assert process.hierarchy is not None
+        parameterization = children_of(process.hierarchy)
+    if not isinstance(parameterization, Children):
+        names = ", ".join(map(repr, [*_LAWS, "children"]))
+        raise ValueError(f"parameterization is {parameterization!r}, must be one of {names} or a dd.Children")
+    size = parameterization.tree.vocab_size
     require(
-        parameterization in _PARAMETERIZATIONS,
-        f"parameterization is {parameterization!r}, must be one of {', '.join(map(repr, _PARAMETERIZATIONS))}",
+        size == process.vocab_size,
+        f"parameterization has a tree over {size} words, the process has vocab_size {process.vocab_size}",
     )
+    return parameterization
 
 
 def cavity_logits(
-    process: ForwardProcess, logits: Logits, z: Tokens, t: Times, parameterization: str = "cavity"
+    process: ForwardProcess,
+    logits: Float[Tensor, "B L K"],
+    z: Tokens,
+    t: Times,
+    parameterization: Parameterization = "cavity",
 ) -> Logits:
-    """Checked logits of the cavity law, in float32 or float64, whatever the network's parameterization.
+    """Checked logits over words of the cavity law, in float32 or float64, whatever the network's parameterization.
 
     Args:
         process: the forward process.
-        logits: (B, L, V) what the network said; half precision is raised to float32. Never modified.
+        logits: what the network said, (B, L, V) over words, or (B, L, S - 1) over states for child logits; half
+            precision is raised to float32. Never modified.
         z: (B, L) the noisy states it said it about.
         t: (B,) their times.
-        parameterization: "cavity" (the papers') or "posterior" (what cross-entropy learns).
+        parameterization: "cavity" (the papers'), "posterior" (what cross-entropy learns), "children" or a
+            ``dd.Children``.
 
     Raises:
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
     """
-    check_parameterization(parameterization)
-    check_logits(logits, z.shape, process.vocab_size)
+    children = child_logits(process, parameterization)
+    law = str(parameterization) if children is None else children.law
+    if children is None:
+        check_logits(logits, z.shape, process.vocab_size)
+    else:
+        check_child_logits(logits, z.shape, children.columns, process.vocab_size)
     check_devices(logits=logits, z=z)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if children is not None:
+        logits = children.words(logits)
     check_finite(logits)
-    return _PARAMETERIZATIONS[parameterization](process, logits, z, t)
+    return _LAWS[law](process, logits, z, t)
 
 
 def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import require, visible
-from ddlib.denoiser import cavity_logits
+from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import each_time, interior, into
 from ddlib.typing import Logits, PerToken, Times, Tokens
@@ -50,7 +50,7 @@ def nelbo(
     z: Tokens,
     t: Times,
     method: str = "auto",
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
 ) -> PerToken:
     r"""The integrand of the negative evidence lower bound at (t, z), in nats per token, (B, L), >= 0.
 
@@ -59,12 +59,13 @@ def nelbo(
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over words, any floating dtype; not modified.
+        logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits; any floating dtype; not modified.
         x: (B, L) clean words.
         z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
         t: (B,) times in [0, 1].
         method: "auto" for the closed form where the process has one, "generic" for the contract alone.
-        parameterization: what the logits mean, "cavity" or "posterior"; see ``ddlib.denoiser``.
+        parameterization: what the logits mean, "cavity", "posterior", "children" or a ``dd.Children``; see
+            ``ddlib.denoiser``.
 
     Raises:
         TypeError: wrong dtypes.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import check_devices, check_mask, check_number, require
-from ddlib.denoiser import cavity_logits
+from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.reduce import mean_per_token
@@ -55,7 +55,7 @@ def training_loss(
     mask: PaddingMask | None = None,
     count_padding: bool = True,
     level_weights: Sequence[float] | None = None,
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
     reduction: str = "mean",
 ) -> Tensor:
     """The training loss in nats per token: ``nelbo`` with clipped weights, hard mode and padding as the papers train.
@@ -64,7 +64,7 @@ def training_loss(
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over words.
+        logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits.
         x: (B, L) clean words.
         z: (B, L) noisy states.
         t: (B,) times.
@@ -75,7 +75,7 @@ def training_loss(
         count_padding: whether padding counts in the loss (the paper's choice) or is left out.
         level_weights: one factor per level 1..n of ``process.levels``: in a hierarchy (token loss, cluster loss, ...),
             with a mask alone that of the mask. Words keep the weight they have.
-        parameterization: what the logits mean, "cavity" or "posterior".
+        parameterization: what the logits mean, as in ``nelbo``.
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:

@@ -3,7 +3,7 @@
 States are integers: words ``0..V-1``, then each level's clusters in order, the mask last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
@@ -104,6 +104,22 @@ class SplitDenoiser(Protocol):
 
     def words(self) -> tuple[Tensor, Tensor | None]:
         """The output layer's matrix (V, D) and bias (V,), words in the tokenizer's order."""
+        ...
+
+
+@runtime_checkable
+class ChildDenoiser(SplitDenoiser, Protocol):
+    """A split denoiser whose output layer has a row for every state of a tree but its root, see ``ddlib.children``.
+
+    Its logits are (B, L, S - 1), and ``words`` gives the rows, both in the order of the states.
+    """
+
+    tree: Sequence[Tensor] | None
+    """The parents of every word, then of each level's clusters, as ``Tree`` takes them; empty for words under the root
+    alone, None if this network predicts words after all."""
+
+    def siblings(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Matrix and bias as they lie in memory, siblings next to each other, and the row of each state, (S - 1,)."""
         ...
 
 

@@ -7,7 +7,8 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):
 
 from ddlib_models import attention, sizes
 from ddlib_models.dit import DiT
+from ddlib_models.heads import ChildHead
 from ddlib_models.manifest import ManifestError
 from ddlib_models.pretrained import Pretrained
 
-__all__ = ["DiT", "ManifestError", "Pretrained", "attention", "sizes"]
+__all__ = ["ChildHead", "DiT", "ManifestError", "Pretrained", "attention", "sizes"]

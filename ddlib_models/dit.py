@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from ddlib_models.attention import Attention, backend, owners
 from ddlib_models.embedding import StateEmbedding
-from ddlib_models.heads import ClusterHead, WordHead
+from ddlib_models.heads import ChildHead, ClusterHead, WordHead
 from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, rotary_angles
 from ddlib_models.pretrained import Pretrained
+from ddlib_models.tree import level_sizes, parents_of
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
         parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its words.
         num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
+        tree: None for a head over words. The parents of a tree, which need not be that of the noise, for one over the
+            children of its states, see ``ChildHead``: the logits are then (B, L, S - 1), as samplers, bound and losses
+            are told by ``parameterization=dd.Children.of(model)``.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -95,6 +99,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         pad_to: int = 1,
         parents: Sequence[Sequence[int] | Tensor] = (),
         num_clusters: int = 0,
+        tree: Sequence[Sequence[int] | Tensor] | None = None,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -112,11 +117,15 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         condition = cond_dim if time_conditioned else None
-        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents)
+        clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
+        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, (num_states + clusters) * tied)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
         self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
-        self.head = WordHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
+        if tree is None:
+            self.head = WordHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
+        else:
+            self.head = ChildHead(dim, vocab_size, tree, pad_to, num_states if tied else None)
         if tied:
             self.head.weight = self.embedding.weight
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
@@ -162,9 +171,24 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         _check_range("positions holds", positions, z.shape[1], "L")
         return self._final(self._trunk(z, t, None, positions))
 
-    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
         return self.head.words()
+
+    @property
+    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
+        """The parents of the tree whose children the head predicts; None if it predicts words."""
+        return self.head.tree if isinstance(self.head, ChildHead) else None
+
+    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
+        """See ``ChildHead.siblings``.
+
+        Raises:
+            ValueError: the head predicts words.
+        """
+        if not isinstance(self.head, ChildHead):
+            raise ValueError("tree=None: the model predicts words, build it with a tree to predict children")
+        return self.head.siblings()
 
     def with_clusters(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
@@ -214,7 +238,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             raise ValueError(
                 f"log_law is {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]} and {want[1]}"
             )
-        self.head.bias[: self.vocab_size] = log_law
+        self.head.start_at(log_law)
         self.embedding.weight[: self.num_states] = vectors
         for block in self.blocks:
             for gate in block.modulation.bias.chunk(6)[2::3]:

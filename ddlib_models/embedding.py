@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.heads import round_up
+from ddlib_models.tree import parents_of
 
 
 class StateEmbedding(nn.Embedding):
@@ -28,6 +29,7 @@ class StateEmbedding(nn.Embedding):
         pad_to: the table gets rows that no state reads, up to a multiple of this.
         parents: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
             within its own level.
+        rows: rows that the table has at least: beyond those of the states an output layer may keep its own.
 
     Raises:
         ValueError: naming the level and the rule it breaks.
@@ -40,10 +42,11 @@ class StateEmbedding(nn.Embedding):
         dim: int,
         pad_to: int = 1,
         parents: Sequence[Sequence[int] | Tensor] = (),
+        rows: int = 0,
     ) -> None:
-        super().__init__(round_up(num_states, pad_to), dim)
+        super().__init__(round_up(max(num_states, rows), pad_to), dim)
         self.num_states, self.vocab_size = num_states, vocab_size
-        words, sizes = _words_beneath(vocab_size, [torch.as_tensor(level, device="cpu") for level in parents])
+        words, sizes = _words_beneath(vocab_size, parents_of("parents", vocab_size, parents))
         words, sizes = words.to(self.weight.device), sizes.to(self.weight.device)
         self.num_clusters = len(sizes)
         if vocab_size + self.num_clusters > num_states:
@@ -54,6 +57,7 @@ class StateEmbedding(nn.Embedding):
         self.register_buffer("starts", sizes.cumsum(0) - sizes, persistent=False)
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
+            self.weight[num_states:rows] = 0
 
     def reset_parameters(self) -> None:
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
@@ -93,18 +97,10 @@ class StateEmbedding(nn.Embedding):
 
 def _words_beneath(vocab_size: int, parents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The words of every cluster, one cluster after another and level after level, and how many each has."""
-    ancestor, children = torch.arange(vocab_size, device="cpu"), vocab_size
+    ancestor = torch.arange(vocab_size, device="cpu")
     words, sizes = [ancestor[:0]], [ancestor[:0]]
-    for level, edge in enumerate(parents):
-        if edge.dtype != torch.int64 or edge.shape != (children,) or int(edge.min()) < 0:
-            raise ValueError(
-                f"parents[{level}]: must be {children} int64 indices >= 0, got {edge.dtype} {tuple(edge.shape)}"
-            )
+    for edge in parents:
         ancestor = edge[ancestor]
-        children = int(edge.max()) + 1
-        counts = ancestor.bincount(minlength=children)
-        if int(counts.min()) == 0:
-            raise ValueError(f"parents[{level}]: cluster {int(counts.argmin())} has no word")
         words.append(ancestor.argsort(stable=True))
-        sizes.append(counts)
+        sizes.append(ancestor.bincount())
     return torch.cat(words), torch.cat(sizes)

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention import SDPA, Attention
-from ddlib_models.linear import Linear
 
 
 def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -66,7 +65,7 @@ class TimeEmbedding(nn.Module):
     def __init__(self, cond_dim: int, num_features: int = 256) -> None:
         super().__init__()
         self.num_frequencies = num_features // 2
-        self.mlp = nn.Sequential(Linear(num_features, cond_dim), nn.SiLU(), Linear(cond_dim, cond_dim))
+        self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
     def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
         exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
@@ -128,8 +127,8 @@ class SelfAttention(nn.Module):
         if dim // heads % 2:
             raise ValueError(f"dim/heads={dim // heads}: rotary positions turn pairs of dimensions, so it must be even")
         self.heads, self.attend = heads, attend or SDPA()
-        self.qkv = Linear(dim, 3 * dim, bias=False)
-        self.out = Linear(dim, dim, bias=False)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(
         self,
@@ -166,7 +165,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads, attend)
         self.norm2 = LayerNorm(dim)
-        self.mlp = nn.Sequential(Linear(dim, 4 * dim), GELU(), Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
         self.modulation = Modulation(dim, 6, cond_dim)
         self.dropout = nn.Dropout(dropout)
 

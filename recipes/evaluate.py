@@ -25,7 +25,6 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-import ddlib as dd
 from ddlib.vocabulary import fingerprint
 from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors
@@ -34,13 +33,12 @@ from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
 from recipes.generate import Sampling, draw, protocol
-from recipes.measure import Terms, basis
+from recipes.measure import Estimate, Terms, basis, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"
-TERMS = ("diffusion", "prior", "reconstruction")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +77,6 @@ class Options:
         at_least(0, seed=self.seed)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number, how far it may be off, and how much of that is time and noise."""
-
-    value: float
-    error: float
-    """Standard error over sequences: other texts, and what is left of the noise after averaging over replicates."""
-    noise: float | None
-    """Standard error over replicates: the same texts, other times and noise. None of a single replicate."""
-    unit: str
-
-    @classmethod
-    def of(cls, whole: dd.Measure, replicates: Sequence[dd.Measure]) -> "Estimate":
-        values = torch.tensor([one.value for one in replicates], dtype=torch.float64)
-        noise = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
-        return cls(whole.value, whole.standard_error, noise, whole.unit)
-
-    def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
-        """Errors times ``factor``, and the value too unless another is given."""
-        noise = None if self.noise is None else self.noise * factor
-        return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
-
-
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
@@ -116,24 +91,10 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             batch=min(options.batch, -(-wanted // world.size)),
             seed=options.seed,
             replicate=number,
+            parameterization=saved.parameterization,
         )
         for number in range(options.replicates)
     ]
-
-
-def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
-    """The bound in its units, then its three terms."""
-    whole = Terms.average(replicates)
-    per_token = Estimate.of(whole.per_token, [one.per_token for one in replicates])
-    perplexity = math.exp(per_token.value)
-    found = {
-        "nats_per_token": per_token,
-        "perplexity": per_token.scaled(perplexity, "per token", perplexity),
-        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0), "bits/byte"),
-    }
-    for number, name in enumerate(TERMS):
-        found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
-    return found
 
 
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:

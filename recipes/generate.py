@@ -147,7 +147,7 @@ def draw(
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
         temperature=sampling.temperature,
         top_p=sampling.top_p,
-        parameterization=saved.recipe.loss.parameterization,
+        parameterization=saved.parameterization,
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )

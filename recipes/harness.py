@@ -212,7 +212,7 @@ class DiffusionLM(LM):
             return saved.denoiser(torch.where(fixed, x, z), t)
 
         noise = dd.KeyedGenerator(self.seed, 0, index.flatten())
-        bound = dd.bound(saved.process, denoiser, x, noise, parameterization=saved.recipe.loss.parameterization)
+        bound = dd.bound(saved.process, denoiser, x, noise, parameterization=saved.parameterization)
         return torch.where(fixed, 0.0, bound.total.double()).sum(1).view(-1, count).mean(1)
 
 

@@ -1,6 +1,7 @@
 """The contract of a hierarchy: where a token jumps."""
 
 from abc import ABC
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Self, cast
@@ -85,6 +86,13 @@ class Hierarchy(ExactModule, ABC):
     def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
         """Index of each state within ``level``; clamped, so meaningless for states of other levels."""
         return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
+
+    def under(self, state: int) -> Int64[Tensor, "n"]:
+        """The words under a state, in ascending order; a word is under itself."""
+        level = bisect_right(self.offsets, state) - 1
+        if level == 0:
+            return torch.tensor([state], device=self.starts.device)
+        return (self.between(0, level).parents == state - self.offsets[level]).nonzero()[:, 0]
 
     def reduced(self, vocab_size: int) -> Self:
         """A hierarchy of the same kind over at most ``vocab_size`` words, small enough to be enumerated.

@@ -103,6 +103,11 @@ class Map(ExactModule):
             return _segment_logsumexp(log_law, self.parents, self.num_parents)
         return self.push(log_law.exp()).log()  # stray mass keeps it from 0
 
+    def log_shares(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n children"]:
+        """Log-softmax among the children of each parent; -inf where all of them have -inf. Stray mass has no part."""
+        total = _segment_logsumexp(logits, self.parents, self.num_parents).index_select(-1, self.parents)
+        return torch.where(total > -torch.inf, logits - total, -torch.inf)
+
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """A parent for each child, drawn by the uniforms ``u`` in [0, 1)."""
         right = self.parents[child]

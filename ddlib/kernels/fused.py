@@ -22,8 +22,8 @@ class Layer(NamedTuple):
     """Hidden states, and the output layer's matrix and bias."""
 
     hidden: Float[Tensor, "N D"]
-    weight: Float[Tensor, "V D"]
-    bias: Float[Tensor, "V"] | None
+    weight: Float[Tensor, "K D"]
+    bias: Float[Tensor, "K"] | None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Layer":
         """All of them changed in one way."""
@@ -94,8 +94,7 @@ def _block(block: Block, work: Work) -> None:
     if len(block.rows) == 0:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
-    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # half an index's time
-    offset = None if bias is None else bias[columns]
+    matrix, offset = columns_of(weight, bias, columns)
     chunk = max(held // len(matrix), 1)
     chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # as many, but equal
     slab = max(held // _SLABS // len(matrix), 1)
@@ -112,9 +111,15 @@ def _block(block: Block, work: Work) -> None:
             continue
         here = scale[index].to(values.dtype)[:, None]
         gradients.hidden[index] = ((logits @ matrix) * here).to(h.dtype)
-        _add_product(gradients.weight, columns, logits.t(), (h * here).to(h.dtype))
+        add_product(gradients.weight, columns, logits.t(), (h * here).to(h.dtype))
         if gradients.bias is not None:
-            _add_product(gradients.bias[:, None], columns, logits.t(), here.to(h.dtype))
+            add_product(gradients.bias[:, None], columns, logits.t(), here.to(h.dtype))
+
+
+def columns_of(weight: Tensor, bias: Tensor | None, columns: Tensor | slice) -> tuple[Tensor, Tensor | None]:
+    """Some columns of the output layer, rows of its matrix: a view of those that lie next to each other."""
+    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # half an index's time
+    return matrix, None if bias is None else bias[columns]
 
 
 def multiply(
@@ -131,7 +136,8 @@ def multiply(
     return into
 
 
-def _add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:
+def add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:
+    """Adds left @ right to some rows."""
     if isinstance(columns, Tensor):
         into.index_add_(0, columns, (left @ right).to(into.dtype))
     elif into.dtype == left.dtype:

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.checks import check_count, check_devices, check_mask, check_shape, require
-from ddlib.denoiser import check_parameterization
+from ddlib.children import Children
+from ddlib.denoiser import Parameterization, child_logits
 from ddlib.kernels.block import Rows
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.plans import Asked, plan
@@ -38,13 +39,13 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 def linear_nelbo(
     process: ForwardProcess,
     hidden: Float[Tensor, "B L D"],
-    weight: Float[Tensor, "V D"],
+    weight: Float[Tensor, "K D"],
     x: Tokens,
     z: Tokens,
     t: Times,
-    bias: Float[Tensor, "V"] | None = None,
+    bias: Float[Tensor, "K"] | None = None,
     *,
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
     chunk: int | None = None,
 ) -> PerToken:
     """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
@@ -52,17 +53,19 @@ def linear_nelbo(
     The output *layer* is linear, not the bound: its matrix and what it reads stand in place of logits.
 
     In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
-    gamma = 1 about a quarter of the work). Elsewhere all logits are computed, a chunk at a time.
+    gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs those of its state's
+    children alone. Elsewhere all logits are computed, a chunk at a time.
 
     Args:
         process: the forward process.
         hidden: (B, L, D) what the output layer reads.
-        weight: (V, D) its matrix, words in the tokenizer's order.
+        weight: (V, D) its matrix, words in the tokenizer's order; for child logits (S - 1, D), a row for every
+            state but the root, or as ``Children.rows`` says.
         x: (B, L) clean words.
         z: (B, L) noisy states.
         t: (B,) times.
-        bias: (V,) of the output layer.
-        parameterization: what the logits mean, "cavity" or "posterior".
+        bias: (V,) of the output layer, or as many as ``weight`` has rows.
+        parameterization: what the logits mean, as in ``nelbo``.
         chunk: number of logits held at a time; default 2^23 on a CPU, 2^27 elsewhere.
 
     Returns:
@@ -72,9 +75,8 @@ def linear_nelbo(
     Raises:
         TypeError, ValueError: as ``nelbo``; shapes that do not fit.
     """
-    check_parameterization(parameterization)
     asked = Asked(parameterization=parameterization)
-    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk)
+    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     return _per_token(process, rows, layer, asked, chunk).view_as(x)
 
 
@@ -82,18 +84,18 @@ def linear_nelbo(
 def linear_training_loss(
     process: ForwardProcess,
     hidden: Float[Tensor, "B L D"],
-    weight: Float[Tensor, "V D"],
+    weight: Float[Tensor, "K D"],
     x: Tokens,
     z: Tokens,
     t: Times,
-    bias: Float[Tensor, "V"] | None = None,
+    bias: Float[Tensor, "K"] | None = None,
     weight_clip: tuple[float, float] | None = None,
     mode: str = "standard",
     *,
     mask: PaddingMask | None = None,
     count_padding: bool = True,
     level_weights: Sequence[float] | None = None,
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
     reduction: str = "mean",
     scale: float | Tensor = 1.0,
     chunk: int | None = None,
@@ -113,8 +115,7 @@ def linear_training_loss(
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
     check_mode(process, mode)
-    check_parameterization(parameterization)
-    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk)
+    rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
@@ -145,7 +146,9 @@ def _batch(
     t: Times,
     bias: Tensor | None,
     chunk: int | None,
+    parameterization: Parameterization,
 ) -> tuple[Rows, Layer]:
+    children = child_logits(process, parameterization)
     check_noised(process, x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:
@@ -153,9 +156,7 @@ def _batch(
     require(hidden.ndim == 3, f"hidden has shape {tuple(hidden.shape)}, must be (B, L, D)")
     dim = hidden.shape[-1]
     check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
-    check_shape("weight", weight, (process.vocab_size, dim), f"(V, D) = ({process.vocab_size}, {dim})")
-    if bias is not None:
-        check_shape("bias", bias, (process.vocab_size,), f"(V,) = ({process.vocab_size},)")
+    _check_layer(process, children, weight, bias, dim)
     rows = Rows(x.flatten(), z.flatten(), t.to(torch.float64)[:, None].expand_as(x).flatten())
     layer = Layer(hidden.flatten(0, 1), weight, bias)
     if not torch.is_grad_enabled():  # an autograd.Function is not told, and would compute gradients for nobody
@@ -165,3 +166,19 @@ def _batch(
         half = torch.get_autocast_dtype(kind)
         return rows, layer.each(lambda tensor: tensor.to(half))
     return rows, layer
+
+
+def _check_layer(
+    process: ForwardProcess, children: Children | None, weight: Tensor, bias: Tensor | None, dim: int
+) -> None:
+    size, rule = process.vocab_size, "(V, D)"
+    if children is not None:
+        size, rule = children.columns, "(S - 1, D), a row for every state but the root,"
+        if children.rows is not None:
+            size, rule = max(children.num_rows, len(weight)), "(rows, D)"
+    seems = ""
+    if children is not None and len(weight) == process.vocab_size != size:
+        seems = "; V rows are logits of words, parameterization='cavity'"
+    check_shape("weight", weight, (size, dim), f"{rule} = ({size}, {dim}){seems}")
+    if bias is not None:
+        check_shape("bias", bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")

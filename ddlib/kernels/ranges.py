@@ -86,12 +86,12 @@ class Members:
         return self.order[self._bounds[member] : self._bounds[member + 1]]
 
 
-def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool) -> list[Block]:
+def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
     """Blocks for the tokens ``index``, all in one ``level`` above plain maps.
 
-    In hard mode the levels above the first ask for the word among all words.
+    In hard mode the levels above the first ask for the word: among all words, or ``within`` those under the state.
     """
-    if hard and level > 1:
+    if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
     here, below = Members(hierarchy, level), Members(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
@@ -101,7 +101,7 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
         columns = None if top else here.under(member)
-        found.append(Block(index[first : first + count], columns, _inner(level, top, here, below)))
+        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, here, below)))
         first += count
     return found
 

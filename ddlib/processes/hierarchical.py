@@ -1,6 +1,5 @@
 """WHEN x WHERE: a schedule and a hierarchy make a process."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
@@ -213,16 +212,13 @@ class Hierarchical(ForwardProcess):
                     )
         return result
 
-    def needed_words(self, z: int, target: int, force: bool = False) -> Tensor | None:
-        """Below a cluster that tokens do not leave: its own words."""
-        level = bisect_right(self.hierarchy.offsets, z) - 1
-        if not target < level < self._depth:
-            return None
-        stray = not force and self.hierarchy.between(target, level).spread is not None
-        mixed = target > 0 and self.hierarchy.between(0, target).spread is not None  # words reach it from anywhere
-        if stray or mixed:
-            return None
-        return (self.hierarchy.between(0, level).parents == z - self.hierarchy.offsets[level]).nonzero()[:, 0]
+    def descends(self, level: int, target: int, force: bool = False) -> bool:
+        """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
+        if target >= level:
+            return False
+        mixed = target > 0 and self.hierarchy.between(0, target).spread is not None
+        kept = level == self._depth or force or self.hierarchy.between(target, level).spread is None
+        return kept and not mixed
 
     def draw_path(
         self, shape: Sequence[int], generator: Generator, device: torch.device

@@ -52,12 +52,13 @@ class Sampled(Follows):
         law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
-    def needed_words(self, z: int, target: int, force: bool = False) -> Tensor | None:
-        """The words (n,) whose logits decide where state ``z`` lands in level ``target``; None for all.
+    def descends(self, level: int, target: int, force: bool = False) -> bool:
+        """Whether from ``level`` positions land in ``target`` by the law of the words under their state alone.
 
-        A common constant may not matter either. In place of the other logits ``land`` may be given -inf.
+        Then other words' logits, and a common constant, do not matter: in their place ``land`` may be given -inf; and
+        the law of a state's children is enough to go down from child to child. Needs a ``hierarchy``.
         """
-        return None
+        return False
 
     def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
         """Times (B, L, n) at which each position enters levels 1..n, above 1 for never, and the states (B, L) at t = 1.

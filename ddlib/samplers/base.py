@@ -80,8 +80,8 @@ class Sampler(ABC):
         if not bool(unsure.any()):
             return z
         u, result = rand(z.shape, run.generator, z.device), z.clone()
-        for b, i, logits in run.network.at(z, t, unsure, torch.zeros_like(z)):
-            here, now = z[b, i, None], t[b]
+        for said in run.network.at(z, t, unsure):
+            here, now, logits = said.z[:, None], said.t, said.words(torch.zeros_like(said.z))
             possible = (process.word_likelihood(here, now) > 0).any(-1)
             require(
                 bool(possible.all()),
@@ -89,7 +89,7 @@ class Sampler(ABC):
                 "its steps must take every position along as time runs to 0",
             )
             scores = run.sharpen(posterior_logits(process, logits, here, now))
-            result[b, i] = draw_logits(scores[:, 0], u[b, i])
+            result[said.b, said.i] = draw_logits(scores[:, 0], u[said.b, said.i])
         return result
 
     @classmethod

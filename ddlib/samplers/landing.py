@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.categorical import draw_logits
+from ddlib.checks import check_finite
 from ddlib.noise import Generator, KeyedGenerator, rand
+from ddlib.processes.sampled import unchanged
 from ddlib.samplers.base import Run
+from ddlib.samplers.network import Said
 from ddlib.typing import Times, Tokens
 
 
@@ -25,13 +30,41 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
         force: see ``ForwardProcess.land``.
     """
     uniforms, result = Uniforms(z, run.generator), z.clone()
-    moving = target != run.process.level_of(z)
-    for b, i, logits in run.network.at(z, t, moving, target, force):
-        landed = run.process.land(
-            logits, z[b, i, None], t[b], s[b], target[b, i, None], uniforms.at(b, i), force=force, sharpen=run.sharpen
-        )
-        result[b, i] = landed[:, 0]
+    walks = run.network.walks(force, single=run.sharpen is not unchanged)
+    for said in run.network.at(z, t, target != run.process.level_of(z)):
+        to = target[said.b, said.i]
+        walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
+        for chosen, land in ((walking, _walk), (~walking, _land)):
+            if bool(chosen.any()):
+                some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
+                result[some.b, some.i] = land(run, some, s, to[chosen], force, draws)
     return result
+
+
+def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
+    """By the law of words."""
+    return run.process.land(
+        said.words(target, force), said.z[:, None], said.t, s[said.b], target[:, None], draws, force=force,
+        sharpen=run.sharpen,
+    )[:, 0]  # fmt: skip
+
+
+def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
+    """From child to child of the output's tree: a product over each family on the way, and over no other state."""
+    hierarchy, children = run.process.hierarchy, run.network.children
+    assert hierarchy is not None and children is not None
+    known = torch.tensor([-1 if j is None else j for j in children.levels_of(hierarchy)], device=said.z.device)
+    level = hierarchy.level_of(said.z)
+    member = said.z - hierarchy.starts[level]
+    top, bottom = known[level], known[target]
+    for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
+        u = rand((len(member), 1), draws, member.device)[:, 0]
+        going = (at < top) & (at >= bottom)
+        logits, which = said.take(going).family(at, member[going])
+        check_finite(logits)
+        child = draw_logits(run.sharpen(logits), u[going])
+        member[going] = which.gather(1, child[:, None])[:, 0]
+    return member + hierarchy.starts[target]
 
 
 class Uniforms:

@@ -1,13 +1,16 @@
 """The loop that every sampler runs in."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ddlib.checks import check_count, check_number, check_shape, check_tokens, require
+from ddlib.denoiser import Parameterization
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
+from ddlib.processes.sampled import unchanged
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
 from ddlib.samplers.network import Network
@@ -27,7 +30,7 @@ def sample(
     times: Tensor | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
     compact: bool = True,
     generator: Generator = None,
     device: torch.device | str | None = None,
@@ -49,7 +52,7 @@ def sample(
         times: (steps + 1,) a grid of one's own, decreasing from 1 to 0; replaces ``steps``.
         temperature: of every law of words or clusters that is drawn from; 0 is greedy.
         top_p: keep the fewest of its members that hold this much probability.
-        parameterization: what the logits mean, "cavity" or "posterior".
+        parameterization: what the logits mean, as in ``nelbo``.
         compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
             goes by the number of the row, or that is compiled for one batch size.
         generator: source of randomness.
@@ -76,8 +79,9 @@ def sample(
 
     network = Network(process, denoiser, parameterization, compact)
 
-    def sharpen(log_law: Tensor) -> Tensor:
-        return _sharpen(log_law, temperature, top_p)
+    sharpen = unchanged
+    if temperature != 1 or top_p < 1:
+        sharpen = partial(_sharpen, temperature=temperature, top_p=top_p)
 
     run = Run(process, network, sharpen, _grid(steps, times).to(place), free, generator)
     state = sampler.init(run)

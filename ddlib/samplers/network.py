@@ -1,15 +1,16 @@
 """The network as samplers ask it: no more often, and at no more places, than the mathematics needs."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn.functional import linear
 
-from ddlib.checks import check_devices, check_logits, check_shape, require
-from ddlib.denoiser import cavity_logits, check_parameterization
+from ddlib.checks import check_child_logits, check_devices, check_logits
+from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
+from ddlib.samplers.head import Head
 from ddlib.typing import Denoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
@@ -25,47 +26,38 @@ class Network:
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``, split or not.
-        parameterization: what the logits mean, "cavity" or "posterior".
+        parameterization: what the logits mean, as in ``nelbo``.
         compact: whether sequences that are not asked about are left out of the batch.
 
     Raises:
-        ValueError: an unknown parameterization, an output layer for another vocabulary.
+        ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
     """
 
     def __init__(
-        self, process: ForwardProcess, denoiser: Denoiser, parameterization: str = "cavity", compact: bool = False
+        self,
+        process: ForwardProcess,
+        denoiser: Denoiser,
+        parameterization: Parameterization = "cavity",
+        compact: bool = False,
     ) -> None:
-        check_parameterization(parameterization)
         self.process, self.denoiser = process, denoiser
         self.parameterization, self.compact = parameterization, compact
+        self.children = child_logits(process, parameterization)
         self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
-        if self._split is not None:
-            self._weight, self._bias = self._split.words()
-            size = process.vocab_size
-            check_shape("the denoiser's weight", self._weight, (size, None), f"(V, D) with the process's V = {size}")
-            if self._bias is not None:
-                check_shape("the denoiser's bias", self._bias, (size,), f"(V,) = ({size},)")
+        self.head = None if self._split is None else Head(process, self._split, self.children)
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
-        """The logits at every position, (B, L, V)."""
+        """The logits over words at every position, (B, L, V)."""
         logits = self.denoiser(z, t.to(torch.get_default_dtype()))
         return cavity_logits(self.process, logits, z, t, self.parameterization)
 
-    def at(
-        self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], target: Tokens, force: bool = False
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The logits at some positions, a chunk of N at a time; no call if there are none.
+    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Said"]:
+        """What it says at some positions, a chunk of N at a time; no call if there are none.
 
         Args:
             z: (B, L) states.
             t: (B,) times.
             where: (B, L) the positions that are asked about.
-            target: (B, L) the level that each of them lands in.
-            force: whether tokens are kept inside their clusters.
-
-        Yields:
-            which sequences (N,), which positions in them (N,), and their logits (N, 1, V), -inf where a word has no
-            say, see ``ForwardProcess.needed_words``.
         """
         if not bool(where.any()):
             return
@@ -74,21 +66,43 @@ class Network:
         slot = kept.cumsum(0) - 1
         for places in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = places.unbind(1)
-            rows, here = output[slot[b], column[slot[b], i]], z[b, i]
-            if self._split is not None:
-                rows = self._head(rows, here, target[b, i], force)
-            yield b, i, cavity_logits(self.process, rows[:, None], here[:, None], t[b], self.parameterization)
+            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], t[b])
+
+    def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
+        """From which level of the process (rows) to which one goes down from child to child, by child logits alone.
+
+        On an accelerator nobody does: a launch over all states is quicker than several for every family.
+
+        Args:
+            force: whether tokens are kept inside their clusters.
+            single: only by one step of the tree.
+        """
+        process, count = self.process, len(self.process.levels)
+        table = torch.zeros(count, count, dtype=torch.bool, device=process.device)
+        if self.children is None or process.hierarchy is None or process.device.type != "cpu":
+            return table
+        known = self.children.levels_of(process.hierarchy)
+        for level, top in enumerate(known):
+            for target, bottom in enumerate(known[:level]):
+                steps = 0 if top is None or bottom is None else top - bottom
+                table[level, target] = (
+                    steps > 0 and process.descends(level, target, force) and steps <= (1 if single else steps)
+                )
+        return table
 
     def _run(self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"]) -> tuple[Tensor, Int64[Tensor, "B L"]]:
-        """Features (B, n, D) of a split denoiser, logits (B, n, V) of another; and where each position is among the n.
+        """Features (B, n, D) of a split denoiser, logits (B, n, K) of another; and where each position is among the n.
 
         All positions, n = L, but of a ``SparseDenoiser`` on a CPU those that are asked about, ahead of others that
         fill up the shorter rows.
         """
         everyone = torch.arange(z.shape[1], device=z.device).expand_as(z)
-        if self._split is None:
+        if self._split is None or self.head is None:
             logits = self.denoiser(z, t)
-            check_logits(logits, z.shape, self.process.vocab_size)
+            if self.children is None:
+                check_logits(logits, z.shape, self.process.vocab_size)
+            else:
+                check_child_logits(logits, z.shape, self.children.columns, self.process.vocab_size)
             check_devices(logits=logits, z=z)
             return logits, everyone
         if isinstance(self._split, SparseDenoiser) and z.device.type == "cpu":
@@ -99,33 +113,53 @@ class Network:
         else:
             column, number = everyone, z.shape[1]
             features = self._split.features(z, t)
-        want = (len(z), number, self._weight.shape[1])
-        require(
-            tuple(features.shape) == want, f"features has shape {tuple(features.shape)}, must be (B, L, D) = {want}"
-        )
-        check_devices(features=features, weight=self._weight, z=z)
+        self.head.check(features, z, number)
         return features, column
 
-    def _head(
-        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
-    ) -> Float[Tensor, "N V"]:
-        """Logits of the words that decide where each row lands; the others' are -inf."""
-        weight, bias = self._weight, self._bias
-        hidden = hidden.to(weight.dtype)
-        if hidden.device.type != "cpu":
-            return linear(hidden, weight, bias)  # one launch over all words, not several for every cluster
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        logits = torch.full((len(hidden), len(weight)), -torch.inf, dtype=wide, device=hidden.device)
-        distinct, which = torch.stack([z, target]).unique(dim=1, return_inverse=True)
-        all_words = torch.zeros_like(which, dtype=torch.bool)
-        for k, (state, level) in enumerate(distinct.t().tolist()):
-            words = self.process.needed_words(state, level, force)
-            if words is None:
-                all_words |= which == k
-                continue
-            mine = (which == k).nonzero()
-            here = linear(hidden[mine[:, 0]], weight[words], None if bias is None else bias[words])
-            logits[mine, words] = here.to(wide)
-        if bool(all_words.any()):
-            logits[all_words] = linear(hidden[all_words], weight, bias).to(wide)
-        return logits
+
+class Said(NamedTuple):
+    """What the network says at N positions; logits are computed as they are asked for."""
+
+    network: Network
+    output: Float[Tensor, "N K"]
+    """Features of a split denoiser, logits of another."""
+    b: Int64[Tensor, "N"]
+    """Which sequences."""
+    i: Int64[Tensor, "N"]
+    """Which positions in them."""
+    z: Int64[Tensor, "N"]
+    """Their states."""
+    t: Float[Tensor, "N"]
+    """Their times."""
+
+    def take(self, some: Tensor) -> "Said":
+        """Some of the positions."""
+        return Said(self.network, *(column[some] for column in self[1:]))
+
+    def words(self, target: Int64[Tensor, "N"], force: bool = False) -> Float[Tensor, "N 1 V"]:
+        """Cavity logits over words; -inf may stand where a word has no say, see ``ForwardProcess.descends``.
+
+        Args:
+            target: the level that each position lands in.
+            force: whether tokens are kept inside their clusters.
+        """
+        network = self.network
+        rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
+        return cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
+
+    def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Child logits: those of the children of one state per position, others -inf, and which they are.
+
+        Args:
+            level: of the children in the tree of the output.
+            parent: the member of the level above, of each position.
+        """
+        network, children = self.network, self.network.children
+        assert children is not None
+        if network.head is not None:
+            return network.head.family(self.output, level, parent)
+        own = self.output.split(children.tree.levels[:-1], -1)[level]
+        own = own.to(torch.promote_types(own.dtype, torch.float32))
+        parents = children.tree.maps[level].parents
+        logits = torch.where(parents == parent[:, None], own, -torch.inf)
+        return logits, torch.arange(len(parents), device=own.device).expand_as(logits)

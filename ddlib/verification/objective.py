@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.bound import reconstruction
-from ddlib.denoiser import cavity_logits, posterior_logits
+from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.cases import at, logits, marginals, no_closed_form, pairs, per_pair, some_words, words
@@ -60,7 +60,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def integrated(
-    process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: str
+    process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: Parameterization
 ) -> tuple[Tensor, float, float, Tensor]:
     """The bound of each word, averaged over noise exactly and integrated from t = a to t = b; 0 for words left out.
 

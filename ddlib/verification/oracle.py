@@ -7,6 +7,7 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor
 
+from ddlib.denoiser import Parameterization
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 
@@ -52,7 +53,7 @@ def integrate_bound(
     law: Tensor,
     logits: Callable[[Tensor, Tensor], Tensor],
     method: str = "auto",
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
     points: int = 120,
 ) -> Tensor:
     """The diffusion term of the bound averaged over data, times and noise exactly, in nats per sequence.

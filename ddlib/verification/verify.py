@@ -14,7 +14,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.schedules import Schedule
-from ddlib.verification import draws, hierarchy, large, numerics, objective, process, reverse, sampler, schedule
+from ddlib.verification import draws, heads, hierarchy, large, numerics, objective, process, reverse, sampler, schedule
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
@@ -25,7 +25,7 @@ DENSE = 160
 """State spaces up to this are verified as they are where there is no reduction."""
 _REDUCED = 24
 
-_PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS)
+_PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """What only a run knows: arguments of these names are filled in, see ``ddlib.parts.build``."""
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 from jaxtyping import Int
 from torch import Tensor
@@ -75,6 +76,23 @@ class Beside:
             ValueError: it has none.
         """
         return [edge.parents.tolist() for edge in self._tree().maps[:-1]]
+
+    def tree(
+        self, head: Literal["words", "children"] = "words", clusters: int | list[int] | str | None = None
+    ) -> list[list[int]] | None:
+        """The tree whose children the output layer predicts; None for a ``head`` over words.
+
+        ``clusters`` are asked for as for a process. Without them the tree is that of the process, or if it has no
+        clusters one with as many as the square root of its words: then a softmax over the clusters and one inside a
+        cluster are of the same size.
+        """
+        if head == "words":
+            return None
+        process = self._process.hierarchy
+        if clusters is None and process is not None and process.depth > 1:
+            return self.parents()
+        wanted = round(self.vocab_size() ** 0.5) if clusters is None else clusters
+        return [level.tolist() for level in self._known.parents(wanted)]
 
     def num_clusters(self) -> int:
         """Clusters of the finest level.

@@ -120,7 +120,7 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
             run.objective.predict,
             (recipe.output.samples, recipe.data.length),
             steps=recipe.output.sample_steps,
-            parameterization=recipe.loss.parameterization,
+            parameterization=run.objective.parameterization,
             generator=torch.Generator(run.world.device).manual_seed(recipe.seed),
             on_step=lambda step, t, z: trace.append((float(t[0]), render(tokenizer, z[0], names))),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
+from ddlib.denoiser import Parameterization
 from ddlib.typing import SplitDenoiser
 from recipes.config import Loss
 from recipes.data import Batch
+from recipes.saved import meaning
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,21 @@ class Objective(nn.Module):
         with torch.autocast(z.device.type, torch.bfloat16, enabled=self.half):
             return self.model(z, t)
 
+    @cached_property
+    def parameterization(self) -> Parameterization:
+        """What the network's output means; asked for once the network is on its device."""
+        return meaning(self.model, self.loss.parameterization)
+
+    def _layer(self) -> tuple[Tensor, Tensor | None]:
+        """The output layer as it lies in memory."""
+        if isinstance(self.parameterization, dd.Children):
+            weight, bias, _ = self.model.siblings()
+            return weight, bias
+        return self.model.words()
+
     def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the output layer in it: only the logits that it depends on, a chunk of them at a time."""
-        weight, bias = self.model.words()
+        weight, bias = self._layer()
         return dd.linear_training_loss(
             self._process[0],
             hidden,
@@ -104,7 +119,7 @@ class Objective(nn.Module):
             mode=self.loss.mode,
             mask=kept,
             count_padding=False,
-            parameterization=self.loss.parameterization,
+            parameterization=self.parameterization,
             reduction="sum",
             scale=scale,
             per_token=True,
@@ -122,7 +137,7 @@ class Objective(nn.Module):
             self.loss.mode,
             mask=kept,
             count_padding=False,
-            parameterization=self.loss.parameterization,
+            parameterization=self.parameterization,
             reduction="none",
         )
         return scale * losses.sum(), losses.detach()

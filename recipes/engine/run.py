@@ -138,6 +138,7 @@ class Run:
                 batch=micro_batch(recipe, self.world),
                 seed=NOISE,
                 replicate=0,
+                parameterization=self.objective.parameterization,
             )
 
     def weights(self) -> Float[Tensor, " n"]:

@@ -4,6 +4,7 @@ from contextlib import closing
 from itertools import islice
 
 import ddlib as dd
+from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
 from recipes.data import Prepared, examples
@@ -31,6 +32,7 @@ def validate(
     batch: int,
     seed: int,
     replicate: int,
+    parameterization: Parameterization,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -38,12 +40,13 @@ def validate(
         process: the noise.
         denoiser: ``(z, t) -> logits``.
         data: the prepared text.
-        recipe: says the length of a sequence and what the logits mean.
+        recipe: says the length of a sequence.
         world: this process among others; each measures its share.
         sequences: how many; all if there are fewer.
         batch: sequences that one process takes at a time.
         seed: of times and noise.
         replicate: number of the draw; others are independent.
+        parameterization: what the logits mean.
     """
     wanted = min(sequences, len(data.validation))
     stream = examples(
@@ -58,5 +61,5 @@ def validate(
     with closing(stream):
         # equally many batches everywhere: sharded weights are gathered in every pass
         batches = (part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
-        own = measure(process, denoiser, batches, seed, replicate, recipe.loss.parameterization)
+        own = measure(process, denoiser, batches, seed, replicate, parameterization)
     return Terms.join(world.gather(own)).first(wanted)

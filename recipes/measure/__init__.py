@@ -1,5 +1,6 @@
 """What a model is measured by: the bound of a corpus, and how another language model likes its samples."""
 
+from recipes.measure.estimate import Estimate, estimates
 from recipes.measure.terms import Terms, basis, measure
 
-__all__ = ["Terms", "basis", "measure"]
+__all__ = ["Estimate", "Terms", "basis", "estimates", "measure"]

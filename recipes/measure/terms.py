@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ddlib as dd
+from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
 
@@ -70,7 +71,7 @@ def measure(
     batches: Iterable[Batch],
     seed: int,
     replicate: int,
-    parameterization: str = "cavity",
+    parameterization: Parameterization = "cavity",
 ) -> Terms:
     """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
 

@@ -1,6 +1,6 @@
 """What a run published, read back."""
 
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, TOKENIZER, WEIGHTS
-from recipes.saved.opening import Precision, Saved, open_saved
+from recipes.saved.opening import Precision, Saved, meaning, open_saved
 
-__all__ = ["CLUSTERS", "COUNTS", "RECIPE", "TOKENIZER", "WEIGHTS", "Precision", "Saved", "open_saved"]
+__all__ = ["CLUSTERS", "COUNTS", "RECIPE", "TOKENIZER", "WEIGHTS", "Precision", "Saved", "meaning", "open_saved"]

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal, get_type_hints
@@ -16,8 +17,9 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts, registry
+from ddlib.denoiser import Parameterization
 from ddlib.hierarchies.clusters import Clusters
-from ddlib.typing import Denoiser
+from ddlib.typing import ChildDenoiser, Denoiser
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
@@ -46,6 +48,11 @@ class Saved:
     """Of the weights."""
     precision: Precision = "float32"
 
+    @cached_property
+    def parameterization(self) -> Parameterization:
+        """What the network's output means."""
+        return meaning(self.model, self.recipe.loss.parameterization)
+
     @property
     def denoiser(self) -> Denoiser:
         """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
@@ -66,6 +73,13 @@ class Saved:
     def ended(self, words: Sequence[int]) -> list[int]:
         """What stands before the end of a document, which is the first end of text or padding."""
         return list(takewhile(lambda word: word not in (self.special.eos, self.special.pad), words))
+
+
+def meaning(model: nn.Module, law: str) -> Parameterization:
+    """What a network's output means: of one that predicts children those of its tree, of another the law of words."""
+    if isinstance(model, ChildDenoiser) and model.tree is not None:
+        return dd.Children.of(model, law)
+    return law
 
 
 def open_saved(

@@ -82,6 +82,7 @@ OPTIONS = {
     "hard-posterior": dict(mode="hard", parameterization="posterior"),
 }
 CLUSTERS = {"plain": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
+LEVELS = {"levels": dd.presets.hdlm_levels(NESTED[:2]), "levels-xi": dd.presets.hdlm_levels(NESTED[:2], xi=[1.0, 0.8])}
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -99,6 +100,18 @@ def test_every_option_of_the_training_loss(process, options, padding):
         close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
     total = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction="sum")
     close([total], [dd.training_loss(process, logits(layer), *noisy, **options, reduction="none").sum()])
+
+
+@pytest.mark.parametrize("process", LEVELS.values(), ids=LEVELS)
+@both
+def test_hard_mode_of_several_levels(process, parameterization):
+    """Below the mask a posterior's words are those under the state alone; a cavity's are all words."""
+    layer, noisy = batch(process)
+    options = dict(mode="hard", parameterization=parameterization)
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options)
+    theirs = dd.training_loss(process, logits(layer), *noisy, **options)
+    close([ours], [theirs])
+    close(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs, layer))
 
 
 @pytest.mark.parametrize("name", ["masked", "gidd", "levels", "levels-xi", "ring"])

@@ -24,7 +24,7 @@ def products(monkeypatch):
         seen.append((len(hidden), len(weight)))
         return linear(hidden, weight, bias)
 
-    monkeypatch.setattr("ddlib.samplers.network.linear", counted)
+    monkeypatch.setattr("ddlib.samplers.head.linear", counted)
     return seen
 
 

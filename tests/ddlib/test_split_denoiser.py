@@ -64,12 +64,12 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     for state in range(V, process.num_states):
         z = torch.tensor([[state]])
         for target in range(int(process.level_of(z))):
-            words = process.needed_words(state, target, force)
             level = int(process.level_of(z))
             below = process.hierarchy.between(0, level).parents == process.hierarchy.local(z[0, 0], level)
-            if words is None:
+            words = process.hierarchy.under(state)
+            assert words.tolist() == below.nonzero()[:, 0].tolist()
+            if not process.descends(level, target, force):
                 continue
-            assert words.tolist() == below.nonzero()[:, 0].tolist() and level < process.hierarchy.depth
             hidden = torch.full_like(logits, -torch.inf)
             hidden[..., words] = logits[..., words]
             drawn = [
@@ -83,15 +83,18 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
 
 
 def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
-    needed = {name: process.needed_words(V + 1, 0) for name, process in LEVELS.items()}
-    assert {name for name, words in needed.items() if words is not None} == {
+    clusters = {name: process for name, process in LEVELS.items() if process.hierarchy.depth > 1}
+    assert {name for name, process in clusters.items() if process.descends(1, 0)} == {
         "hdlm", "levels", "levels-xi-above", "geometric"
     }  # fmt: skip
-    assert needed["hdlm"].tolist() == [2, 3]
-    assert LEVELS["levels"].needed_words(V + 4, 1).tolist() == [0, 1, 5]
-    assert LEVELS["levels-xi"].needed_words(V + 4, 0, True).tolist() == [0, 1, 5]
-    assert LEVELS["levels-xi"].needed_words(V + 4, 1, True) is None  # the cluster's mass is that of all words
-    assert LEVELS["hdlm"].needed_words(V + 4, 0) is None and LEVELS["hdlm"].needed_words(2, 0) is None
+    assert LEVELS["hdlm"].hierarchy.under(V + 1).tolist() == [2, 3] and LEVELS["hdlm"].hierarchy.under(4).tolist() == [
+        4
+    ]
+    assert LEVELS["levels"].descends(2, 1) and LEVELS["levels"].hierarchy.under(V + 4).tolist() == [0, 1, 5]
+    assert LEVELS["levels-xi"].descends(2, 0, True) and not LEVELS["levels-xi"].descends(2, 0)
+    assert not LEVELS["levels-xi"].descends(2, 1, True)  # the cluster's mass is that of all words
+    assert LEVELS["hdlm"].descends(2, 1) and LEVELS["hdlm-xi"].descends(2, 0) and not LEVELS["hdlm-xi"].descends(2, 1)
+    assert not LEVELS["hdlm"].descends(1, 1) and not dd.presets.gidd(V, 0.2).descends(1, 0)
 
 
 @pytest.mark.usefixtures("as_users_call")

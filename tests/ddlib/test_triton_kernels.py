@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 
 from ddlib.kernels import gpu
 
@@ -18,7 +17,7 @@ assert "triton" not in sys.modules
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ddlib.kernels.gpu import online, row
+from ddlib.kernels.gpu import families, online, row
 
 tiles = online.default_tiles(torch.empty(1, 1, dtype=torch.bfloat16))
 constants = dict(
@@ -36,6 +35,22 @@ for kernel, constant in ((online._sums, constants), (row._row, dict(BV=row.COLUM
     options = dict(num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True)
     made = compile(source, GPUTarget("cuda", 90, 32), options)
     print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "wgmma" in made.asm["ptx"])
+cut = families.Tiles()
+constants = dict(
+    HAS_BIAS=True, PRECISION="ieee", BT=cut.tokens, BV=cut.columns, BD=cut.depth, DERIVE=True
+)
+long = ("COLUMNS", "TOKEN", "OWN", "FAMILY", "TILE_FAMILY", "TILE_TOKEN", "START", "FIRST")
+wide = dict.fromkeys(long, "*i64") | dict.fromkeys(("H", "W"), "*bf16")
+for kernel in (families._logits, families._slopes, families._by_hidden, families._by_weight):
+    given = {name: 4096 if name == "BV" and kernel is families._slopes else value for name, value in constants.items()}
+    given = {name: value for name, value in given.items() if name in kernel.arg_names}
+    types = {
+        name: "constexpr" if name in given else wide.get(name, "i32" if name == "D" or name.islower() else "*fp32")
+        for name in kernel.arg_names
+    }
+    options = dict(num_warps=cut.warps, num_stages=cut.stages)
+    made = compile(ASTSource(kernel, types, given), GPUTarget("cuda", 90, 32), options)
+    print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "mma" in made.asm["ptx"])
 """
 
 
@@ -48,15 +63,23 @@ def python(*arguments, **environment):
     return told.stdout
 
 
-@pytest.mark.parametrize("chosen", slow_but(["not slow", "slow"], "not slow"))
-def test_logic_in_the_interpreter(pytestconfig, chosen):
+@pytest.mark.parametrize(
+    "chosen, of, least",
+    [
+        ("not slow", "kernels", 50),
+        pytest.param("slow", "kernels", 7, marks=pytest.mark.slow),
+        ("not slow", "children", 8),
+        pytest.param("slow", "children", 12, marks=pytest.mark.slow),
+    ],
+)
+def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):
     """In a process of its own: the variable must be set before Triton is imported, and rules out compiled kernels."""
-    tests = Path(__file__).with_name("interpreted_kernels.py")
+    tests = Path(__file__).with_name(f"interpreted_{of}.py")
     profile = f"--hypothesis-profile={pytestconfig.getoption('hypothesis_profile') or 'part'}"
     arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", chosen, profile, str(tests))
     told = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
     (passed,) = re.findall(r"(\d+) passed", told)
-    assert int(passed) > {"not slow": 50, "slow": 7}[chosen]
+    assert int(passed) > least
 
 
 @pytest.mark.slow
@@ -65,6 +88,8 @@ def test_kernels_compile_for_a_gpu(tmp_path):
     told = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
     (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in told[:2])
     assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
+    for name, made, shared, tensor_cores in (line.split() for line in told[2:6]):
+        assert made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
 
 
 def test_where_the_kernels_are_used(monkeypatch):

@@ -1,0 +1,149 @@
+"""Kernels for child logits: products in groups, one group for the tokens of each family.
+
+Tokens are sorted by family and cut into tiles of one family each, as grouped products of experts are. ``siblings.py``
+beside this makes the tables that say which tile is whose.
+"""
+
+from typing import NamedTuple
+
+import triton.language as tl
+
+from ddlib.kernels.gpu.kernel import kernel
+
+
+class Tiles(NamedTuple):
+    """How the work is cut; no size is measured yet."""
+
+    tokens: int = 64
+    columns: int = 64
+    depth: int = 64
+    warps: int = 4
+    stages: int = 3
+
+
+@kernel
+def _place(
+    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor, BT: tl.constexpr
+) -> tl.tensor:
+    """What a tile is about: its family's first column, number of columns, its tokens, and which of them are there."""
+    tile = tl.program_id(0)
+    family = tl.load(TILE_FAMILY + tile)
+    low = tl.load(START + family)
+    size = tl.load(START + family + 1) - low
+    token = tl.load(TILE_TOKEN + tile) + tl.arange(0, BT)
+    return low, size, token, token < tl.load(FIRST + family + 1)
+
+
+@kernel
+def _logits(
+    H: tl.tensor, W: tl.tensor, BIAS: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor, Z: tl.tensor,
+    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
+    D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
+) -> None:  # fmt: skip
+    """Z[token - base, column of the family] = H W^T + bias."""
+    low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
+    v = tl.program_id(1) * BV + tl.arange(0, BV)
+    if tl.program_id(1) * BV < size:
+        hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
+        row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
+        z = tl.zeros((BT, BV), tl.float32)
+        for begin in range(0, D, BD):
+            d = begin + tl.arange(0, BD)
+            a = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
+            b = tl.load(
+                W + row[None, :] * w_stride + d[:, None], mask=(v[None, :] < size) & (d[:, None] < D), other=0.0
+            )
+            z = tl.dot(a, b, z, input_precision=PRECISION)
+        if HAS_BIAS:
+            z += tl.load(BIAS + row, mask=v < size, other=0.0).to(tl.float32)[None, :]
+        at = Z + (token - base).to(tl.int64)[:, None] * z_stride + v[None, :]
+        tl.store(at, z, mask=there[:, None] & (v[None, :] < size))
+
+
+@kernel
+def _slopes(
+    Z: tl.tensor, OWN: tl.tensor, FAMILY: tl.tensor, START: tl.tensor, OUT: tl.tensor,
+    base: tl.tensor, z_stride: tl.tensor, DERIVE: tl.constexpr, BV: tl.constexpr,
+) -> None:  # fmt: skip
+    """OUT[token] = LSE - own logit; Z[token] becomes the softmax less one at the own child."""
+    token = base + tl.program_id(0)
+    family = tl.load(FAMILY + token)
+    size = tl.load(START + family + 1) - tl.load(START + family)
+    own = tl.load(OWN + token)
+    Z += tl.program_id(0).to(tl.int64) * z_stride
+    m = tl.full((), float("-inf"), tl.float32)
+    s = tl.zeros((), tl.float32)
+    for begin in range(0, size, BV):
+        v = begin + tl.arange(0, BV)
+        z = tl.load(Z + v, mask=v < size, other=float("-inf"))
+        new = tl.maximum(m, tl.max(z, 0))
+        safe = tl.where(new == float("-inf"), 0.0, new)
+        m, s = new, s * tl.exp(m - safe) + tl.sum(tl.exp(z - safe), 0)
+    lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
+    tl.store(OUT + token, lse - tl.where(size > 0, tl.load(Z + own), 0.0))  # nobody wrote logits for no family
+    if DERIVE:
+        for begin in range(0, size, BV):
+            v = begin + tl.arange(0, BV)
+            z = tl.load(Z + v, mask=v < size, other=float("-inf"))
+            tl.store(Z + v, tl.exp(z - lse) - tl.where(v == own, 1.0, 0.0), mask=v < size)
+
+
+@kernel
+def _by_hidden(
+    Z: tl.tensor, W: tl.tensor, COLUMNS: tl.tensor, SLOPE: tl.tensor,
+    TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
+    D: tl.tensor, base: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
+    PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
+) -> None:  # fmt: skip
+    """SLOPE[token] = Z W, in float32."""
+    low, size, token, there = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
+    d = tl.program_id(1) * BD + tl.arange(0, BD)
+    total = tl.zeros((BT, BD), tl.float32)
+    for begin in range(0, size, BV):
+        v = begin + tl.arange(0, BV)
+        at = Z + (token - base).to(tl.int64)[:, None] * z_stride + v[None, :]
+        row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
+        b = tl.load(W + row[:, None] * w_stride + d[None, :], mask=(v[:, None] < size) & (d[None, :] < D), other=0.0)
+        a = tl.load(at, mask=there[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    tl.store(
+        SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :], total, mask=there[:, None] & (d[None, :] < D)
+    )
+
+
+@kernel
+def _by_weight(
+    Z: tl.tensor, H: tl.tensor, FACTOR: tl.tensor, COLUMNS: tl.tensor, TOKEN: tl.tensor,
+    INTO: tl.tensor, BIAS: tl.tensor, START: tl.tensor, FIRST: tl.tensor,
+    D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
+    HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
+) -> None:  # fmt: skip
+    """INTO[row] += Z^T (H factor) over the family's tokens: each row has one program for each part of D."""
+    family = tl.program_id(0)
+    low = tl.load(START + family)
+    size = tl.load(START + family + 1) - low
+    v = tl.program_id(1) * BV + tl.arange(0, BV)
+    d = tl.program_id(2) * BD + tl.arange(0, BD)
+    first, last = tl.load(FIRST + family), tl.load(FIRST + family + 1)
+    if (tl.program_id(1) * BV < size) & (first < last):
+        total = tl.zeros((BV, BD), tl.float32)
+        offset = tl.zeros((BV,), tl.float32)
+        for begin in range(first, last, BT):
+            token = begin + tl.arange(0, BT)
+            there = token < last
+            at = Z + (token - base).to(tl.int64)[None, :] * z_stride + v[:, None]
+            z = tl.load(at, mask=there[None, :] & (v[:, None] < size), other=0.0)
+            factor = tl.load(FACTOR + token, mask=there, other=0.0).to(tl.float32)
+            hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
+            h = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
+            scaled = (h.to(tl.float32) * factor[:, None]).to(h.dtype)
+            total = tl.dot(z.to(h.dtype), scaled, total, input_precision=PRECISION)
+            offset += tl.sum(z * factor[None, :], 1)
+        row = tl.load(COLUMNS + low + v, mask=v < size, other=0).to(tl.int64)
+        here = (v[:, None] < size) & (d[None, :] < D)
+        into = INTO + row[:, None] * w_stride + d[None, :]
+        tl.store(into, tl.load(into, mask=here, other=0.0) + total, mask=here)
+        if HAS_BIAS:
+            once = v < tl.where(tl.program_id(2) == 0, size, 0)
+            tl.store(BIAS + row, tl.load(BIAS + row, mask=once, other=0.0) + offset, mask=once)

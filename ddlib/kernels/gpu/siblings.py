@@ -1,0 +1,122 @@
+"""Child logits of plain hierarchies on a GPU: as ``ddlib.kernels.siblings``, and the host waits for nothing.
+
+How many tokens a family has is known on the device alone: as many programs are started as there could be work for, and
+those without any leave. A buffer holds the logits of a chunk of tokens, as wide as the largest family.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from jaxtyping import Int, Int64
+from torch import Tensor
+
+from ddlib.children import Children, Families
+from ddlib.kernels import fused, siblings
+from ddlib.kernels.block import Part
+from ddlib.kernels.fused import Work
+from ddlib.kernels.gpu import families as kernels
+from ddlib.kernels.gpu.families import Tiles
+
+TILES = Tiles()
+
+
+@dataclass(frozen=True)
+class Grouped(Part):
+    """All tokens in levels 1 to ``len(levels) - 1`` of the noise; arguments as ``siblings.asked``."""
+
+    children: Children
+    levels: tuple[int, ...]
+    level: Int64[Tensor, "N"]
+    hard: bool
+
+
+class Groups(NamedTuple):
+    """Tokens by family; those that need no logit of this level are of a family beyond the last, which is empty."""
+
+    token: Int64[Tensor, "N"]
+    """Those of a family one after another."""
+    family: Int64[Tensor, "N"]
+    own: Int64[Tensor, "N"]
+    """The place of each token's child in its family."""
+    first: Int64[Tensor, "n"]
+    """The first token of each family, and the end of the last."""
+    start: Int[Tensor, "n"]
+    """The first column of each family, and the end of the last."""
+
+
+@fused.add.register
+def _grouped(part: Grouped, work: Work) -> None:
+    for at, (mine, child) in enumerate(siblings.asked(part.children, part.levels, work.rows.x, part.level, part.hard)):
+        families = part.children.families(at)
+        groups = _groups(families, mine, child)
+        length = max(work.held // families.widest, 1)
+        for base in range(0, len(groups.token), length):
+            _chunk(families, groups, base, min(base + length, len(groups.token)), work)
+
+
+def _groups(families: Families, mine: Tensor, child: Tensor) -> Groups:
+    count = len(families.sizes)
+    parent = families.parents[child]
+    family = torch.where(mine & (families.sizes[parent] > 1), parent, count)
+    token = family.argsort(stable=True)
+    zero = family.new_zeros(1)
+    tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
+    start = torch.cat([zero, families.sizes.cumsum(0)])
+    return Groups(
+        token, family[token], families.rank[child][token], torch.cat([zero, tokens.cumsum(0)]),
+        torch.cat([start, start[-1:]]),
+    )  # fmt: skip
+
+
+def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
+    """The family and the first token of each tile of at most ``length`` tokens; spare tiles are of the empty family."""
+    tiles = -(-first.diff()[:-1] // TILES.tokens)
+    ends = tiles.cumsum(0)
+    number = torch.arange(triton.cdiv(length, TILES.tokens) + len(tiles), device=first.device)
+    family = torch.searchsorted(ends, number, right=True)
+    before = torch.cat([ends.new_zeros(1), ends])[family]
+    return family, first[family] + (number - before) * TILES.tokens
+
+
+def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) -> None:
+    (hidden, weight, bias), _, scale, _, values, gradients = work
+    hidden, weight = (tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in (hidden, weight))
+    dim, length = hidden.shape[1], end - base
+    first = groups.first.clamp(base, end)
+    tiles = _tiles(first, length)
+    logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
+    nats = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
+    common = dict(D=dim, base=base, z_stride=logits.stride(0))
+    cut: dict[str, Any] = dict(
+        BT=TILES.tokens, BV=TILES.columns, BD=TILES.depth, num_warps=TILES.warps, num_stages=TILES.stages
+    )
+    cut |= dict(PRECISION="tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee")
+    tables = (*tiles, groups.start, first)
+    wide, deep = triton.cdiv(families.widest, TILES.columns), triton.cdiv(dim, TILES.depth)
+    with torch.cuda.device_of(hidden):
+        kernels._logits[(len(tiles[0]), wide)](
+            hidden, weight, weight if bias is None else bias, families.columns, groups.token, logits, *tables,
+            **common, h_stride=hidden.stride(0), w_stride=weight.stride(0), HAS_BIAS=bias is not None, **cut,
+        )  # fmt: skip
+        kernels._slopes[(length,)](
+            logits, groups.own, groups.family, groups.start, nats, base, logits.stride(0),
+            DERIVE=gradients is not None, BV=min(triton.next_power_of_2(families.widest), 4096),
+        )  # fmt: skip
+        values.index_add_(0, groups.token, nats.clamp_min_(0).to(values.dtype))  # rounding
+        if gradients is None or scale is None:
+            return
+        factor = scale[groups.token].to(torch.float32)
+        slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
+        kernels._by_hidden[(len(tiles[0]), deep)](
+            logits, weight, families.columns, slope, *tables, **common, w_stride=weight.stride(0), **cut
+        )
+        some = groups.token[base:end]
+        gradients.hidden.index_add_(0, some, (slope * factor[base:end, None]).to(hidden.dtype))
+        kernels._by_weight[(len(families.sizes), wide, deep)](
+            logits, hidden, factor, families.columns, groups.token,
+            gradients.weight, gradients.weight if gradients.bias is None else gradients.bias, groups.start, first,
+            **common, h_stride=hidden.stride(0), w_stride=gradients.weight.stride(0),
+            HAS_BIAS=gradients.bias is not None, **cut,
+        )  # fmt: skip

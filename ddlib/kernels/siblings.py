@@ -1,0 +1,107 @@
+"""Child logits of plain hierarchies: a token's divergence is what its states' siblings make of it.
+
+At a state z of level i the divergence is -log of the probability that the network gives to the child of z that x is
+below. With a softmax over siblings (theory section 11) that is one cross-entropy over the children of z, or one for
+each level of the tree between the two where the tree of the output is finer than the noise:
+
+    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings) - own logit
+
+So a token asks for |children| columns, and tokens that ask for the same family share them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from ddlib.children import Children, Families
+from ddlib.kernels import fused
+from ddlib.kernels.block import Part, Rows
+from ddlib.kernels.fused import Work, add_product, columns_of, multiply
+from ddlib.kernels.ranges import to_softmax
+
+
+@dataclass(frozen=True)
+class Siblings(Part):
+    """Cross-entropies over families of one level of the tree."""
+
+    families: Families
+    rows: Int64[Tensor, "n"]
+    """Which tokens, those of a family one after another."""
+    child: Int64[Tensor, "n"]
+    """The member of the level that each of them is below."""
+
+
+def asked(
+    children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each level of the tree, which tokens need the law of its members among their siblings, and of which member.
+
+    Args:
+        children: the tree.
+        levels: the tree's level that each plain level of the noise is.
+        x: the words.
+        level: in the noise, of each token; those above the plain ones need none.
+        hard: whether the levels above the first ask for the word: among all words, or with the law of a posterior
+            among those under the state.
+    """
+    tree, place = children.tree, torch.tensor(levels, device=level.device)
+    here = level.clamp_max(len(levels) - 1)
+    top, bottom = place[here], place[(here - 1).clamp_min(0)]
+    if hard:
+        bottom = torch.where(here > 1, 0, bottom)
+        top = top if children.law == "posterior" else torch.where(here > 1, tree.depth, top)
+    plain = (level > 0) & (level < len(levels))
+    for at in range(tree.depth):
+        yield plain & (bottom <= at) & (at < top), x if at == 0 else tree.between(0, at).parents[x]
+
+
+def parts(
+    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool
+) -> list[Siblings]:
+    """One part for each level of the tree; arguments as ``asked``."""
+    found = []
+    for at, (mine, child) in enumerate(asked(children, levels, rows.x, level, hard)):
+        families = children.families(at)
+        parent = families.parents[child]
+        index = (mine & (families.sizes[parent] > 1)).nonzero()[:, 0]  # an only child is certain
+        index = index[parent[index].argsort(stable=True)]
+        found.append(Siblings(families, index, child[index]))
+    return found
+
+
+@fused.add.register
+def _siblings(part: Siblings, work: Work) -> None:
+    (hidden, weight, bias), _, scale, held, values, gradients = work
+    if len(part.rows) == 0:
+        return
+    h, rank = hidden[part.rows], part.families.rank[part.child][:, None]
+    nats = values.new_empty(len(h))
+    factor = None if scale is None else scale[part.rows].to(values.dtype)[:, None]
+    scaled = None if factor is None else (h * factor).to(h.dtype)
+    slope = None if gradients is None else torch.empty_like(h)
+    first = 0
+    parents, counts = part.families.parents[part.child].unique_consecutive(return_counts=True)
+    for parent, count in zip(parents.tolist(), counts.tolist(), strict=True):
+        family = part.families.of(parent)
+        matrix, offset = columns_of(weight, bias, family.columns)
+        for here in torch.arange(first, first + count).split(max(held // family.size, 1)):
+            some = slice(int(here[0]), int(here[-1]) + 1)
+            narrow = multiply(h[some], matrix, offset, h.new_empty(len(here), family.size))
+            logits, own = narrow.to(values.dtype), rank[some]
+            nats[some] = -logits.gather(1, own).squeeze(1)
+            nats[some] += to_softmax(logits)
+            if gradients is None or slope is None or scaled is None:
+                continue
+            logits.scatter_add_(1, own, torch.full_like(own, -1, dtype=logits.dtype))
+            narrow = logits.to(h.dtype)
+            torch.mm(narrow, matrix, out=slope[some])
+            add_product(gradients.weight, family.columns, narrow.t(), scaled[some])
+            if gradients.bias is not None and factor is not None:
+                add_product(gradients.bias[:, None], family.columns, narrow.t(), factor[some].to(h.dtype))
+        first += count
+    values.index_add_(0, part.rows, nats.clamp_min_(0))  # rounding
+    if gradients is not None and slope is not None and factor is not None:
+        gradients.hidden.index_add_(0, part.rows, (slope * factor).to(h.dtype))

@@ -1,0 +1,39 @@
+"""A tree of words as a network knows it: parents as plain vectors, level by level."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+def parents_of(name: str, vocab_size: int, tree: Sequence[Sequence[int] | Tensor]) -> list[Int[Tensor, " n"]]:
+    """The parents of each level on the CPU, checked; the root above the last is not among them.
+
+    Args:
+        name: what to call ``tree`` in an error.
+        vocab_size: number of words V.
+        tree: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
+            within its own level.
+
+    Raises:
+        ValueError: a vector of another type or length, with a negative index, or with a cluster that has no child.
+    """
+    children, found = vocab_size, []
+    for level, given in enumerate(tree):
+        edge = torch.as_tensor(given, device="cpu")
+        if edge.dtype != torch.int64 or edge.shape != (children,) or int(edge.min()) < 0:
+            raise ValueError(
+                f"{name}[{level}]: must be {children} int64 indices >= 0, got {edge.dtype} {tuple(edge.shape)}"
+            )
+        children = int(edge.max()) + 1
+        counts = edge.bincount(minlength=children)
+        if int(counts.min()) == 0:
+            raise ValueError(f"{name}[{level}]: cluster {int(counts.argmin())} has no word")
+        found.append(edge)
+    return found
+
+
+def level_sizes(vocab_size: int, parents: Sequence[Tensor]) -> list[int]:
+    """Number of members of each level below the root, words first."""
+    return [vocab_size, *(int(edge.max()) + 1 for edge in parents)]

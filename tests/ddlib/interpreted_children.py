@@ -1,0 +1,138 @@
+"""The logic of the kernels for child logits in Triton's interpreter; run by test_triton_kernels.py, see there."""
+
+import os
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.kernels import gpu, plans
+from ddlib.kernels.block import Rows
+from ddlib.kernels.gpu import siblings
+from ddlib.kernels.gpu.families import Tiles
+from ddlib.testing import strategies
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
+
+F32, F64 = torch.float32, torch.float64
+NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
+TREES = {"two": dd.hierarchies.Tree(NESTED[:1]), "four": dd.hierarchies.Tree(NESTED), "flat": dd.hierarchies.Flat(8)}
+MANY = {
+    "masked": (dd.presets.mdlm(8), TREES["four"]),
+    "flat": (dd.presets.mdlm(8), TREES["flat"]),
+    "clusters": (dd.presets.hdlm(NESTED[0]), TREES["four"]),
+    "four-levels": (dd.presets.hdlm_levels(NESTED), TREES["four"]),
+    "xi-above": (dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]), TREES["four"]),  # the rest by the dense way
+    "wide": (dd.presets.mdlm(131), dd.hierarchies.Tree([torch.arange(131) % 7])),  # families of several tiles
+}
+
+
+@pytest.fixture(autouse=True)
+def served(monkeypatch):
+    """As if the CPU were a GPU, in tiles that small families fill more than once."""
+    monkeypatch.setattr(gpu, "usable", lambda device, dtype: dtype != F64)
+    monkeypatch.setattr(siblings, "TILES", Tiles(tokens=4, columns=8, depth=8, warps=4, stages=1))
+
+
+def batch(process, tree, seed=0, rows=6, length=3, dim=9, dtype=F32):
+    generator = torch.Generator().manual_seed(seed)
+    count = tree.num_states - 1
+    sizes = (rows, length, dim), (count, dim), (count,)
+    layer = [torch.randn(size, generator=generator, dtype=F64).to(dtype).requires_grad_() for size in sizes]
+    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
+    t = torch.rand(rows, generator=generator, dtype=F64)
+    return layer, (x, process.sample(x, t, generator), t)
+
+
+def close(ours, theirs, tolerance):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
+
+
+def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, **options):
+    """Values without gradients and in training, and all gradients, against float64 on expanded logits."""
+    wide = [p.detach().to(F64).requires_grad_() for p in layer]
+    logits = torch.nn.functional.linear(*wide)
+    logits = logits if rows is None else logits[..., rows]
+    values = dd.training_loss(process, logits, *noisy, **options, parameterization=dd.Children(tree), reduction="none")
+    given = dict(x=noisy[0], z=noisy[1], t=noisy[2], bias=layer[2], chunk=chunk)
+    given |= dict(parameterization=dd.Children(tree, rows=rows)) | options
+    with torch.no_grad():
+        ours = dd.linear_training_loss(process, *layer[:2], **given, reduction="none")
+    loss, per_token = dd.linear_training_loss(process, *layer[:2], **given, per_token=True)
+    close([ours, per_token, loss], [values, values, values.mean()], tolerance)
+    found = torch.autograd.grad(loss, layer)
+    assert all(one.dtype == p.dtype for one, p in zip(found, layer, strict=True))
+    close(found, torch.autograd.grad(values.mean(), wide), tolerance)
+
+
+@pytest.mark.parametrize(
+    "name, mode",
+    slow_but(
+        [(name, mode) for name in MANY for mode in ("standard", "hard")],
+        ("masked", "hard"), ("four-levels", "standard"), ("flat", "standard"), ("xi-above", "standard"),
+    ),
+)  # fmt: skip
+def test_values_and_gradients(name, mode):
+    process, tree = MANY[name]
+    agrees(process, tree, *batch(process, tree), mode=mode, weight_clip=(0.0, 5.0))
+
+
+@pytest.mark.parametrize("chunk", slow_but([1, 5, 40, 10_000], 40))
+def test_however_tokens_are_cut(chunk):
+    for name in ("masked", "four-levels"):
+        process, tree = MANY[name]
+        agrees(process, tree, *batch(process, tree), chunk=chunk)
+
+
+@pytest.mark.slow
+def test_siblings_next_to_each_other_and_rows_that_are_no_states():
+    process, tree = MANY["wide"]
+    order = torch.cat([tree.maps[0].parents.argsort(stable=True), torch.arange(131, 138)])
+    agrees(process, tree, *batch(process, tree), rows=order.argsort())
+
+
+@settings(max_examples=examples(8))
+@given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
+def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
+    process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
+    layer, noisy = batch(process, hierarchy, seed, rows=3, length=2, dim=dim)
+    agrees(process, hierarchy, layer, noisy, chunk=chunk, weight_clip=(0.0, 5.0))
+
+
+@pytest.mark.slow
+def test_half_precision():
+    """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
+    process, tree = MANY["wide"]
+    layer, noisy = batch(process, tree, dtype=torch.float16)
+    agrees(process, tree, layer, noisy, 5e-3, weight_clip=(0.0, 5.0))
+
+
+def test_all_words_and_all_masks():
+    process, tree = MANY["four-levels"]
+    layer, (x, _, t) = batch(process, tree)
+    for z in (x, torch.full_like(x, process.num_states - 1)):
+        agrees(process, tree, layer, (x, z, t))
+
+
+def test_nan_is_not_lost():
+    process, tree = MANY["wide"]
+    layer, (x, z, t) = batch(process, tree)
+    z = torch.full_like(z, process.num_states - 1)
+    with torch.no_grad():
+        layer[0][0, 0] = torch.nan
+    values = dd.linear_training_loss(process, *layer[:2], x, z, t, parameterization=dd.Children(tree), per_token=True)[
+        1
+    ]
+    assert values[0, 0].isnan() and values.isfinite().sum() == values.numel() - 1
+
+
+def test_it_is_this_way_that_was_tested():
+    process, tree = MANY["four-levels"]
+    _, (x, z, t) = batch(process, tree)
+    rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
+    (part,), _ = plans.plan(process, rows, plans.Asked(parameterization="children"), F32)
+    assert isinstance(part, siblings.Grouped)

@@ -1,0 +1,278 @@
+"""Child logits: a law over words, the same bound, from the columns of a family."""
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zoo import Plain
+
+import ddlib as dd
+from ddlib.hierarchies import Flat, Tree
+from ddlib.processes import GIDD, Masked
+from ddlib.schedules import Linear
+from ddlib.testing import strategies
+
+F64 = torch.float64
+NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
+TREES = {
+    "flat": Flat(8),
+    "two": Tree(NESTED[:1]),
+    "three": Tree(NESTED[:2], xi=0.7, speed=[1.0, 2.0, 3.0]),  # neither has a part in the output's meaning
+    "four": Tree(NESTED),
+    "only-children": Tree([[0, 1, 2, 3, 4, 4, 4, 4], [0, 0, 0, 0, 1]]),
+}
+NOISE = {
+    "masked": Masked(8, Linear()),
+    "gidd": GIDD(8, 0.2),
+    "gidd-0": GIDD(8, 0.0),
+    "hdlm": dd.presets.hdlm(NESTED[0]),
+    "hdlm-xi": dd.presets.hdlm(NESTED[0], xi=0.8),
+    "levels": dd.presets.hdlm_levels(NESTED, speed=[1.0, 2.0, 0.5, 1.5]),
+    "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
+    "coarse": dd.presets.hdlm([0, 0, 1, 1, 1, 0, 0, 0]),  # none of the trees' levels
+    "second": dd.presets.hdlm([0, 0, 1, 1, 1, 0, 0, 2]),  # the second level of the trees
+    "plain": Plain(dd.presets.hdlm(NESTED[0])),
+}
+every = pytest.mark.parametrize(
+    "noise, tree",
+    slow_but(
+        [(n, t) for n in NOISE for t in TREES],
+        ("masked", "four"), ("gidd", "three"), ("hdlm", "four"), ("hdlm-xi", "two"), ("second", "three"),
+        ("xi-above", "four"), ("coarse", "four"), ("levels", "only-children"),
+    ),
+)  # fmt: skip
+
+
+def batch(process, tree, seed=0, rows=12, length=5, dim=7, extra=0):
+    """Hidden states, matrix and bias of an output layer over the tree's states; words, states, times."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = tree.num_states - 1 + extra
+    sizes = (rows, length, dim), (columns, dim), (columns,)
+    layer = [torch.randn(size, generator=generator, dtype=F64).requires_grad_() for size in sizes]
+    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
+    t = torch.rand(rows, generator=generator, dtype=F64)
+    return layer, (x, process.sample(x, t, generator), t)
+
+
+def close(ours, theirs, tolerance=1e-10):
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_word_law_is_the_product_of_the_child_laws_on_the_way_down(name):
+    tree, logits = TREES[name], torch.randn(TREES[name].num_states - 1, dtype=F64)
+    shares = {}
+    for level, edge in enumerate(tree.maps):
+        for parent in range(edge.num_parents):
+            family = (edge.parents == parent).nonzero()[:, 0] + tree.offsets[level]
+            shares |= dict(zip(family.tolist(), logits[family].softmax(0).tolist(), strict=True))
+    law = []
+    for word in range(tree.vocab_size):
+        ancestors = [tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)]
+        law.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
+    found = dd.word_logits(tree, logits).exp()
+    assert torch.allclose(found, torch.stack(law).double(), rtol=1e-6) and abs(float(found.sum()) - 1) < 1e-12
+
+
+@every
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
+    process, tree = NOISE[noise], TREES[tree]
+    layer, noisy = batch(process, tree, extra=3 * shuffled)
+    rows = torch.randperm(tree.num_states + 2, generator=torch.Generator().manual_seed(2))[: tree.num_states - 1]
+    rows = rows if shuffled else torch.arange(tree.num_states - 1)
+    meaning = dd.Children(tree, rows=rows if shuffled else None)
+    logits = torch.nn.functional.linear(*layer)[..., rows]
+    slope = torch.randn(noisy[0].shape, dtype=F64, generator=torch.Generator().manual_seed(1))
+    hidden, weight, bias = layer
+    ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=meaning, chunk=19)
+    theirs = dd.nelbo(process, logits, *noisy, parameterization=meaning)
+    generic = dd.nelbo(process, dd.word_logits(tree, logits), *noisy, "generic")
+    close([ours, theirs], [theirs, generic], 1e-8)
+    close([ours], [theirs])
+    close(
+        torch.autograd.grad((ours * slope).sum(), layer),
+        torch.autograd.grad((theirs * slope).sum(), layer, retain_graph=True),
+    )
+    one = dd.linear_training_loss(process, hidden, weight, *noisy, bias, parameterization=meaning)
+    close(torch.autograd.grad(one, layer), torch.autograd.grad(theirs.mean(), layer))
+
+
+@pytest.mark.parametrize("mode", ["standard", "hard"])
+@pytest.mark.parametrize("noise", ["hdlm", "levels", "xi-above", "masked"])
+@pytest.mark.parametrize("law", ["cavity", "posterior"])
+def test_every_option_of_the_training_loss(noise, mode, law):
+    process, tree = NOISE[noise], TREES["four"]
+    layer, noisy = batch(process, tree)
+    mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
+    options = dict(
+        mode=mode, weight_clip=(0.0, 2.0), mask=mask, count_padding=False, parameterization=dd.Children(tree, law),
+        level_weights=[0.5 + i for i in range(process.hierarchy.depth)],
+    )  # fmt: skip
+    for reduction in ("mean", "none"):
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction=reduction)
+        theirs = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **options, reduction=reduction)
+        close([ours], [theirs])
+        close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
+
+
+@settings(max_examples=examples(60))
+@given(strategies.processes(), st.integers(0, 99), st.integers(1, 60))
+def test_drawn_processes(process, seed, chunk):
+    tree = process.hierarchy or Flat(process.vocab_size)
+    meaning = "children" if process.hierarchy else dd.Children(tree)
+    layer, noisy = batch(process, tree, seed, rows=4, length=3)
+    theirs = dd.nelbo(process, torch.nn.functional.linear(*layer), *noisy, parameterization=meaning)
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], parameterization=meaning, chunk=chunk)
+    gradients = torch.autograd.grad(ours, layer)
+    close([ours], [theirs.mean()])
+    scale = 1 + float(theirs.detach().abs().max())
+    for one, other in zip(gradients, torch.autograd.grad(theirs.mean(), layer), strict=True):
+        assert (one - other).abs().max() <= 1e-10 * scale
+
+
+class Halves:
+    """A network in two halves with child logits, whose features are the state's row of a table; counts its products."""
+
+    def __init__(self, process, tree, rows=None):
+        generator = torch.Generator().manual_seed(3)
+        self.table = torch.randn(process.num_states, 6, generator=generator, dtype=F64)
+        self.matrix = torch.randn(tree.num_states - 1, 6, generator=generator, dtype=F64)
+        self.bias = torch.randn(tree.num_states - 1, generator=generator, dtype=F64)
+        self.rows = torch.arange(tree.num_states - 1) if rows is None else rows
+
+    def features(self, z, t):
+        return self.table[z] + self.table[z.roll(1, -1)]
+
+    def words(self):
+        return self.matrix, self.bias
+
+    def siblings(self):
+        order = torch.empty_like(self.rows)
+        order[self.rows] = torch.arange(len(self.rows))
+        return self.matrix[order], self.bias[order], self.rows
+
+    def __call__(self, z, t):
+        return torch.nn.functional.linear(self.features(z, t), *self.words())
+
+
+WAYS = [
+    ("masked", "four"), ("hdlm", "two"), ("hdlm-xi", "four"), ("levels", "four"), ("xi-above", "four"),
+    ("second", "three"), ("coarse", "two"), ("gidd", "two"),
+]  # fmt: skip
+
+
+def frequencies(process, denoiser, meaning, sampler, n, seed=0, **options):
+    """How often each pair of words is drawn, (V, V)."""
+    x = dd.sample(
+        process, denoiser, (n, 2), sampler, 8, parameterization=meaning,
+        generator=torch.Generator().manual_seed(seed), **options,
+    )  # fmt: skip
+    return torch.bincount(x[:, 0] * process.vocab_size + x[:, 1], minlength=process.vocab_size**2).double()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.statistical
+@pytest.mark.parametrize("noise, tree", slow_but(WAYS, ("masked", "four"), ("levels", "four"), ("gidd", "two")))
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7}], ids=["as-is", "cooler"])
+def test_samples_from_child_logits_follow_the_law_of_the_words(noise, tree, options):
+    """Going from child to child and expanding to words first give the same law: two samples, by chi-square."""
+    process, tree, n = NOISE[noise], TREES[tree], 4000
+    halves, meaning = Halves(process, tree), dd.Children(tree)
+    ours = frequencies(process, halves, meaning, None, n, 1, **options)
+    theirs = frequencies(process, lambda z, t: dd.word_logits(tree, halves(z, t)), "cavity", None, n, 2, **options)
+    some = ours + theirs > 10
+    statistic = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum()
+    freedom = int(some.sum())
+    assert abs(float(statistic) - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("noise, tree", WAYS)
+@pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Ancestral(True)], ids=["free", "force"])
+def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, sampler):
+    process, tree = NOISE[noise], TREES[tree]
+    order = torch.cat([o + e.parents.argsort(stable=True) for o, e in zip(tree.offsets, tree.maps, strict=False)])
+    rows = order.argsort()  # siblings next to each other
+    whole, split, shuffled = Halves(process, tree), Halves(process, tree), Halves(process, tree, rows)
+    drawn = [
+        frequencies(process, denoiser, dd.Children(tree), sampler, 50)
+        for denoiser in (lambda z, t: whole(z, t), split, shuffled)
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
+
+
+def test_a_position_that_goes_down_asks_for_its_family_alone():
+    process, tree = NOISE["masked"], TREES["four"]
+    halves = Halves(process, tree)
+    widths, linear = [], torch.nn.functional.linear
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlib.samplers.head.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1])
+        dd.sample(process, halves, (3, 4), steps=5, parameterization=dd.Children(tree))
+    assert max(widths) <= 3 < tree.num_states - 1
+
+
+BAD = {
+    "columns of words": (
+        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(tree)),
+        r"logits has 8 columns, must have 18: .*one per state but the root, and those of words have V",
+    ),
+    "columns of states": (
+        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 18), *ONE), r"logits has 18 columns.*vocab_size 8",
+    ),
+    "another vocabulary": (
+        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9))),
+        r"parameterization has a tree over 9 words, the process has vocab_size 8",
+    ),
+    "no hierarchy": (
+        lambda process, tree: dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children"),
+        r"parameterization is 'children', GIDD has no hierarchy: give dd.Children",
+    ),
+    "unknown": (
+        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization="kids"),
+        r"parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children",
+    ),
+    "a law of another kind": (lambda process, tree: dd.Children(tree, "joint"), r"law is 'joint', must be"),
+    "rows twice": (
+        lambda process, tree: dd.Children(tree, rows=torch.zeros(18, dtype=torch.int64)), r"rows holds a row twice"
+    ),
+    "rows negative": (
+        lambda process, tree: dd.Children(tree, rows=torch.arange(18) - 1), r"rows holds -1, must be rows of a matrix"
+    ),
+    "rows of another number": (
+        lambda process, tree: dd.Children(tree, rows=torch.arange(8)),
+        r"rows has shape \(8,\), must be \(S - 1,\) = \(18,\)",
+    ),
+    "a layer over words": (
+        lambda process, tree: dd.linear_nelbo(
+            process, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(tree)
+        ),
+        r"weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of words",
+    ),
+    "word logits of words": (lambda process, tree: dd.word_logits(tree, torch.zeros(8)), r"S - 1 = 18"),
+    "a NaN": (
+        lambda process, tree: dd.nelbo(
+            process, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(tree)
+        ),
+        r"logits at position \(0, 0\) hold NaN",
+    ),
+}  # fmt: skip
+ONE = torch.tensor([[3]]), torch.tensor([[8]]), torch.tensor([0.5])
+
+
+@pytest.mark.parametrize("call, message", BAD.values(), ids=BAD)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(NOISE["masked"], TREES["four"])
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_tree_with_a_childless_state_is_refused():
+    hollow = dd.hierarchies.Hierarchy.__new__(Tree)
+    maps = [dd.hierarchies.maps.Map(torch.tensor([0, 0, 2]), 3), dd.hierarchies.maps.Map(torch.zeros(3).long(), 1)]
+    dd.hierarchies.Hierarchy.__init__(hollow, maps)
+    with pytest.raises(ValueError, match=r"tree has a state without children, 4 in level 1"):
+        dd.Children(hollow)
+    with pytest.raises(TypeError, match="tree is 3, must be"):
+        dd.Children(3)

@@ -1,0 +1,153 @@
+"""The head over children: rows, tying, starting, saving, and when it is a word head after all."""
+
+import copy
+
+import pytest
+import torch
+from saving import same
+from tiny import STATES, WORDS, build, inputs, trained
+
+import ddlib as dd
+from ddlib.typing import ChildDenoiser
+from ddlib_models import ChildHead, DiT, ManifestError
+
+TREE = [[0, 0, 1, 3, 1, 2, 1, 3, 1, 2, 4], [0, 1, 1, 0, 2]]  # 11 words, 5 clusters, 3 above them
+COUNT = WORDS + 5 + 3
+
+
+def meaning(model):
+    return dd.Children.of(model)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("pad_to", [1, 32])
+def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_to):
+    model, (z, t) = trained(tree=TREE, tied=tied, pad_to=pad_to), inputs()
+    weight, bias, rows = model.siblings()
+    assert model(z, t).shape == (3, 5, COUNT) and weight.shape == bias[:, None].expand(-1, 16).shape
+    features = model.features(z, t)
+    torch.testing.assert_close((features @ weight.T + bias)[..., rows], model(z, t))
+    matrix, offset = model.words()
+    torch.testing.assert_close(features @ matrix.T + offset, model(z, t))
+    assert isinstance(model, ChildDenoiser) and [level.tolist() for level in model.tree] == TREE
+
+
+def test_siblings_lie_next_to_each_other():
+    rows = ChildHead(4, WORDS, TREE).rows
+    for start, level in zip((0, WORDS, WORDS + 5), [*TREE, [0, 0, 0]], strict=True):
+        for parent in set(level):
+            family = sorted(rows[start + i].item() for i, p in enumerate(level) if p == parent)
+            assert family == list(range(family[0], family[0] + len(family)))
+    assert sorted(rows.tolist()) == list(range(COUNT))
+
+
+def test_a_tied_word_reads_and_writes_one_row_and_clusters_have_their_own():
+    model = trained(tree=TREE, tied=True)
+    for one in (model, copy.deepcopy(model), model.double()):
+        assert one.head.weight is one.embedding.weight
+        weight, _, rows = one.siblings()
+        assert torch.equal(weight[rows[:WORDS]], one.embedding.weight[:WORDS])
+        assert rows[WORDS:].min() >= STATES  # no state that is read
+    plain = trained(tied=True)
+    assert model.embedding.weight.shape[0] - plain.embedding.weight.shape[0] == 8
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_start_from_text_is_the_law_of_its_words_at_every_state(tied):
+    model, (z, t) = build(tree=TREE, tied=tied), inputs()
+    law = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)).log_softmax(0)
+    model.start_at(law, torch.zeros(STATES, 16))
+    found = dd.word_logits(meaning(model).tree, model(z, t))
+    torch.testing.assert_close(found, law.expand(found.shape), atol=1e-5, rtol=1e-5)
+
+
+def test_a_fresh_head_gives_siblings_equal_shares():
+    model, (z, t) = build(tree=TREE), inputs()
+    assert (model(z, t) == 0).all()
+    word_10 = dd.word_logits(meaning(model).tree, model(z, t))[0, 0, 10].exp()  # alone in its cluster, that in its own
+    assert word_10.item() == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_it_is_saved_and_loaded_with_its_tree(tied, tmp_path):
+    model, (z, t) = trained(tree=TREE, tied=tied), inputs()
+    model.save_pretrained(tmp_path / "model")
+    other = DiT.from_pretrained(tmp_path / "model")
+    assert same(model, other) and [level.tolist() for level in other.tree] == TREE
+    assert torch.equal(other(z, t), model.eval()(z, t))
+    content = bytearray((tmp_path / "model" / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model" / "model.safetensors").write_bytes(content)
+    with pytest.raises(ManifestError, match=r"model\.safetensors"):
+        DiT.from_pretrained(tmp_path / "model")
+
+
+def test_another_tree_is_refused_by_both_fingerprints():
+    process = dd.presets.mdlm(WORDS)
+    model = DiT(process.num_states, WORDS, 16, 1, 2, tree=TREE)
+    other = dd.Children(dd.hierarchies.Tree([[0, 1, 1, 3, 1, 2, 1, 3, 1, 2, 4], TREE[1]]))
+    with pytest.raises(
+        ValueError, match=r"made for a tree with levels \[11, 5\] and fingerprint \w{12}, .* and \w{12}"
+    ):
+        dd.sample(process, model, (1, 3), parameterization=other)
+    with pytest.raises(ValueError, match="DiT has no tree: it predicts words"):
+        dd.Children.of(build())
+    with pytest.raises(ValueError, match="tree=None: the model predicts words"):
+        build().siblings()
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ([[0, 0, 1]], r"tree\[0\]: must be 11 int64 indices"),
+        ([TREE[0], [0, 1]], r"tree\[1\]: must be 5 int64 indices"),
+        ([[0] * 10 + [2]], r"tree\[0\]: cluster 1 has no word"),
+    ],
+)
+def test_a_tree_that_is_none_is_refused(tree, message):
+    with pytest.raises(ValueError, match=message):
+        build(tree=tree)
+
+
+ONLY = {
+    "no clusters": [],
+    "almost only children": [[*range(10), 9]],
+    "one cluster": [[0] * 11],
+    "one cluster of clusters": [TREE[0], [0] * 5],
+}
+
+
+@pytest.mark.parametrize("tree", ONLY.values(), ids=ONLY)
+@pytest.mark.parametrize("pad_to", [1, 8])
+def test_where_one_normalisation_is_enough_it_is_a_word_head(tree, pad_to):
+    torch.manual_seed(0)
+    head, x = ChildHead(4, WORDS, tree), torch.randn(2, 3, 4)
+    torch.nn.init.normal_(head.weight)
+    torch.nn.init.normal_(head.bias)
+    if tree and len(set(tree[0])) > 1:  # words of a cluster differ by their biases alone
+        with torch.no_grad():
+            head.weight[head.rows[:WORDS]] = torch.randn(10, 4)[torch.tensor(tree[0])]
+    law = dd.word_logits(dd.Children.of(_Model(head)).tree, head(x))
+    words = head.to_words(pad_to)
+    torch.testing.assert_close(words(x).log_softmax(-1), law, atol=1e-5, rtol=1e-5)
+    assert len(words.weight) % pad_to == 0
+
+
+def test_where_it_is_not_it_says_so():
+    head = ChildHead(4, WORDS, TREE)
+    torch.nn.init.normal_(head.weight)
+    with pytest.raises(ValueError, match=r"6 of 8 clusters have children with different rows"):  # two have only one
+        head.to_words()
+
+
+class _Model:
+    """A head as a network that predicts children."""
+
+    def __init__(self, head):
+        self.tree, self.siblings, self.words = head.tree, head.siblings, head.words
+
+    def features(self, z, t):
+        return z
+
+    def __call__(self, z, t):
+        return z
