@@ -174,7 +174,7 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
         parts.of(stack, process, {"jump": "which positions jump", "land": "where they land"})
-        parts.of(stack, asked, {"_head": "output layer at jumping positions"})
+        parts.of(stack, asked.head, {"logits": "output layer at jumping positions"})
         parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0
         for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):

@@ -90,7 +90,6 @@ CPU = (
     Row("Sampling, HDLM: outside the blocks", "the blocks", "sampling_hdlm", "outside", 0.05, **OF_BLOCKS),
     Row("Training step, 12 x 768, 8 x 512 tokens", "the papers' formula", "training", "papers time", 1.25),
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
-    Row("Blocks without gradients, 12 x 768, 512 tokens", "products by MKL", "products", "network: blas time", None),
 )  # fmt: skip
 SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)
 COMPILED = "compiled `F.linear` and `F.cross_entropy`"

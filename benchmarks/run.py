@@ -62,7 +62,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_gidd_2048": memory("gidd", more),
         "head_mdlm_1024": times("mdlm", less, *plain),
         "noising": partial(noising.measure, repeats, **batch),
-        "products": partial(products.measure, text, repeats),
+        "products": partial(products.measure, sizes, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
     }

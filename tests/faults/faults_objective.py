@@ -239,7 +239,7 @@ def gidds_weight_is_divided_by_the_models_marginal(patch):
 
 @fault("posterior = normalise(cavity * q_t(z|.))")
 def posterior_logits_are_taken_for_the_cavity(patch):
-    patch.setitem(DENOISER._PARAMETERIZATIONS, "posterior", DENOISER._cavity)
+    patch.setitem(DENOISER._LAWS, "posterior", DENOISER._cavity)
     return hierarchical(Hierarchical)
 
 
@@ -248,7 +248,7 @@ def the_evidence_is_multiplied_in_instead_of_divided_out(patch):
     def twice(process, logits, z, t):
         return logits.log_softmax(-1) + process.word_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
 
-    patch.setitem(DENOISER._PARAMETERIZATIONS, "posterior", twice)
+    patch.setitem(DENOISER._LAWS, "posterior", twice)
     return hierarchical(Hierarchical)
 
 

@@ -117,11 +117,10 @@ def test_the_conditional_score_bounds_what_the_model_writes_behind_a_prompt():
     process = dd.presets.mdlm(5)
     table = torch.randn(6, 6, 5, generator=torch.Generator().manual_seed(0))
 
-    recipe = SimpleNamespace(loss=SimpleNamespace(parameterization="cavity"))
     model = object.__new__(DiffusionLM)
     model._device, model.samples, model.seed = torch.device("cpu"), 2048, 0
     model.saved = SimpleNamespace(
-        process=process, recipe=recipe, denoiser=lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)
+        process=process, parameterization="cavity", denoiser=lambda z, t: torch.stack([table[z[:, 0], z[:, 1]]] * 2, 1)
     )
     for context, word in product(range(3), range(3)):
         exact = -table[context, 5].log_softmax(-1)[word]
