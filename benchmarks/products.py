@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 from benchmarks.head import GPT2, TINY, Sizes
+from benchmarks.measuring import REPEATS, command_line, medians, over_ours, seconds
 from ddlib.kernels.fused import multiply
 
 ROWS = 128
