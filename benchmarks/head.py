@@ -4,7 +4,8 @@
 
 D = 768, 50,257 words, 64 clusters, float32, one thread. Times are stratified, so that a batch holds clean words,
 clusters and masks in the expected shares. Every method's loss is asserted equal to ours before anything is timed,
-but for cross-entropies: these are another loss, of all tokens, and the least that full logits cost.
+but for cross-entropies: these are another loss, of all tokens, and the least that full logits cost. In the kinds with
+child logits, of 224 clusters, the fused loss on logits of words is another one, too: it is that of another layer.
 """
 
 import json
@@ -26,6 +27,7 @@ from benchmarks.measuring import (
     require_equal,
     seconds,
 )
+from ddlib_models import ChildHead
 
 XI, UNIFORM, CLIP, SEQUENCES = 0.9, 0.1, 10.0, 16
 
@@ -42,14 +44,14 @@ GPT2, TINY = Sizes(), Sizes(40, 8, 5)
 
 
 class Batch:
-    """Hidden states, matrix, words, states and times of one process."""
+    """Hidden states, matrix, words, states and times of one process; and the matrix of a layer over children."""
 
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
         self.process, length = process, tokens // SEQUENCES
         self.hidden = torch.randn(SEQUENCES, length, width, generator=generator).requires_grad_()
         matrix = torch.randn(process.vocab_size, width, generator=generator).mul_(2 / width**0.5)
-        self.matrix = matrix.requires_grad_()
+        self.matrix, self.states = matrix.requires_grad_(), torch.empty(0)
         self.x = torch.randint(process.vocab_size, (SEQUENCES, length), generator=generator)
         self.t = (torch.arange(SEQUENCES) + 0.5) / SEQUENCES
         self.z = process.sample(self.x, self.t, generator)
@@ -62,7 +64,8 @@ class Batch:
     def step(self, loss: Callable[["Batch"], Tensor]) -> Tensor:
         """A loss and its gradients."""
         value = loss(self)
-        torch.autograd.grad(value, (self.hidden, self.matrix))
+        layer = (self.hidden, self.matrix, self.states) if self.states.numel() else (self.hidden, self.matrix)
+        torch.autograd.grad(value, layer, allow_unused=True)
         return value.detach()
 
 
@@ -70,6 +73,30 @@ def ours(batch: Batch) -> Tensor:
     """The fused output layer and loss."""
     given = batch.process, batch.hidden, batch.matrix, batch.x, batch.z, batch.t
     return dd.linear_training_loss(*given, weight_clip=(0.0, CLIP))
+
+
+class Family(Batch):
+    """A batch with a layer over the children of a tree, siblings next to each other."""
+
+    def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
+        super().__init__(process, width, tokens)
+        flat = process.hierarchy.depth == 1
+        tree = dd.hierarchies.Tree([many_parents(process.vocab_size)]) if flat else process.hierarchy
+        head = ChildHead(width, process.vocab_size, [edge.parents for edge in tree.maps[:-1]])
+        self.meaning, self.head = dd.Children(tree, rows=head.rows), head
+        self.states = torch.nn.init.normal_(head.weight, std=2 / width**0.5)
+
+
+def children(batch: Family) -> Tensor:
+    """The fused loss on child logits."""
+    given = batch.process, batch.hidden, batch.states, batch.x, batch.z, batch.t
+    return dd.linear_training_loss(*given, weight_clip=(0.0, CLIP), parameterization=batch.meaning)
+
+
+def expanded(batch: Family) -> Tensor:
+    """The same on all child logits."""
+    given = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
+    return dd.training_loss(*given, weight_clip=(0.0, CLIP), parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:
@@ -143,7 +170,12 @@ def parents(sizes: Sizes) -> Tensor:
     return dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]
 
 
-Loss = Callable[[Batch], Tensor]
+def many_parents(words: int) -> Tensor:
+    """Clusters for an output layer over children: the square root of the number of words."""
+    return dd.hierarchies.random_parents(words, round(words**0.5))[0]
+
+
+Loss = Callable[[Any], Tensor]
 
 
 class Kind(NamedTuple):
@@ -152,8 +184,10 @@ class Kind(NamedTuple):
     make: Callable[[Sizes], dd.processes.ForwardProcess]
     same: Mapping[str, Loss]
     other: Mapping[str, Loss] = {}
+    batch: type[Batch] = Batch
 
 
+CHILDREN, BESIDE = {"ours": children, "expanded": expanded}, {"words": ours, "cross_entropy": cross_entropy}
 KINDS = {
     "hdlm": Kind(
         lambda sizes: dd.presets.hdlm(parents(sizes)),
@@ -165,6 +199,8 @@ KINDS = {
     "mdlm": Kind(
         lambda sizes: dd.presets.mdlm(sizes.words), {"ours": ours, "papers": masked}, {"cross_entropy": cross_entropy}
     ),
+    "hdlm_children": Kind(lambda sizes: dd.presets.hdlm(many_parents(sizes.words)), CHILDREN, BESIDE, Family),
+    "mdlm_children": Kind(lambda sizes: dd.presets.mdlm(sizes.words), CHILDREN, BESIDE, Family),
 }
 
 
@@ -178,7 +214,7 @@ def times(
     kind: str, tokens: int, repeats: int = REPEATS, names: tuple[str, ...] = (), sizes: Sizes = GPT2
 ) -> dict[str, Any]:
     """CPU seconds of the methods ``names``, of all by default, and how many times faster ours is."""
-    batch = Batch(KINDS[kind].make(sizes), sizes.width, tokens)
+    batch = KINDS[kind].batch(KINDS[kind].make(sizes), sizes.width, tokens)
     found = {name: loss for name, loss in methods(kind).items() if name in names or not names}
     losses = {name: float(batch.step(loss)) for name, loss in found.items()}
     require_equal({name: value for name, value in losses.items() if name in KINDS[kind].same})
@@ -194,7 +230,9 @@ def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = Fal
         name: float(in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size))
         for name in found
     }
-    return {"ratios": over_ours(told, "memory"), "megabytes": told}
+    sizes = TINY if tiny else GPT2
+    beside = told["ours"] - 4 * sizes.words * sizes.width / 2**20
+    return {"ratios": over_ours(told, "memory") | {"ours beside a gradient": beside}, "megabytes": told}
 
 
 def main() -> None:
@@ -207,7 +245,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = TINY if options.tiny else GPT2
     if options.memory:
-        batch = Batch(KINDS[options.kind].make(sizes), sizes.width, options.tokens)
+        batch = KINDS[options.kind].batch(KINDS[options.kind].make(sizes), sizes.width, options.tokens)
         print(peak_megabytes(lambda: batch.step(methods(options.kind)[options.memory])))
         return
     timed = times(options.kind, options.tokens, options.repeats, sizes=sizes)

@@ -23,8 +23,8 @@ import torch
 import ddlib
 
 RESULTS = Path(__file__).parent / "results"
-KEPT = "kept"
-"""Folder in it, of what was measured where freed memory is kept."""
+FRESH = "fresh"
+"""Folder in it, of what was measured where freed memory goes back to the system."""
 ONE_THREAD = "one thread of the processor"
 REPEATS = 5
 """Fewest timings of which a median is reported."""

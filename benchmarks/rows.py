@@ -67,28 +67,40 @@ def middle(values: list[float]) -> float:
 
 PAPERS, LESS, CE = "the papers' formula on all logits", "x less memory", "`F.linear` and `F.cross_entropy`, all rows"
 PEER = "ancestral step over all states"
+ALONE = "ours beside a gradient"
 OF_BLOCKS = dict[str, Any](unit=" of their time", at_most=True, percent=True)
+FORMULA, OURS = "the papers' formula", "our fused loss on logits of words"
 CPU = (
-    Row("HDLM loss and gradients, 1,024 tokens", PAPERS, "head_hdlm_1024", "papers time", 5),
+    Row("HDLM, children, loss and gradients, 1,024 tokens", CE, "head_hdlm_children_1024", "cross_entropy time", 25),
+    Row("HDLM, children, loss and gradients, 2,048 tokens", CE, "head_hdlm_children_2048", "cross_entropy time", 25),
+    Row("HDLM, children, loss and gradients, 1,024 tokens", OURS, "head_hdlm_children_1024", "words time", 6),
+    Row("HDLM, children, loss and gradients, 2,048 tokens", OURS, "head_hdlm_children_2048", "words time", 6),
+    Row("The same: memory beside the layer's gradient", "-", "head_hdlm_children_2048", ALONE, 40, " MB", True),
+    Row("MDLM, children, loss and gradients, 1,024 tokens", CE, "head_mdlm_children_1024", "cross_entropy time", 15),
+    Row("MDLM, children, loss and gradients, 2,048 tokens", CE, "head_mdlm_children_2048", "cross_entropy time", 15),
+    Row("HDLM loss and gradients, 1,024 tokens", PAPERS, "head_hdlm_1024", "papers time", None),
     Row("HDLM loss and gradients, 1,024 tokens", PAPERS, "head_hdlm_1024", "papers memory", 9, LESS),
-    Row("HDLM loss and gradients, 2,048 tokens", PAPERS, "head_hdlm_2048", "papers time", 5),
+    Row("HDLM loss and gradients, 2,048 tokens", PAPERS, "head_hdlm_2048", "papers time", None),
     Row("HDLM loss and gradients, 2,048 tokens", PAPERS, "head_hdlm_2048", "papers memory", 15, LESS),
-    Row("HDLM loss and gradients, 1,024 tokens", CE, "head_hdlm_1024", "cross_entropy time", 3),
-    Row("HDLM loss and gradients, 2,048 tokens", CE, "head_hdlm_2048", "cross_entropy time", 3),
+    Row("HDLM loss and gradients, 1,024 tokens", CE, "head_hdlm_1024", "cross_entropy time", 3.2),
+    Row("HDLM loss and gradients, 2,048 tokens", CE, "head_hdlm_2048", "cross_entropy time", 3.2),
     Row(
         "HDLM loss and gradients, 1,024 tokens", "`F.linear_cross_entropy`, chunks of 128", "head_hdlm_1024",
         "linear_cross_entropy time", 3,
     ),
-    Row("HDLM with xi = 0.9, 1,024 tokens", PAPERS, "head_hdlm_xi_1024", "papers time", 2.2),
-    Row("GIDD, 1,024 tokens", PAPERS, "head_gidd_1024", "papers time", 1.7),
+    Row("HDLM with xi = 0.9, 1,024 tokens", PAPERS, "head_hdlm_xi_1024", "papers time", 2.1),
+    Row("GIDD, 1,024 tokens", PAPERS, "head_gidd_1024", "papers time", 1.2),
     Row("GIDD, 2,048 tokens", PAPERS, "head_gidd_2048", "papers memory", 15, LESS),
     Row("MDLM, 1,024 tokens", CE, "head_mdlm_1024", "cross_entropy time", 1.7),
     Row("Noising, 64 x 512 tokens", "one-hot laws and a categorical draw", "noising", "dense time", 1000),
-    Row("Sampling, masked, 12 x 768, 512 steps", PEER, "sampling_masked", "papers time", 4),
-    Row("Sampling, HDLM, 12 x 768, 512 steps", PEER, "sampling_hdlm", "papers time", 4),
+    Row("Sampling, masked, 12 x 768, 512 steps", PEER, "sampling_masked", "papers time", 2.8),
+    Row("Sampling, HDLM, 12 x 768, 512 steps", PEER, "sampling_hdlm", "papers time", 2.4),
     Row("Sampling, masked: outside the blocks", "the blocks", "sampling_masked", "outside", 0.05, **OF_BLOCKS),
     Row("Sampling, HDLM: outside the blocks", "the blocks", "sampling_hdlm", "outside", 0.05, **OF_BLOCKS),
-    Row("Training step, 12 x 768, 8 x 512 tokens", "the papers' formula", "training", "papers time", 1.25),
+    Row("Training step, 12 x 768, 8 x 512 tokens, HDLM, children", FORMULA, "training", "papers time", 2.2),
+    Row("Training step, 12 x 768, 8 x 512 tokens, HDLM", FORMULA, "training", "papers over words", 1.25),
+    Row("Training step, 4 x 128, 16 x 128 tokens, MDLM, children", OURS, "training_laptop_mdlm", "words time", 2.5),
+    Row("Training step, 4 x 128, 16 x 128 tokens, HDLM, children", OURS, "training_laptop_hdlm", "words time", 1.5),
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
 SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)

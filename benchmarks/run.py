@@ -3,15 +3,16 @@
     python -m benchmarks.run                     # the CPU rows, once, but for the training step
     python -m benchmarks.run --times 3 --full    # as the table wants them: three runs, the training step too
     python -m benchmarks.run --only noising sampling_hdlm
-    python -m benchmarks.run --keep-memory       # the CPU rows with another allocator setting, into results/kept
+    python -m benchmarks.run --fresh-pages       # the CPU rows with glibc's own allocator setting, into results/fresh
     python -m benchmarks.run --gpu
 
 Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A run goes through
 all benchmarks before the next begins, each in a process of its own: what one leaves on the heap disturbs no other.
 
 glibc gives tensors of more than 32 MB back to the system at once, and touching fresh pages costs about as much as
-arithmetic on them. Whoever makes many large tensors pays for it, in most programs and in our rows. ``--keep-memory``
-measures what is left when freed memory is kept, as in a process whose heap has grown, or with other allocators.
+arithmetic on them. Whoever makes many large tensors pays for it, the papers' formulas most of all. So processes keep
+the memory that they free, as one does whose heap has grown, and as allocators of GPUs do. ``--fresh-pages`` measures
+the other setting, which most programs start with.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks import head, noising, products, sampling, training
-from benchmarks.measuring import KEPT, REPEATS, RESULTS, in_its_own_process, report
+from benchmarks.measuring import FRESH, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """Makes glibc take all memory from its heap, and keep it."""
@@ -45,12 +46,14 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
     sizes = head.TINY if tiny else head.GPT2
     less, more = (32, 64) if tiny else (1024, 2048)
     both, plain = ("ours", "papers"), ("ours", "cross_entropy")
+    beside = ("ours", "words", "cross_entropy", *(("expanded",) if tiny else ()))
+    small = training.TINY_STEP if tiny else training.LAPTOP
 
     def times(kind: str, tokens: int, *names: str) -> Work:
         return partial(head.times, kind, tokens, repeats, names, sizes)
 
-    def memory(kind: str, tokens: int) -> Work:
-        return partial(head.memory, kind, tokens, both, tiny)
+    def memory(kind: str, tokens: int, *names: str) -> Work:
+        return partial(head.memory, kind, tokens, names or both, tiny)
 
     text = sampling.TINY_TEXT if tiny else sampling.TEXT
     batch = dict(sequences=8, length=32, sizes=sizes) if tiny else {}
@@ -61,8 +64,16 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_gidd_1024": times("gidd", less),
         "head_gidd_2048": memory("gidd", more),
         "head_mdlm_1024": times("mdlm", less, *plain),
+        "head_hdlm_children_1024": times("hdlm_children", less, *beside),
+        "head_hdlm_children_2048": partial(
+            joined, times("hdlm_children", more, *beside), memory("hdlm_children", more, "ours")
+        ),
+        "head_mdlm_children_1024": times("mdlm_children", less, *beside),
+        "head_mdlm_children_2048": times("mdlm_children", more, *beside),
         "noising": partial(noising.measure, repeats, **batch),
         "products": partial(products.measure, sizes, repeats),
+        "training_laptop_mdlm": partial(training.laptop, "mdlm", small, repeats),
+        "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
     }
@@ -110,9 +121,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
     parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
-    parser.add_argument("--keep-memory", action="store_true", help="processes keep the memory that they free")
+    parser.add_argument("--fresh-pages", action="store_true", help="processes give the memory back that they free")
     parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: to see that it runs")
-    parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or kept in it")
+    parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or fresh in it")
     parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tiny and not (options.results or options.here):
@@ -128,10 +139,10 @@ def main() -> None:
     unknown = set(options.only or ()) - set(work)
     if unknown:
         parser.error(f"--only {' '.join(sorted(unknown))}: must be among {', '.join(work)}")
-    os.environ.update(KEEP if options.keep_memory else {})
+    os.environ.update({} if options.fresh_pages else KEEP)
     flags = [flag for flag, given in (("--gpu", options.gpu), ("--tiny", options.tiny)) if given]
     chosen = {name: partial(apart, name, *flags) for name in options.only or work}
-    folder = options.results or (RESULTS / KEPT if options.keep_memory else RESULTS)
+    folder = options.results or (RESULTS / FRESH if options.fresh_pages else RESULTS)
     run(chosen, options.times, "cuda" if options.gpu else "cpu", folder)
 
 

@@ -11,19 +11,19 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.measuring import KEPT, RESULTS
+from benchmarks.measuring import FRESH, RESULTS
 from benchmarks.rows import CPU, GPU, Measured, Row, middle, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
 HEAD = "| row | against | target | measured | verdict |"
-BESIDE = " freed memory kept |"
+BESIDE = " on fresh pages |"
 
 
 def render(results: Path = RESULTS) -> str:
     """Both tables, each under what it was measured on; the CPU's with another setting of the allocator beside it."""
-    kept = [f" {spread(read(row, results / KEPT))} |" for row in CPU]
-    cpu = [HEAD + BESIDE, *(line(read(row, results)) + beside for row, beside in zip(CPU, kept, strict=True))]
+    fresh = [f" {spread(read(row, results / FRESH))} |" for row in CPU]
+    cpu = [HEAD + BESIDE, *(line(read(row, results)) + beside for row, beside in zip(CPU, fresh, strict=True))]
     gpu = [HEAD, *(line(read(row, results)) for row in GPU)]
     return "\n\n".join(
         f"{title}: {where(rows, results)}\n\n" + "\n".join([lines[0], ruler(lines[0]), *lines[1:]])

@@ -1,12 +1,13 @@
-"""A training step end to end: the same DiT with our fused loss and with the paper's formula on all logits.
+"""A training step end to end: the same DiT with our fused losses and with the paper's formula on all logits.
 
     python -m benchmarks.training                           # 12 x 768, 8 x 512 tokens: many minutes on a CPU
     python -m benchmarks.training --length 64               # the same network on fewer tokens
     python -m benchmarks.training --device cuda --sequences 32
 
-Noising, network, loss, gradients, clipping and AdamW; 50,257 words, 64 clusters. On a CPU float32 and one thread, on a
-GPU bfloat16 products under autocast. Each method trains a network of its own from the same start; the losses of the
-first step are asserted equal.
+Noising, network, loss, gradients, clipping and AdamW; 50,257 words. On a CPU float32 and one thread, on a GPU bfloat16
+products under autocast. Each method trains a network of its own: of logits of words, 64 clusters, or of child logits,
+of a cluster for about every square root of the words. The loss of the first step is asserted equal to the same one
+written out.
 """
 
 import json
@@ -14,79 +15,136 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import ddlib as dd
-from benchmarks.head import CLIP, GPT2, TINY, Sizes, papers_hdlm, parents
+from benchmarks.head import CLIP, GPT2, TINY, Sizes, many_parents, papers_hdlm, parents
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, require_equal, seconds
+from ddlib.denoiser import Parameterization
 from ddlib_models import DiT, sizes
-
-Process = dd.processes.Hierarchical
-Loss = Callable[[Process, DiT, Tensor, Tensor, Tensor], Tensor]
 
 
 class Step(NamedTuple):
-    """The batch of a step, its network, and where it runs."""
+    """The batch of a step, its network, its noise, and where it runs."""
 
     vocabulary: Sizes = GPT2
     network: Mapping[str, int] = sizes.small()
     sequences: int = 8
     length: int = 512
+    noise: str = "hdlm"
     device: str = "cpu"
 
 
 STEP, TINY_STEP = Step(), Step(TINY, dict(dim=16, depth=2, heads=2), 4, 8)
+LAPTOP = Step(network=dict(dim=128, depth=4, heads=2), sequences=16, length=128)
 
 
-def fused(process: Process, model: DiT, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
+class Noisy(NamedTuple):
+    """What a loss is of."""
+
+    process: dd.processes.Hierarchical
+    model: DiT
+    meaning: Parameterization
+    x: Tensor
+    z: Tensor
+    t: Tensor
+
+
+Loss = Callable[[Noisy], Tensor]
+
+
+def fused(given: Noisy) -> Tensor:
     """From the features, by what the mathematics asks for."""
-    weight, bias = model.head.words()
-    return dd.linear_training_loss(process, model.features(z, t), weight, x, z, t, bias, weight_clip=(0.0, CLIP))
+    process, model, meaning, *noisy = given
+    weight, bias = model.siblings()[:2] if isinstance(meaning, dd.Children) else model.words()
+    layer = process, model.features(given.z, given.t), weight
+    return dd.linear_training_loss(*layer, *noisy, bias, weight_clip=(0.0, CLIP), parameterization=meaning)
 
 
-def full(process: Process, model: DiT, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
+def unfused(given: Noisy) -> Tensor:
+    """From all logits, by our formula."""
+    process, model, meaning, *noisy = given
+    logits = model(given.z, given.t).float()
+    return dd.training_loss(process, logits, *noisy, weight_clip=(0.0, CLIP), parameterization=meaning)
+
+
+def full(given: Noisy) -> Tensor:
     """From all logits, by the paper's formula."""
-    weight = process.loss_weight(x, z, t).clamp(max=CLIP).float()
-    return papers_hdlm(process, model(z, t).float(), x, z, weight)
+    weight = given.process.loss_weight(given.x, given.z, given.t).clamp(max=CLIP).float()
+    logits = given.model(given.z, given.t).float()
+    return papers_hdlm(given.process, logits, given.x, given.z, weight)
+
+
+class Method(NamedTuple):
+    """A loss, the same written out, and whether it is of child logits."""
+
+    loss: Loss
+    written_out: Loss
+    children: bool = False
+
+
+WORDS, CHILDREN, PAPERS = Method(fused, unfused), Method(fused, unfused, True), Method(full, unfused)
 
 
 class Trainer:
     """A network, its optimizer and the batch that it sees again and again."""
 
-    def __init__(self, loss: Loss, given: Step) -> None:
+    def __init__(self, method: Method, given: Step) -> None:
         torch.manual_seed(0)
-        self.loss, self.number, self.device = loss, 0, given.device
-        self.process = dd.presets.hdlm(parents(given.vocabulary)).to(given.device)
-        self.model = DiT(self.process.num_states, given.vocabulary.words, **given.network).to(given.device)
-        torch.nn.init.normal_(self.model.head.weight, std=0.02)  # at zero all losses would agree, right or wrong
+        words = given.vocabulary.words
+        self.loss, self.number, self.device = method.loss, 0, given.device
+        clusters = many_parents(words) if method.children else parents(given.vocabulary)
+        process = dd.presets.hdlm(clusters) if given.noise == "hdlm" else dd.presets.mdlm(words)
+        self.process = process.to(given.device)
+        tree = dict(tree=[clusters]) if method.children else {}
+        self.model = DiT(process.num_states, words, **given.network, **tree).to(given.device)
+        nn.init.normal_(self.model.head.weight, std=0.02)  # at zero all losses would agree, right or wrong
+        self.meaning: Parameterization = dd.Children.of(self.model) if method.children else "cavity"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.x = torch.randint(given.vocabulary.words, (given.sequences, given.length)).to(given.device)
+        self.x = torch.randint(words, (given.sequences, given.length)).to(given.device)
         self.index = torch.arange(given.sequences, device=given.device)
+
+    def value(self, loss: Loss) -> Tensor:
+        """A loss of the next step's batch."""
+        noise = dd.KeyedGenerator(0, self.number, self.index)
+        t = dd.sample_times(len(self.x), generator=noise)
+        noisy = Noisy(self.process, self.model, self.meaning, self.x, self.process.sample(self.x, t, noise), t)
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
+            return loss(noisy)
 
     def step(self) -> Tensor:
         """One step; its loss, which stays on the device."""
-        noise = dd.KeyedGenerator(0, self.number, self.index)
-        t = dd.sample_times(len(self.x), generator=noise)
-        z = self.process.sample(self.x, t, noise)
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
-            loss = self.loss(self.process, self.model, self.x, z, t)
+        loss = self.value(self.loss)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.number += 1
         return loss.detach()
 
 
-def measure(given: Step = STEP, repeats: int = REPEATS, losses: Mapping[str, Loss] | None = None) -> dict[str, Any]:
-    """Seconds of a step by each loss, ours among them, and how many times more tokens a second ours takes."""
-    trainers = {name: Trainer(loss, given) for name, loss in (losses or dict(ours=fused, papers=full)).items()}
-    first = {name: float(trainer.step()) for name, trainer in trainers.items()}
-    require_equal(first, 1e-4 if given.device == "cpu" else 1e-2)
+def measure(given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None) -> dict[str, Any]:
+    """Seconds of a step by each method, and how many times more tokens a second the child logits, ours, take."""
+    methods = methods or dict(ours=CHILDREN, words=WORDS) | ({"papers": PAPERS} if given.noise == "hdlm" else {})
+    trainers = {name: Trainer(method, given) for name, method in methods.items()}
+    first = {}
+    for name, trainer in trainers.items():
+        with torch.no_grad():
+            wanted = float(trainer.value(methods[name].written_out))
+        first[name] = float(trainer.step())
+        require_equal({"ours": wanted, name: first[name]}, 1e-4 if given.device == "cpu" else 1e-2)
     taken = seconds({name: trainer.step for name, trainer in trainers.items()}, repeats, given.device)
-    tokens = {name: given.sequences * given.length / value for name, value in medians(taken).items()}
-    ratios = over_ours(medians(taken), "time")
+    middle = medians(taken)
+    ratios = over_ours(middle, "time")
+    if "papers" in middle:
+        ratios["papers over words"] = middle["papers"] / middle["words"]
+    tokens = {name: given.sequences * given.length / value for name, value in middle.items()}
     return {"ratios": ratios, "seconds": taken, "tokens_per_second": tokens, "losses": first}
+
+
+def laptop(noise: str, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
+    """A small network under the whole vocabulary: child logits beside logits of words."""
+    return measure(given._replace(noise=noise), repeats, dict(ours=CHILDREN, words=WORDS))
 
 
 def main() -> None:
