@@ -6,8 +6,6 @@ a state of a plain hierarchy the bound needs the law of its children alone: of 5
 logits.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -17,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ddlib.checks import check_shape, require, visible
+from ddlib.exact import digest
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.typing import ChildDenoiser
 
@@ -164,11 +163,11 @@ class Children:
     def check(self, parents: Sequence[Tensor]) -> None:
         """Raises ValueError unless an output layer made for these parents is one for this tree."""
         own = [edge.parents for edge in self.tree.maps[:-1]]
-        made = fingerprint(parents)
+        made, wanted = digest(*parents), digest(*own)
         require(
-            fingerprint(own) == made,
-            f"the output layer was made for a tree with levels {[len(level) for level in parents]} and fingerprint "
-            f"{made[:12]}, parameterization has {[len(level) for level in own]} and {fingerprint(own)[:12]}",
+            made == wanted,
+            f"the output layer was made for a tree with {[len(level) for level in parents]} children by level and "
+            f"parents={made}, parameterization has {[len(level) for level in own]} and parents={wanted}",
         )
 
     def families(self, level: int) -> Families:
@@ -196,11 +195,6 @@ class Children:
 
     def __repr__(self) -> str:
         return f"Children({self.tree!r}, law={self.law!r})"
-
-
-def fingerprint(parents: Sequence[Tensor]) -> str:
-    """A hash of parents, level by level, as hex."""
-    return hashlib.sha256(json.dumps([level.tolist() for level in parents]).encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)  # a name is resolved at every call, and families are costly to find

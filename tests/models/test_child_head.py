@@ -82,12 +82,12 @@ def test_it_is_saved_and_loaded_with_its_tree(tied, tmp_path):
         DiT.from_pretrained(tmp_path / "model")
 
 
-def test_another_tree_is_refused_by_both_fingerprints():
+def test_another_tree_is_refused_by_the_digits_of_both():
     process = dd.presets.mdlm(WORDS)
     model = DiT(process.num_states, WORDS, 16, 1, 2, tree=TREE)
     other = dd.Children(dd.hierarchies.Tree([[0, 1, 1, 3, 1, 2, 1, 3, 1, 2, 4], TREE[1]]))
     with pytest.raises(
-        ValueError, match=r"made for a tree with levels \[11, 5\] and fingerprint \w{12}, .* and \w{12}"
+        ValueError, match=r"made for a tree with \[11, 5\] children by level and parents=\w{6}, .* parents=\w{6}$"
     ):
         dd.sample(process, model, (1, 3), parameterization=other)
     with pytest.raises(ValueError, match="DiT has no tree: it predicts words"):
