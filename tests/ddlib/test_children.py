@@ -133,6 +133,69 @@ def test_drawn_processes(process, seed, chunk):
         assert (one - other).abs().max() <= 1e-10 * scale
 
 
+@pytest.mark.parametrize("noise", ["masked", "levels", "hdlm-xi", "gidd"])
+def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(noise):
+    process, tree = NOISE[noise], TREES["four"]
+    layer, noisy = batch(process, tree, rows=40)
+    layer = [part.detach().float().requires_grad_() for part in layer]
+    given = dict(weight_clip=(0.0, 5.0), parameterization=dd.Children(tree))
+    exact = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
+    assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
+    gradients = torch.autograd.grad(ours, layer)
+    assert all(g.dtype == torch.float32 for g in gradients)
+    close(gradients, torch.autograd.grad(exact, layer), 0.03)
+
+
+# dynamo itself looks at .grad of what it hands over a graph break
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_only_one_graph_break_under_compile():
+    process, tree = NOISE["levels"], TREES["four"]
+    layer, noisy = batch(process, tree)
+    meaning = dd.Children(tree)
+
+    def step(hidden, weight, bias):
+        return 3 * dd.linear_training_loss(process, torch.tanh(hidden), weight, *noisy, bias, parameterization=meaning)
+
+    assert torch._dynamo.explain(step)(*layer).graph_break_count <= 1
+    compiled = torch.compile(step, backend="aot_eager")
+    close([compiled(*layer)], [step(*layer)])
+    close(torch.autograd.grad(compiled(*layer), layer), torch.autograd.grad(step(*layer), layer))
+
+
+def test_scale_and_the_loss_of_each_token():
+    process, tree = NOISE["masked"], TREES["four"]
+    layer, noisy = batch(process, tree)
+    given = dict(parameterization=dd.Children(tree), per_token=True)
+    for reduction in ("sum", "mean"):
+        options = given | dict(reduction=reduction)
+        plain, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options)
+        scaled, same = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, scale=0.25)
+        close([plain, 4 * scaled, each], [getattr(each, reduction)(), plain, same])
+        close(torch.autograd.grad(plain, layer), [4 * g for g in torch.autograd.grad(scaled, layer)])
+
+
+@pytest.mark.parametrize("noise, tree", [("levels", "four"), ("masked", "three"), ("second", "three")])
+def test_a_token_asks_for_the_families_between_its_state_and_what_it_came_by(noise, tree):
+    process, tree = NOISE[noise], TREES[tree]
+    layer, (x, z, t) = batch(process, tree, rows=200)
+    above = [x + 0, *(tree.between(0, i).parents[x] for i in range(1, tree.depth + 1))]
+    levels = dd.Children(tree).levels_of(process.hierarchy)
+    for state in range(process.num_states):
+        here = z == state
+        if not here.any():
+            continue
+        loss = dd.linear_nelbo(process, *layer[:2], x, z, t, parameterization=dd.Children(tree))[here].sum()
+        asked = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
+        level, wanted = int(process.level_of(torch.tensor([[state]]))), torch.zeros(len(asked), dtype=torch.bool)
+        for at in range(levels[level - 1], levels[level]) if level else ():
+            families = torch.isin(tree.maps[at].parents, above[at + 1][here])
+            several = torch.bincount(tree.maps[at].parents)[tree.maps[at].parents] > 1
+            wanted[tree.offsets[at] : tree.offsets[at] + tree.levels[at]] = families & several
+        assert torch.equal(asked, wanted)
+
+
 class Halves:
     """A network in two halves with child logits, whose features are the state's row of a table; counts its products."""
 

@@ -93,3 +93,20 @@ def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
         process.jump(z, t, t / 2)
     assert z.nelement() * 8 <= recorder.peak < 50 * MEGABYTE
     assert recorder.largest <= 16 * BATCH * LENGTH
+
+
+@pytest.mark.parametrize("name", ["masked", "hdlm"])
+def test_a_loss_on_child_logits_holds_no_logit_of_every_word(name):
+    """Beside the gradients of the layer and of the features it takes less than a tenth of the logits of all words."""
+    process, tree, width, tokens = PROCESSES[name](), dd.hierarchies.Tree([WORDS]), 16, 2048
+    rows = torch.cat([WORDS.argsort(stable=True), torch.arange(V, V + CLUSTERS)]).argsort()
+    meaning, x = dd.Children(tree, rows=rows), torch.randint(0, V, (16, tokens // 16))
+    t = dd.sample_times(16)
+    z, states = process.sample(x, t), tree.num_states - 1
+    hidden, weight = torch.randn(16, tokens // 16, width).requires_grad_(), torch.zeros(states, width).requires_grad_()
+    meaning.families(0), meaning.families(1)
+    with LiveBytes() as recorder:
+        dd.linear_training_loss(process, hidden, weight, x, z, t, parameterization=meaning).backward()
+    gradients = 4 * (weight.numel() + hidden.numel())
+    assert recorder.peak - gradients < 0.1 * 4 * tokens * V
+    assert recorder.largest <= max(weight.numel(), V, tokens * CLUSTERS)
