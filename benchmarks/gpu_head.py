@@ -6,7 +6,8 @@
 D = 768, 50,257 words, bfloat16 products of float32 parameters, whose cast every method pays. Batches are of MDLM and of
 HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are compared
 with float64 before anything is timed. Milliseconds are between CUDA events, methods take turns, medians are reported.
-Cross-entropies are another loss, of all tokens: the least that full logits cost.
+Cross-entropies are another loss, of all tokens: the least that full logits cost. So is that on child logits: of the
+clusters of the noise, or for MDLM of as many as the square root of the words.
 """
 
 import argparse
@@ -25,10 +26,18 @@ from torch import Tensor
 
 import ddlib as dd
 from benchmarks.measuring import report, require_gpu
+from ddlib_models import ChildHead
 
 CLIP = (0.0, 10.0)
 TOLERANCE = 0.01
-OTHER_LOSS = ("cross_entropy", "compiled_cross_entropy", "linear_cross_entropy", "liger_cross_entropy")
+OTHER_LOSS = (
+    "children",
+    "children_without_triton",
+    "cross_entropy",
+    "compiled_cross_entropy",
+    "linear_cross_entropy",
+    "liger_cross_entropy",
+)
 
 
 class Sizes(NamedTuple):
@@ -61,10 +70,16 @@ class Batch:
         z = self.process.sample(x, t, generator)
         if masks:
             z = torch.full_like(z, self.process.num_states - 1)
-        self.process = self.process.to(device)
         self.hidden = hidden.to(device, torch.bfloat16).requires_grad_()
         self.matrix = matrix.to(device).requires_grad_()
         self.x, self.z, self.t = x.to(device), z.to(device), t.to(device)
+        many = dd.hierarchies.random_parents(sizes.words, round(sizes.words**0.5))
+        tree = dd.hierarchies.Tree(many) if kind == "mdlm" else self.process.hierarchy
+        head = ChildHead(sizes.width, sizes.words, [edge.parents for edge in tree.maps[:-1]])
+        self.process = self.process.to(device)
+        self.meaning = dd.Children(tree.to(device), rows=head.rows.to(device))
+        states = torch.randn(len(head.weight), sizes.width, generator=generator).mul_(2 / sizes.width**0.5)
+        self.states = states.to(device).requires_grad_()
 
     def cast(self) -> Tensor:
         """The matrix in the dtype of the hidden states."""
@@ -97,6 +112,13 @@ def plain(batch: Batch) -> Tensor:
     return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weight_clip=CLIP)
 
 
+def children(batch: Batch, triton: bool) -> Tensor:
+    """The fused loss on child logits, with our kernels or without them."""
+    os.environ["DDLIB_TRITON"] = str(int(triton))
+    given = batch.process, batch.hidden, batch.states.to(batch.hidden.dtype), batch.x, batch.z, batch.t
+    return dd.linear_training_loss(*given, weight_clip=CLIP, parameterization=batch.meaning)
+
+
 def cross_entropy(batch: Batch) -> Tensor:
     """Of all tokens."""
     return F.cross_entropy(F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten())
@@ -121,6 +143,8 @@ def methods(dry: bool) -> dict[str, Loss]:
     found: dict[str, Loss] = {
         "triton": partial(ours, triton=True),
         "without_triton": partial(ours, triton=False),
+        "children": partial(children, triton=True),
+        "children_without_triton": partial(children, triton=False),
         "compiled": compiled(plain),
         "cross_entropy": cross_entropy,
         "compiled_cross_entropy": compiled(cross_entropy),
@@ -137,7 +161,7 @@ def methods(dry: bool) -> dict[str, Loss]:
 def training(batch: Batch, loss: Loss) -> Tensor:
     """A loss and its gradients."""
     value = loss(batch)
-    torch.autograd.grad(value, (batch.hidden, batch.matrix))
+    torch.autograd.grad(value, (batch.hidden, batch.matrix, batch.states), allow_unused=True)
     return value.detach()
 
 

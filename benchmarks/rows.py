@@ -103,6 +103,7 @@ CPU = (
     Row("Training step, 4 x 128, 16 x 128 tokens, HDLM, children", OURS, "training_laptop_hdlm", "words time", 1.5),
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
+OF = " of their time"
 SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)
 COMPILED = "compiled `F.linear` and `F.cross_entropy`"
 ALL, MASKS = "hdlm, all levels, training", "hdlm, masks, training"
@@ -112,6 +113,10 @@ GPU = (
     Row("The same", COMPILED, "gpu_head", f"{ALL}: compiled_cross_entropy time", 3),
     Row("The same", "Liger's `F.linear` and cross-entropy", "gpu_head", f"{ALL}: liger_cross_entropy time", None),
     Row("The same: memory beside its inputs", "-", "gpu_head", f"{ALL}: triton GiB", 1, " GiB", True),
+    Row(
+        "The same, children", "our kernels on logits of words", "gpu_head", f"{ALL}: children time", None,
+        OF, True, True,
+    ),
     Row("The same, masks alone", COMPILED, "gpu_head", f"{MASKS}: compiled_cross_entropy time", 1),
     Row(
         "The same, masks alone", COMPILED, "gpu_head", f"{MASKS}: compiled_cross_entropy memory", 8,

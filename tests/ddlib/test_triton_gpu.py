@@ -66,6 +66,26 @@ def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode):
 
 
 @every
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)])
+def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
+    tree = dd.hierarchies.Tree([WORDS, ABOVE])
+    (hidden, _, _), noisy = batch(process, dtype)
+    generator = torch.Generator().manual_seed(1)
+    shapes = (tree.num_states - 1, hidden.shape[-1]), (tree.num_states - 1,)
+    layer = [hidden, *((torch.randn(shape, generator=generator) * 0.3).to(dtype) for shape in shapes)]
+    wide, meaning = [p.double().requires_grad_() for p in layer], dd.Children(tree)
+    logits = torch.nn.functional.linear(*wide)
+    options = dict(weight_clip=(0.0, 5.0), parameterization=meaning)
+    values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
+    gradients = torch.autograd.grad(values.mean(), wide)
+    there, on_gpu, noisy = moved(process, layer, noisy)
+    options |= dict(parameterization=dd.Children(copy.deepcopy(tree).cuda()))
+    loss, per_token = dd.linear_training_loss(there, *on_gpu[:2], *noisy, on_gpu[2], **options, per_token=True)
+    close([loss, per_token], [values.mean(), values], tolerance)
+    close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
+
+
+@every
 def test_the_way_without_triton_says_the_same(process, monkeypatch):
     there, layer, noisy = moved(process, *batch(process))
     found = []
