@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw
+from ddlib.checks import check_devices, check_times, require, visible
 from ddlib.noise import Generator, rand
 from ddlib.processes.contract import Contract
 from ddlib.processes.times import each_time, into
@@ -29,6 +30,30 @@ class Follows(Contract):
         self.check_inputs(x=x, t=t)
         law = self.marginal(x, t.to(torch.float64)).flatten(0, 1)
         return draw(law, rand(x.shape, generator, x.device).flatten()).view_as(x)
+
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t: a step forwards in time, for whoever noises again.
+
+        Args:
+            z: (B, L) states at ``s``.
+            s: (B,) times.
+            t: (B,) later times; where they are no later nothing moves.
+            generator: source of randomness.
+
+        Raises:
+            TypeError, ValueError: as ``sample``, z not int64 states, or s later than t.
+        """
+        self.check_forwards(z, s, t)
+        law = each_time(self.transition, s, t)[torch.arange(len(z), device=z.device)[:, None], z]
+        return draw(law.flatten(0, 1), rand(z.shape, generator, z.device).flatten()).view_as(z)
+
+    def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
+        """Raises unless states and times are well formed and s <= t."""
+        self.check_inputs(z=z, t=t)
+        check_times("s", s, len(z))
+        check_devices(z=z, s=s)
+        if visible(s) and visible(t):
+            require(bool((s <= t).all()), f"s = {s.tolist()} must not be above t = {t.tolist()}")
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """q_t(z|x), elementwise (B, L), float64."""

@@ -233,13 +233,23 @@ class Hierarchical(ForwardProcess):
         entries = torch.where(reached, self.schedule.inverse((-clock).exp()).clamp(0, 1), 2.0)
         return entries, self.climb(self._uniform_words(shape, generator, device), reached.sum(-1), generator)
 
-    def climb(self, x: Tokens, level: Tokens, generator: Generator) -> Tokens:
-        """The states that words ``x`` reach at the given levels, edge by edge, each edge by its own draw."""
-        member, result = x, x
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s): how far up first, the way second; nothing larger than (B, L, levels) is built."""
+        self.check_forwards(z, s, t)
+        reached = into(self.chain.transition(self._duration(s, t)).mT, self.level_of(z))[..., :-1].cumsum(-1)
+        level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
+        return self.climb(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
+
+    def climb(self, z: Tokens, level: Tokens, generator: Generator) -> Tokens:
+        """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
+        now, result = self.level_of(z), z
+        member = z - self.hierarchy.starts[now]
         for i, edge in enumerate(self.hierarchy.maps, start=1):
+            climbing, child = now < i, torch.where(now < i, member, 0)
             plain = edge.spread is None
-            member = edge.parents[member] if plain else edge.sample(member, rand(x.shape, generator, x.device))
-            result = torch.where(level == i, member + self.hierarchy.offsets[i], result)
+            parent = edge.parents[child] if plain else edge.sample(child, rand(z.shape, generator, z.device))
+            member = torch.where(climbing, parent, member)
+            result = torch.where(climbing & (level == i), parent + self.hierarchy.offsets[i], result)
         return result
 
     def reduced(self, vocab_size: int) -> Self:

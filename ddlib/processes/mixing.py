@@ -81,6 +81,13 @@ class Mixing(ForwardProcess):
         keep = rand(x.shape, generator, x.device) < mixture.keep[:, None]
         return torch.where(keep, x, self._redraw(mixture, x, generator))
 
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
+        self.check_forwards(z, s, t)
+        mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
+        keep = rand(z.shape, generator, z.device) < mixture.keep[:, None]
+        return torch.where(keep, z, self._redraw(mixture, z, generator))
+
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
         into = self._into(torch.arange(self.num_states, device=time.device), *self.mixing_rates(time))

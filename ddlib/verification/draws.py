@@ -20,6 +20,21 @@ def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield frequencies("draws of z_t", ("x", "z"), counts, marginals(process, t), n)
 
 
+def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    n, everyone = max(50, draws(process) // 4), torch.arange(process.num_states)
+    z = everyone.expand(n, -1).contiguous()
+    later = process.advance(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
+    counts, labels = tally(later, process.num_states), {"z_s": everyone}
+    yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
+    keyed = [
+        process.advance(z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]))
+        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+    ]
+    quantity = "z_t from z_s of an example in another batch"
+    yield Comparison(quantity, ("example", "position"), torch.cat(keyed[1:]), keyed[0], 0.0)
+
+
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n = draws(process)
     z = process.sample_prior((n, 4), torch.Generator().manual_seed(8))
@@ -98,6 +113,8 @@ CLAIMS = (
     Claim("draws", "sample", "z_t follows q_t(.|x)", "binomial bounds, false alarm 1e-6", _forward,
           ({"t": 0.5}, {"t": 0.05}), ({"t": 0.9}, {"t": 0.0}, {"t": 1.0}, {"t": 0.3}),
           rests_on=("marginals",)),
+    Claim("draws", "advance", "states go forwards by q_{t|s}", "binomial bounds, false alarm 1e-6", _onward,
+          ({"s": 0.2, "t": 0.6},), ({"s": 0.0, "t": 1.0}, {"s": 0.5, "t": 0.501}), rests_on=("laws",)),
     Claim("draws", "sample_prior", "z_1 follows the prior", "binomial bounds, false alarm 1e-6", _prior,
           rests_on=("prior", "sample")),
     Claim("draws", "jump and land", "z_s follows p(z_s|z_t)", "binomial bounds, false alarm 1e-6", _backward,

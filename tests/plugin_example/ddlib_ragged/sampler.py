@@ -1,8 +1,6 @@
 """Sampling with second thoughts."""
 
-from ddlib.categorical import draw
 from ddlib.checks import check_number
-from ddlib.noise import rand
 from ddlib.samplers import Run, Sampler, State
 
 
@@ -15,7 +13,7 @@ class Restart(Sampler):
     "Restart sampling for improving generative processes" (2023); on masks, Wang et al., "Remasking discrete diffusion
     models with inference-time scaling" (2025).
 
-    For every process, but dense in its states: it reads ``transition``.
+    For every process: forwards it goes by ``advance``.
 
     Args:
         overshoot: how far past its goal each step goes, in steps; 0 is ancestral sampling.
@@ -33,5 +31,4 @@ class Restart(Sampler):
         now, early, goal = (time.expand(len(state.z)) for time in (t, u, s))
         logits = run.predict(state.z, now)
         z = run.process.land(logits, state.z, now, early, None, run.generator, sharpen=run.sharpen)
-        forward = run.process.transition(u, s)[z].flatten(0, 1)
-        return State(draw(forward, rand(z.shape, run.generator, z.device).flatten()).view_as(z), goal)
+        return State(run.process.advance(z, early, goal, run.generator), goal)
