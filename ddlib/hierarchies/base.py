@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Self, cast
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ddlib.checks import check_count, check_number, require
@@ -86,6 +86,17 @@ class Hierarchy(ExactModule, ABC):
     def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
         """Index of each state within ``level``; clamped, so meaningless for states of other levels."""
         return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
+
+    def states(self, level: int) -> slice:
+        """The states of a level."""
+        return slice(self.offsets[level], self.offsets[level] + self.levels[level])
+
+    def laws(self, p: Float[Tensor, "*n children"]) -> list[Tensor]:
+        """u_i(.|p), the law of the member of each level above a word of law ``p``; words first."""
+        found = [p]
+        for edge in self.maps:
+            found.append(edge.push(found[-1]))
+        return found
 
     def under(self, state: int) -> Int64[Tensor, "n"]:
         """The words under a state, in ascending order; a word is under itself."""

@@ -16,7 +16,7 @@ class ForwardProcess(Sampled):
     - ``follows.py``: what follows from these three for small state spaces: draws, likelihoods, the posterior, the
       reverse rates, the prior, the weight of the bound. Leaves with structure override what they can do without dense
       tensors, and offer ``weighted_divergence`` when the bound has a closed form.
-    - ``sampled.py``: what samplers ask, ``jump``, ``land``, ``descends`` and ``draw_path``.
+    - ``sampled.py``: what samplers ask, ``jump``, ``land``, ``climb`` and their like.
 
     Precision follows the arguments; functions of time alone are computed in float64.
 

@@ -13,7 +13,7 @@ from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.noise import Generator, rand
 from ddlib.processes.base import ForwardProcess, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.divergence import children
-from ddlib.processes.levels import LevelChain
+from ddlib.processes.levels import LevelChain, exchange, most_lift
 from ddlib.schedules import Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
@@ -75,7 +75,7 @@ class Hierarchical(ForwardProcess):
         return self._spread(self.occupancies(t), given).to(t.dtype)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        return self._spread(self.occupancies(t).to(p.dtype), self._level_laws(p))
+        return self._spread(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         level = self.level_of(z)
@@ -100,36 +100,45 @@ class Hierarchical(ForwardProcess):
         return self.climb(x, level, generator)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        rate = self.schedule.rate(interior(scalar(t, "t", self.device)))
+        rate, states = self.schedule.rate(interior(scalar(t, "t", self.device))), self.hierarchy.states
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
         for i, edge in enumerate(self.hierarchy.maps):
-            result[self._slice(i), self._slice(i + 1)] = rate * self.chain.speeds[i] * edge.matrix()
-            result[self._slice(i), self._slice(i)] -= (
-                rate * self.chain.speeds[i] * torch.eye(edge.num_children).to(rate)
-            )
+            speed = rate * self.chain.speeds[i]
+            result[states(i), states(i + 1)] = speed * edge.matrix()
+            result[states(i), states(i)] -= speed * torch.eye(edge.num_children).to(rate)
         return result
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        early, late = span(s, t, self.device)
-        jumps = self.chain.transition(self._duration(early, late))
+        jumps, states = self.chain.transition(self._duration(*span(s, t, self.device))), self.hierarchy.states
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=jumps.device)
         for i in range(self._depth + 1):
-            result[self._slice(i), self._slice(i)] = jumps[i, i] * torch.eye(self.hierarchy.levels[i]).to(jumps)
+            result[states(i), states(i)] = jumps[i, i] * torch.eye(self.hierarchy.levels[i]).to(jumps)
             for j in range(i + 1, self._depth + 1):
-                result[self._slice(i), self._slice(j)] = jumps[i, j] * self.hierarchy.between(i, j).matrix()
+                result[states(i), states(j)] = jumps[i, j] * self.hierarchy.between(i, j).matrix()
         return result
 
-    def level_posterior(self, level: Tokens, t: Times, s: Times) -> Float64[Tensor, "B L levels"]:
-        """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3."""
-        joint = self.chain.transition(self._duration(s, t)) * self.occupancies(s)[:, :, None]
+    def level_posterior(
+        self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
+    ) -> Float64[Tensor, "B L levels"]:
+        """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3.
+
+        With ``lift`` it is another coupling of the levels at t and at s, see ``levels.exchange``.
+        """
+        joint = self._joint(t, s)
         law = into(joint, level)
+        if lift is not None:
+            law = law + exchange(joint, level, lift)
         total = law.sum(-1, keepdim=True)
         stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
         return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
 
+    def most_lift(self, t: Times, s: Times) -> Float64[Tensor, "B levels"]:
+        """(B, n), see ``levels.most_lift``."""
+        return most_lift(self._joint(t, s))
+
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
         self.check_inputs(z=z, t=t, s=s, p=p)
-        level, laws = self.level_of(z), self._level_laws(p)
+        level, laws = self.level_of(z), self.hierarchy.laws(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
         for i, law in enumerate(laws):
@@ -142,7 +151,7 @@ class Hierarchical(ForwardProcess):
 
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
         self.check_inputs(z=z, t=t, p=p)
-        level, laws = self.level_of(z), self._level_laws(p)
+        level, laws = self.level_of(z), self.hierarchy.laws(p)
         weight = self.weights(t).to(p.dtype).gather(1, level)
         blocks = [torch.zeros_like(law) for law in laws]
         for i in range(self._depth):
@@ -154,7 +163,7 @@ class Hierarchical(ForwardProcess):
         occupancies = self.occupancies(self._one().expand(len(x)) if t is None else t)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
-        for i, typical in enumerate(self._level_laws(uniform)):
+        for i, typical in enumerate(self.hierarchy.laws(uniform)):
             if i == 0:
                 nats = torch.full_like(result, -float(uniform[0].log()))
             elif self.hierarchy.between(0, i).spread is None:
@@ -181,8 +190,8 @@ class Hierarchical(ForwardProcess):
         word = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
         return weight, torch.where(self.level_of(z) >= 2, word, divergence)
 
-    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens:
-        law = self.level_posterior(self.level_of(z), t, s)
+    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None) -> Tokens:
+        law = self.level_posterior(self.level_of(z), t, s, lift)
         return draw(law.flatten(0, 1), rand(z.shape, generator, z.device).flatten()).view_as(z)
 
     def land(
@@ -240,7 +249,7 @@ class Hierarchical(ForwardProcess):
         level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
         return self.climb(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
 
-    def climb(self, z: Tokens, level: Tokens, generator: Generator) -> Tokens:
+    def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
         """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
         now, result = self.level_of(z), z
         member = z - self.hierarchy.starts[now]
@@ -272,23 +281,17 @@ class Hierarchical(ForwardProcess):
     def _clock(self, t: Tensor) -> Tensor:
         return self.schedule.hazard(t.to(torch.float64))
 
+    def _joint(self, t: Times, s: Times) -> Float64[Tensor, "B levels levels"]:
+        """The probability of each level at s (rows) together with each at t."""
+        return self.chain.transition(self._duration(s, t)) * self.occupancies(s)[:, :, None]
+
     def _duration(self, s: Tensor, t: Tensor) -> Tensor:
         return elapsed(self.schedule, s, t)
-
-    def _slice(self, level: int) -> slice:
-        return slice(self.hierarchy.offsets[level], self.hierarchy.offsets[level] + self.hierarchy.levels[level])
 
     def _descendants(self, z: Tokens, lower: int, upper: int, law: Tensor) -> Tensor:
         """The law of the member of ``lower`` that led to ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""
         joint = self.hierarchy.between(lower, upper).column(self.hierarchy.local(z, upper)).to(law.dtype) * law
         return joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(law.dtype).tiny)
-
-    def _level_laws(self, p: Tensor) -> list[Tensor]:
-        """u_i(.|p) for every level."""
-        laws = [p]
-        for edge in self.hierarchy.maps:
-            laws.append(edge.push(laws[-1]))
-        return laws
 
     def _spread(self, occupancies: Tensor, laws: list[Tensor]) -> Tensor:
         return torch.cat([occupancies[:, None, i : i + 1] * law for i, law in enumerate(laws)], -1)

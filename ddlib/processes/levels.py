@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from ddlib.exact import ExactModule
 from ddlib.processes.generator import Generator
+from ddlib.processes.times import into
 
 
 class LevelChain(ExactModule):
@@ -41,4 +43,39 @@ class LevelChain(ExactModule):
         r""":math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy, per unit of time; 0 for words."""
         occupancies = self.occupancies(sigma)
         inflow = occupancies[..., :-1] * self.speeds * rate[..., None]
-        return torch.nn.functional.pad(inflow / occupancies[..., 1:], (1, 0))
+        return pad(inflow / occupancies[..., 1:], (1, 0))
+
+
+def most_lift(joint: Float64[Tensor, "B levels levels"]) -> Float64[Tensor, "B n"]:
+    """The largest chance to climb each edge that ``exchange`` can give, (B, n).
+
+    It takes all that would stay on one side of the edge; levels with an edge on both sides give half to each.
+
+    Args:
+        joint: the probability of each level at s (rows) together with each at t > s.
+    """
+    room = joint.diagonal(dim1=-2, dim2=-1).clone()
+    room[:, 1:-1] /= 2
+    most, mass = torch.minimum(room[:, :-1], room[:, 1:]), joint.sum(-2)[:, :-1]
+    return torch.where(mass > 0, most / torch.where(mass > 0, mass, 1.0), 0.0).clamp_max(1.0)
+
+
+def exchange(
+    joint: Float64[Tensor, "B levels levels"], level: Int64[Tensor, "B L"], lift: Float64[Tensor, "B n"]
+) -> Float64[Tensor, "B L levels"]:
+    r"""What to add to the rows of ``joint`` at the levels at t, so that some climb and both laws stay what they are.
+
+    Over edge i the mass :math:`\sigma_i a_i(t)` of those that would stay goes up, and as much comes down in its
+    place: a circulation. For one edge that is ReMDM, for more it is a point of the transportation polytope between a(t)
+    and a(s) with Ancestral as its origin (theory section 8).
+
+    Args:
+        joint: see ``most_lift``.
+        level: at t.
+        lift: :math:`\sigma_i`, at most ``most_lift``.
+    """
+    mass = (joint.sum(-2)[:, :-1] * lift)[:, None]
+    here = one_hot(level, joint.shape[-1]).to(joint)
+    up, down = here[..., :-1] * mass, here[..., 1:] * mass
+    added = pad(up, (1, 0)) - pad(up, (0, 1)) + pad(down, (0, 1)) - pad(down, (1, 0))
+    return added.maximum(-into(joint, level))  # rounding, where nobody stays

@@ -24,12 +24,34 @@ class Sampled(Follows):
     and samplers skip what they can.
     """
 
-    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None) -> Tokens | None:
+    def jump(
+        self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None
+    ) -> Tokens | None:
         """Where the positions go between t and s < t as far as the network has no say; None if it always has one.
 
         A process with levels returns the level of each position at s. Positions that keep theirs do not move.
+
+        Args:
+            z: (B, L) states at ``t``.
+            t: (B,) times.
+            s: (B,) earlier times.
+            generator: source of randomness.
+            lift: (B, n) chances to climb each edge, at most those of ``most_lift``; others come down in their place, so
+                that the levels at s have their law. None for none.
         """
         return None
+
+    def most_lift(self, t: Times, s: Times) -> Tensor | None:
+        """The largest ``lift`` of each edge, (B, n); None if ``jump`` knows no levels."""
+        return None
+
+    def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
+        """The states that ``z`` reach at levels not below theirs, by their own noise.
+
+        Raises:
+            TypeError: the process has no levels.
+        """
+        raise TypeError(f"{type(self).__name__} has no levels to climb")
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,

@@ -1,0 +1,50 @@
+"""Ancestral sampling that now and then forgets all but the text it believes in."""
+
+import torch
+
+from ddlib.categorical import draw_logits
+from ddlib.checks import check_number
+from ddlib.denoiser import posterior_logits
+from ddlib.noise import rand
+from ddlib.samplers.ancestral import Ancestral
+from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.typing import Logits, Times, Tokens
+
+
+class Psi(Sampler):
+    r"""A position steps back with probability kappa; else a word is drawn for it, and noised anew.
+
+    :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`: the law at s is the same
+    for every kappa, so any process can take back what it drew (Psi-samplers, arXiv 2602.21185; theory section 9). For
+    masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and step,
+    but with ``kappa = 1``, which is ``Ancestral``, to the bit.
+
+    Args:
+        kappa: in [0, 1]; 0 forgets all noise in every step.
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+
+    Raises:
+        TypeError, ValueError: kappa outside [0, 1].
+    """
+
+    def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
+        self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")
+        self.force_transition = force_transition
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        if self.kappa == 1:
+            return Ancestral(self.force_transition).step(run, state, k)
+        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        logits = run.predict(z, t)
+        near = process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)
+        anew = process.sample(self._words(run, logits, z, t), s, run.generator)
+        keep = rand(z.shape, run.generator, z.device) < self.kappa
+        return State(torch.where(keep, near, anew), s)
+
+    def _words(self, run: Run, logits: Logits, z: Tokens, t: Times) -> Tokens:
+        """Draws from q(x|z_t, p)."""
+        if run.process.exact_ends:  # then that is the law of z_0
+            zero = torch.zeros_like(t)
+            return run.process.land(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
+        scores = run.sharpen(posterior_logits(run.process, logits, z, t)).flatten(0, 1)
+        return draw_logits(scores, rand(z.shape, run.generator, z.device).flatten()).view_as(z)

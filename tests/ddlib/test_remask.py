@@ -1,0 +1,132 @@
+"""Samplers that take words back: the formulas of ReMDM and of the Psi-samplers, and laws that stay what they are."""
+
+import pytest
+import torch
+from cases import examples
+from halves import LEVELS, Halves, trajectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.samplers import Ancestral, Psi, Remask
+from ddlib.testing import strategies
+from ddlib.testing.oracle import exact_cavity
+
+F64 = torch.float64
+
+
+def at(t):
+    return torch.tensor([t], dtype=F64)
+
+
+@pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
+@pytest.mark.parametrize("rule", ["cap", "rescale"])
+def test_for_masks_it_is_remdm(schedule, rule):
+    """Wang et al. (2025): a word is masked with sigma; a mask becomes a word as often as its formula says."""
+    process = dd.processes.Masked(5, schedule)
+    word, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)
+    for t, s in ((0.9, 0.7), (0.5, 0.45), (0.2, 0.0), (1.0, 0.9)):
+        alpha_t, alpha_s = (schedule.alpha(at(time)).item() for time in (t, s))
+        most = min(1.0, (1 - alpha_s) / alpha_t) if alpha_t else 1.0
+        assert not alpha_t or process.most_lift(at(t), at(s)).item() == pytest.approx(most, abs=1e-12)
+        for eta in (0.0, 0.01, 0.5, 1.0):
+            sigma = min(eta, most) if rule == "cap" else eta * most
+            lift = Remask(eta, rule).sigma(process.most_lift(at(t), at(s)))
+            up = process.level_posterior(word, at(t), at(s), lift)[0, 0]
+            down = process.level_posterior(mask, at(t), at(s), lift)[0, 0]
+            if alpha_t:
+                assert up.tolist() == pytest.approx([1 - sigma, sigma], abs=1e-12)
+                want = (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t)
+                assert down.tolist() == pytest.approx([want, 1 - want], abs=1e-12)
+
+
+@settings(max_examples=examples(60))
+@given(
+    strategies.processes(),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+    st.lists(st.floats(0.0, 1.0), min_size=6, max_size=6),
+)
+def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
+    s, t = sorted((one, other))
+    most = process.most_lift(at(t), at(s))
+    if most is None:
+        return
+    lift = most * torch.tensor(shares[: most.shape[1]], dtype=F64)
+    assert bool(((most >= 0) & (most <= 1)).all())
+    levels = torch.arange(most.shape[1] + 1)[None]
+    kernel = process.level_posterior(levels, at(t), at(s), lift)[0]
+    before, after = process.occupancies(at(t))[0], process.occupancies(at(s))[0]
+    assert bool((kernel >= 0).all()) and (before @ kernel - after).abs().max() < 1e-12
+    if s == 0:
+        assert kernel[before > 1e-300, 1:].max() < 1e-12  # nobody climbs from the data
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("force", [False, True])
+def test_without_lift_it_is_ancestral_to_the_bit(name, force):
+    process = LEVELS[name]
+    plain = trajectory(process, Halves(process), Ancestral(force))
+    for sampler in (Remask(0.0, force_transition=force), Psi(1.0, force_transition=force)):
+        assert torch.equal(trajectory(process, Halves(process), sampler), plain)
+
+
+def test_psi_of_one_is_ancestral_for_uniform_noise_too():
+    process = dd.processes.Uniform(6, dd.schedules.Linear())
+    denoiser = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.2, 0.1, 0.1], dtype=F64))
+    drawn = [
+        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=torch.Generator().manual_seed(0))
+        for sampler in (Ancestral(), Psi(1.0), Psi(0.9))
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
+def test_words_are_taken_back_and_climbing_needs_no_network(name):
+    process = LEVELS[name]
+    halves = Halves(process)
+    states = trajectory(process, halves, Remask(1.0, "rescale"), shape=(1, 3), steps=30)
+    level = process.level_of(states.flatten(0, 1)).view_as(states)
+    rises, falls = (level.diff(dim=0) > 0), (level.diff(dim=0) < 0)
+    assert rises.any() and falls.any()
+    assert halves.calls <= int(falls.any(-1).any(-1).sum()) < 30  # a step in which nobody falls makes no call
+
+
+def test_a_factor_of_zero_keeps_an_edge_shut():
+    process = LEVELS["levels"]
+    states = trajectory(process, Halves(process), Remask(1.0, "rescale", lift=[1.0, 0.0, 0.0]), shape=(6, 8), steps=30)
+    level = process.level_of(states.flatten(0, 1)).view_as(states)
+    rises = level.diff(dim=0) > 0
+    assert rises.any() and set(level[1:][rises].tolist()) == {1}  # from words to their clusters, never further
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Remask(1.5), ValueError, r"eta is 1.5, must be in \[0, 1\]"),
+        (lambda: Remask(0.1, "max"), ValueError, "rule is 'max', must be one of 'cap', 'rescale'"),
+        (lambda: Remask(0.1, lift=[2.0]), ValueError, r"lift\[0\] is 2.0, must be in \[0, 1\]"),
+        (lambda: Psi(-0.1), ValueError, r"kappa is -0.1, must be in \[0, 1\]"),
+        (lambda: run(LEVELS["levels"], Remask(0.1, lift=[1.0])), ValueError, "lift has 1 entries, must have 3"),
+        (
+            lambda: run(dd.presets.gidd(6, 0.2), Remask(0.1)),
+            TypeError,
+            "Remask needs a process with levels.*Psi serves",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_the_network_runs(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def run(process, sampler):
+    def never(z, t):
+        raise AssertionError("the network was asked")
+
+    return dd.sample(process, never, (2, 3), sampler, 5)
+
+
+def test_registered():
+    assert {"psi", "remask"} <= set(dd.registry.available("samplers"))
