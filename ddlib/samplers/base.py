@@ -63,6 +63,9 @@ class Sampler(ABC):
     exact_word: ClassVar[bool] = True
     """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
 
+    on_grid: ClassVar[bool] = True
+    """Whether z follows q_t at every time of the grid, given the best denoiser of one word; not from event to event."""
+
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)

@@ -71,6 +71,26 @@ def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies("draws of a word", ("position", "x"), tally(tokens, 4), WORD[None], _DRAWS)
 
 
+def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
+    """The states at each time of the grid: what a sampler takes back must be what it lets come."""
+    seen: dict[int, tuple[Tensor, float]] = {}
+    run.draw(
+        WORD, _DRAWS, torch.Generator().manual_seed(5), int(point["steps"]),
+        on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
+    )  # fmt: skip
+    for z, t in seen.values():
+        law = run.process.predictive(WORD[None, None], torch.tensor([t], dtype=torch.float64))[0]
+        yield frequencies(
+            f"draws of z at t = {t:.3g}", ("position", "z"), tally(z, run.process.num_states), law, _DRAWS
+        )
+
+
+def _off_the_grid(run: Run) -> str:
+    return _discretised(run) or (
+        "" if run.sampler.on_grid else "its states are those of events, at no time of the grid"
+    )
+
+
 def _discretised(run: Run) -> str:
     return "" if run.sampler.exact_word else f"{type(run.sampler).__name__} says that its steps are approximate"
 
@@ -123,6 +143,9 @@ CLAIMS = (
           ({"steps": _STEPS},), ({"steps": 200},)),
     Claim("sampler", "few steps", "a word follows its law after one step and after three",
           "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}), applies=_discretised,
+          rests_on=("one word",)),
+    Claim("sampler", "on the way", "a word's state follows q_t at every time of the grid",
+          "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},), _off_the_grid,
           rests_on=("one word",)),
     Claim("sampler", "two words", "two dependent words follow their joint law", "binomial bounds, false alarm 1e-6",
           _two_words, ({"steps": 100},), ({"steps": 400},), rests_on=("one word",)),

@@ -10,7 +10,8 @@ from ddlib.processes import GIDD, Hierarchical, Masked, each_time, interior, int
 from ddlib.schedules import Linear
 
 NELBO, DENOISER, BOUND = (sys.modules[f"ddlib.{name}"] for name in ("nelbo", "denoiser", "bound"))
-DIVERGENCE = sys.modules["ddlib.processes.divergence"]
+DIVERGENCE, CHILDREN = sys.modules["ddlib.processes.divergence"], sys.modules["ddlib.children"]
+MAP = sys.modules["ddlib.hierarchies.maps"].Map
 
 
 def generic(term):
@@ -250,6 +251,31 @@ def the_evidence_is_multiplied_in_instead_of_divided_out(patch):
 
     patch.setitem(DENOISER._LAWS, "posterior", twice)
     return hierarchical(Hierarchical)
+
+
+@fault("log p(x) = sum over edges of log softmax over siblings")
+def child_logits_are_normalised_over_their_whole_level(patch):
+    patch.setattr(MAP, "log_shares", lambda edge, logits: logits.log_softmax(-1))
+    return hierarchical(Hierarchical, tree(xi=1.0))
+
+
+@fault("log p(x) = sum over edges of log softmax over siblings")
+def the_words_cluster_is_left_out_of_its_law(patch):
+    patch.setattr(CHILDREN, "word_logits", lambda tree, logits: tree.maps[0].log_shares(logits[..., : tree.vocab_size]))
+    return hierarchical(Hierarchical, tree(xi=1.0))
+
+
+@fault("child logits: LSE(siblings) - own logit")
+def a_child_is_taken_for_its_neighbour(patch):
+    right = CHILDREN.Families.__init__
+
+    def moved(families, parents, rows):
+        right(families, parents, rows)
+        families.rank = (families.rank + 1) % families.sizes[parents]
+
+    patch.setattr(CHILDREN.Families, "__init__", moved)
+    CHILDREN.children_of.cache_clear()
+    return hierarchical(Hierarchical, tree(xi=1.0))
 
 
 @fault("the bound has a reconstruction term")

@@ -466,3 +466,22 @@ def a_process_stands_on_a_broken_hierarchy(patch):
             return super().level_of(z).clamp_max(1)
 
     return hierarchical(Hierarchical, tree(Broken))
+
+
+@fault("z_t ~ q_{t|s}(.|z_s)")
+def going_on_forgets_where_it_was(patch):
+    class Broken(Hierarchical):
+        def advance(self, z, s, t, generator=None):
+            words = z.clamp_max(self.vocab_size - 1)
+            return torch.where(z < self.vocab_size, self.sample(words, t, generator), z)
+
+    return hierarchical(Broken)
+
+
+@fault("z_t ~ q_{t|s}(.|z_s)")
+def going_on_redraws_as_from_the_start(patch):
+    class Broken(GIDD):
+        def advance(self, z, s, t, generator=None):
+            return super().advance(z, torch.zeros_like(s), t, generator)
+
+    return Broken(5, 0.3)

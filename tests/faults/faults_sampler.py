@@ -1,11 +1,16 @@
 """Theory section 3: samplers."""
 
+import sys
+
 import torch
 from planting import fault
 
+from ddlib.categorical import draw_logits
 from ddlib.noise import rand
-from ddlib.samplers import Ancestral, FirstHitting, State
+from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State
 from ddlib.samplers.base import at
+
+HIERARCHICAL = sys.modules["ddlib.processes.hierarchical"]
 
 
 @fault("the last step leads to t = 0")
@@ -110,3 +115,53 @@ def jumps_are_taken_in_the_wrong_order(patch):
             return state._replace(memo=(entries, events.sort(-1).values, count))
 
     return Broken()
+
+
+def remask(change):
+    """Remask with another coupling of the levels."""
+
+    def plant(patch):
+        right = HIERARCHICAL.exchange
+        patch.setattr(HIERARCHICAL, "exchange", lambda joint, level, lift: change(right, joint, level, lift))
+        return Remask(0.5, "rescale")
+
+    return plant
+
+
+@fault("sigma_i a_i goes up and as much comes down")
+def words_climb_and_nobody_comes_down_for_them(patch):
+    def change(right, joint, level, lift):
+        return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
+
+    return remask(change)(patch)
+
+
+@fault("sigma_i a_i goes up and as much comes down")
+def masks_come_down_and_nobody_climbs_for_them(patch):
+    def change(right, joint, level, lift):
+        return torch.where((level > 0)[..., None], right(joint, level, lift), 0.0)
+
+    return remask(change)(patch)
+
+
+@fault("z_s is a mixture of the posterior and of words noised anew")
+def words_are_noised_to_the_time_before(patch):
+    class Broken(Psi):
+        def step(self, run, state, k):
+            t = at(run, k)
+            words = self._words(run, run.predict(state.z, t), state.z, t)
+            return State(run.process.sample(words, t, run.generator), at(run, k + 1))
+
+        def finalize(self, run, state):
+            return state.z.clamp_max(run.process.vocab_size - 1)
+
+    return Broken(0.5)
+
+
+@fault("words noised anew come from q(x|z_t, p)")
+def words_noised_anew_do_not_know_their_state(patch):
+    class Broken(Psi):
+        def _words(self, run, logits, z, t):
+            return draw_logits(logits.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+
+    return Broken(0.5)
