@@ -1,7 +1,5 @@
 """The first run on one's own text: a prepared folder is enough, and what README says is what one types."""
 
-import importlib
-import os
 import re
 import shlex
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import recipes
 from ddlib.hierarchies import load_clusters
 from recipes import clusters, generate, lm1b, owt, prepare, train
 from recipes.config import differences, read_recipe
@@ -165,15 +162,6 @@ def test_clusters_of_the_folder_end_with_the_command_that_trains_on_them(here, c
     assert recipe.data.corpus == corpus_of(Path("data/mine"))
     made = load_clusters(Path(recipe.process["clusters"]), open_prepared(recipe.data.folder).fingerprint)
     assert made.tree().levels == (282, 12, 3, 1)
-
-
-def test_threads_wait_without_spinning_unless_told(monkeypatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    importlib.reload(recipes)
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    importlib.reload(recipes)
-    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 def readme():
