@@ -1,5 +1,8 @@
 """Ancestral sampling that now and then forgets all but the text it believes in."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import torch
 
 from ddlib.categorical import draw_logits
@@ -30,6 +33,10 @@ class Psi(Sampler):
     def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
         self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")
         self.force_transition = force_transition
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.5)]  # so much that a mistake shows
 
     def step(self, run: Run, state: State, k: int) -> State:
         if self.kappa == 1:

@@ -1,6 +1,7 @@
 """Ancestral sampling that takes words back."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import torch
 from jaxtyping import Float64
@@ -69,6 +70,10 @@ class Remask(Sampler):
         assert target is not None
         target = torch.where(run.free, target, run.process.level_of(state.z))
         return State(move(run, state.z, t, s, target, self.force_transition), s)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.5), cls(1.0, "rescale")]  # so much that a mistake shows
 
     def sigma(self, most: Float64[Tensor, "B n"]) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge, given the largest that there may be."""
