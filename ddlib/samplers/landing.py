@@ -18,8 +18,8 @@ from ddlib.typing import Times, Tokens
 def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -> Tokens:
     """The states at ``s`` of all sequences, given the levels that their positions are in by then.
 
-    The process lands each falling position as a sequence of its own. The network runs on sequences with one; without
-    any it does not run. Positions that rise do so by the process's own noise.
+    The process lands each moving position as a sequence of its own. The network runs on sequences with one; without
+    any it does not run.
 
     Args:
         run: the call of ``sample``.
@@ -30,12 +30,8 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
         force: see ``ForwardProcess.land``.
     """
     uniforms, result = Uniforms(z, run.generator), z.clone()
-    level = run.process.level_of(z)
-    rising = target > level
-    if bool(rising.any()):
-        result = run.process.climb(z, target.maximum(level), run.generator)
     walks = run.network.walks(force, single=run.sharpen is not unchanged)
-    for said in run.network.at(z, t, target < level):
+    for said in run.network.at(z, t, target != run.process.level_of(z)):
         to = target[said.b, said.i]
         walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
         for chosen, land in ((walking, _walk), (~walking, _land)):

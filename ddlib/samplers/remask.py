@@ -68,8 +68,12 @@ class Remask(Sampler):
         sigma = None if most is None else self.sigma(most)
         target = run.process.jump(state.z, t, s, run.generator, sigma)
         assert target is not None
-        target = torch.where(run.free, target, run.process.level_of(state.z))
-        return State(move(run, state.z, t, s, target, self.force_transition), s)
+        level = run.process.level_of(state.z)
+        target = torch.where(run.free, target, level)
+        z = move(run, state.z, t, s, target.minimum(level), self.force_transition)
+        if sigma is not None:  # drawn whether or not anybody climbs, so that a text's noise is its own
+            z = torch.where(target > level, run.process.climb(state.z, target.maximum(level), run.generator), z)
+        return State(z, s)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
