@@ -76,41 +76,33 @@ def check_times(name: str, t: Tensor, batch: int) -> None:
             raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
 
 
-def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int) -> None:
+def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None) -> None:
     """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V words.
 
-    Raises:
-        TypeError: an integer dtype.
-        ValueError: another shape. A last axis other than ``vocab_size`` is a vocabulary mismatch and is named so.
-    """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape (B, L, V)")
-    check_shape("logits", logits, (*shape, None), f"(B, L, V) = ({shape[0]}, {shape[1]}, {vocab_size})")
-    require(
-        logits.shape[-1] == vocab_size,
-        f"logits has {logits.shape[-1]} columns, the process has vocab_size {vocab_size}: "
-        "the network must score the words of this process and nothing else (no mask, no clusters, no padding)",
-    )
-
-
-def check_child_logits(logits: Tensor, shape: Sequence[int], columns: int, vocab_size: int) -> None:
-    """Raises unless ``logits`` is floating point of shape (B, L, S - 1), one column per state but the root.
+    Args:
+        logits: what the network said.
+        shape: (B, L).
+        vocab_size: number of words V.
+        states: S - 1 where they are child logits, (B, L, S - 1): one column per state but the root.
 
     Raises:
         TypeError: an integer dtype.
-        ValueError: another shape; as many columns as words are named as what they seem to be.
+        ValueError: another shape. Another last axis is named as what it seems to be.
     """
+    columns, axes = (vocab_size, "(B, L, V)") if states is None else (states, "(B, L, S - 1)")
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape (B, L, S - 1)")
-    check_shape("logits", logits, (*shape, None), f"(B, L, S - 1) = ({shape[0]}, {shape[1]}, {columns})")
+        raise TypeError(f"logits has type {got}, must be a floating-point tensor of shape {axes}")
+    check_shape("logits", logits, (*shape, None), f"{axes} = ({shape[0]}, {shape[1]}, {columns})")
     found = logits.shape[-1]
-    words = ", and those of words have V, parameterization='cavity'" if found == vocab_size else ""
-    require(
-        found == columns,
-        f"logits has {found} columns, must have {columns}: child logits have S - 1, one per state but the root{words}",
-    )
+    if states is None:
+        rule = f"the process has vocab_size {vocab_size}: " + (
+            "the network must score the words of this process and nothing else (no mask, no clusters, no padding)"
+        )
+    else:
+        words = ", and those of words have V, parameterization='cavity'" if found == vocab_size else ""
+        rule = f"must have {states}: child logits have S - 1, one per state but the root{words}"
+    require(found == columns, f"logits has {found} columns, {rule}")
 
 
 def check_finite(logits: Tensor) -> None:

@@ -9,6 +9,7 @@ logits.
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int64
@@ -137,6 +138,7 @@ class Children:
         self.num_rows = self.columns if rows is None else int(rows.max()) + 1
         """Number of rows that the output layer's matrix has at least."""
         self._families: dict[tuple[int, torch.device], Families] = {}
+        self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, denoiser: ChildDenoiser, law: str = "cavity") -> Self:
@@ -182,16 +184,17 @@ class Children:
     def levels_of(self, noise: Hierarchy) -> tuple[int | None, ...]:
         """The level of the tree that each level of a process's hierarchy is; None where it is none of them.
 
-        The words and the root always are. A level is another's when both have the same words under each member.
+        The words and the root always are. A level is another's when both have the same words under each member. They
+        are compared once for each hierarchy: an accelerator has to wait for it.
         """
-        if noise is self.tree:
-            return tuple(range(noise.depth + 1))
-        found: list[int | None] = [0]
-        for level in range(1, noise.depth):
-            above = noise.between(0, level).parents
-            same = (j for j in range(1, self.tree.depth) if torch.equal(self.tree.between(0, j).parents, above))
-            found.append(next(same, None))
-        return (*found, self.tree.depth)
+        if noise not in self._levels:
+            found: list[int | None] = [0]
+            for level in range(1, noise.depth):
+                above = noise.between(0, level).parents
+                same = (j for j in range(1, self.tree.depth) if torch.equal(self.tree.between(0, j).parents, above))
+                found.append(next(same, None))
+            self._levels[noise] = (*found, self.tree.depth)
+        return self._levels[noise]
 
     def __repr__(self) -> str:
         return f"Children({self.tree!r}, law={self.law!r})"

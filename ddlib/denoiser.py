@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.checks import check_child_logits, check_devices, check_finite, check_logits, require
+from ddlib.checks import check_devices, check_finite, check_logits, require
 from ddlib.children import Children, children_of
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Logits, Times, Tokens
@@ -87,10 +87,7 @@ def cavity_logits(
     """
     children = child_logits(process, parameterization)
     law = str(parameterization) if children is None else children.law
-    if children is None:
-        check_logits(logits, z.shape, process.vocab_size)
-    else:
-        check_child_logits(logits, z.shape, children.columns, process.vocab_size)
+    check_logits(logits, z.shape, process.vocab_size, None if children is None else children.columns)
     check_devices(logits=logits, z=z)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if children is not None:

@@ -33,6 +33,9 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
     walks = run.network.walks(force, single=run.sharpen is not unchanged)
     for said in run.network.at(z, t, target != run.process.level_of(z)):
         to = target[said.b, said.i]
+        if walks is None:
+            result[said.b, said.i] = _land(run, said, s, to, force, uniforms.at(said.b, said.i))
+            continue
         walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
         for chosen, land in ((walking, _walk), (~walking, _land)):
             if bool(chosen.any()):

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.checks import check_child_logits, check_devices, check_logits
+from ddlib.checks import check_devices, check_logits
 from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head
@@ -68,19 +68,20 @@ class Network:
             b, i = places.unbind(1)
             yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], t[b])
 
-    def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
+    def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
         """From which level of the process (rows) to which one goes down from child to child, by child logits alone.
 
-        On an accelerator nobody does: a launch over all states is quicker than several for every family.
+        None if nobody does, as without child logits or on an accelerator, where a launch over all states is quicker
+        than several for every family.
 
         Args:
             force: whether tokens are kept inside their clusters.
             single: only by one step of the tree.
         """
-        process, count = self.process, len(self.process.levels)
-        table = torch.zeros(count, count, dtype=torch.bool, device=process.device)
+        process = self.process
         if self.children is None or process.hierarchy is None or process.device.type != "cpu":
-            return table
+            return None
+        table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
         known = self.children.levels_of(process.hierarchy)
         for level, top in enumerate(known):
             for target, bottom in enumerate(known[:level]):
@@ -99,10 +100,8 @@ class Network:
         everyone = torch.arange(z.shape[1], device=z.device).expand_as(z)
         if self._split is None or self.head is None:
             logits = self.denoiser(z, t)
-            if self.children is None:
-                check_logits(logits, z.shape, self.process.vocab_size)
-            else:
-                check_child_logits(logits, z.shape, self.children.columns, self.process.vocab_size)
+            states = None if self.children is None else self.children.columns
+            check_logits(logits, z.shape, self.process.vocab_size, states)
             check_devices(logits=logits, z=z)
             return logits, everyone
         if isinstance(self._split, SparseDenoiser) and z.device.type == "cpu":
