@@ -1,18 +1,21 @@
 """What an output layer over children is worth: masks and hierarchies under 50,257 words at equal CPU seconds.
 
     python -m benchmarks.equal_compute prepare TOKENS WORK       # TOKENS as of benchmarks.public_domain
+    python -m benchmarks.equal_compute speed WORK                # on a quiet machine: what a step costs
     python -m benchmarks.equal_compute train WORK --part 0 --of 2         # in turn; again to go on after a kill
     python -m benchmarks.equal_compute report WORK --out benchmarks/results/equal_compute.json
 
-The protocol and what was expected stand in docs/children.md, written before the runs. One thread; a run ends when its
-training steps have taken ``SECONDS`` of processor time, and its learning rate falls by that clock.
+The protocol and what was expected stand in docs/children.md, written before the runs. One thread. What a step costs is
+measured once, side by side; every run then makes the steps that ``SECONDS`` of processor time buy at that price, so its
+result does not depend on what else the machine does meanwhile.
 """
 
 import argparse
 import json
 import lzma
-import time
+import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from benchmarks.measuring import machine
+from benchmarks.measuring import in_its_own_process, machine, medians, seconds
+from benchmarks.run import KEEP
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
@@ -58,7 +62,7 @@ class Run(NamedTuple):
     noise: str | None
     head: str | None
     equal_steps_of: str | None = None
-    """The run whose number of steps this one makes, in place of its seconds."""
+    """The run whose number of steps this one makes, whatever its own cost."""
 
 
 RUNS = {
@@ -154,36 +158,58 @@ def prepare(tokens: Path, work: Path) -> None:
         save_clusters(work / f"clusters-{name}", found)
 
 
+class Training:
+    """A run's network with its optimizers and its text."""
+
+    def __init__(self, name: str, work: Path, seed: int, text: Text) -> None:
+        self.model, self.text, self.seed, self.steps = Model(RUNS[name], work, seed), text, seed, 0
+        self.average = Average(self.model.net, OPTIMIZER.ema)
+        self.optimizers = optimizers(self.model.net, OPTIMIZER)
+
+    def step(self, of: int) -> None:
+        """One of ``of`` steps."""
+        noise = dd.KeyedGenerator(self.seed, self.steps, torch.arange(BATCH))
+        self.model.loss(self.text.batch(self.seed, self.steps), noise).backward()
+        nn.utils.clip_grad_norm_(self.model.net.parameters(), OPTIMIZER.max_grad_norm)
+        update(self.optimizers, rate(OPTIMIZER, round(1000 * self.steps / of), 1000))
+        self.average.update(self.steps)
+        self.steps += 1
+
+
+def speed(work: Path) -> dict[str, Any]:
+    """CPU seconds of one training step of every run, in turns, and all that were measured."""
+    text = Text(work)
+    runs = {name: Training(name, work, 0, text) for name, run in RUNS.items() if not run.equal_steps_of}
+    turns = {name: partial(run.step, 1000) for name, run in runs.items()}
+    seconds(turns, 2)
+    taken = seconds(turns, 15)
+    return {"seconds_per_step": medians(taken), "taken": taken, "machine": machine()}
+
+
+def steps_of(work: Path, name: str) -> int:
+    """What ``SECONDS`` buy at the measured price."""
+    prices = json.loads((work / "speed.json").read_text())["seconds_per_step"]
+    return round(SECONDS / prices[RUNS[name].equal_steps_of or name])
+
+
 def train(work: Path, name: str, seed: int) -> dict[str, Any]:
-    """One run: its curve over processor seconds, and the nats of every held-out window."""
-    run, text = RUNS[name], Text(work)
-    model = Model(run, work, seed)
-    average, chosen = Average(model.net, OPTIMIZER.ema), optimizers(model.net, OPTIMIZER)
-    limit = json.loads(path(work, run.equal_steps_of, seed).read_text())["steps"] if run.equal_steps_of else None
+    """One run: its curve, and the nats of every held-out window."""
+    text, steps = Text(work), steps_of(work, name)
+    run, curve = Training(name, work, seed, text), list[dict[str, float]]()
     windows = {source: text.held_out(source) for source in SOURCES}
     few = torch.cat([part[::10] for part in windows.values()])
-    spent, step, curve = 0.0, 0, list[dict[str, float]]()
-
-    def done() -> float:
-        return spent / SECONDS if limit is None else step / limit
-
-    while done() < 1:
-        begin = time.process_time()
-        noise = dd.KeyedGenerator(seed, step, torch.arange(BATCH))
-        model.loss(text.batch(seed, step), noise).backward()
-        nn.utils.clip_grad_norm_(model.net.parameters(), OPTIMIZER.max_grad_norm)
-        update(chosen, rate(OPTIMIZER, round(1000 * done()), 1000))
-        average.update(step)
-        spent, step = spent + time.process_time() - begin, step + 1
-        if done() >= (len(curve) + 1) / POINTS and len(curve) + 1 < POINTS:
-            average.swap()
-            nats = model.bound(few, 0)
-            average.swap()
-            curve.append({"seconds": spent, "steps": step, "nats_per_token": float(nats.mean()) / LENGTH})
-            print(f"{name}, seed {seed}: {spent:.0f} s, {step} steps, {curve[-1]['nats_per_token']:.3f}", flush=True)
-    average.swap()
-    nats = {s: torch.stack([model.bound(w, draw) for draw in range(DRAWS)]).tolist() for s, w in windows.items()}
-    return {"seconds": spent, "steps": step, "curve": curve, "nats": nats, "machine": machine()}
+    points = {steps * point // POINTS for point in range(1, POINTS)}
+    while run.steps < steps:
+        run.step(steps)
+        if run.steps in points:
+            run.average.swap()
+            nats = run.model.bound(few, 0)
+            run.average.swap()
+            curve.append({"steps": run.steps, "nats_per_token": float(nats.mean()) / LENGTH})
+            print(f"{name}, seed {seed}: {run.steps} of {steps}, {curve[-1]['nats_per_token']:.3f}", flush=True)
+    run.average.swap()
+    nats = {s: torch.stack([run.model.bound(w, draw) for draw in range(DRAWS)]).tolist() for s, w in windows.items()}
+    return {"steps": steps, "curve": curve, "nats": nats, "machine": machine()}
 
 
 def path(work: Path, name: str, seed: int) -> Path:
@@ -192,10 +218,9 @@ def path(work: Path, name: str, seed: int) -> Path:
 
 
 def train_all(work: Path, part: int, of: int, names: Sequence[str]) -> None:
-    """Every ``of``-th run that has no result yet; those that need another's steps come last."""
+    """Every ``of``-th run that has no result yet."""
     (work / "runs").mkdir(exist_ok=True)
-    wanted = [(name, seed) for seed in SEEDS for name in names]
-    for name, seed in sorted(wanted, key=lambda one: RUNS[one[0]].equal_steps_of is not None)[part::of]:
+    for name, seed in [(name, seed) for seed in SEEDS for name in names][part::of]:
         if not path(work, name, seed).exists():
             told = json.dumps(train(work, name, seed))
             path(work, name, seed).write_text(told)
@@ -227,21 +252,23 @@ def report(work: Path) -> dict[str, Any]:
                 {
                     "run": name, "seed": seed, "bound": measured(nats_per_token(one)), "less": against,
                     "by_source": {source: measured(nats_per_token(one, source)) for source in SOURCES},
-                    **{key: one[key] for key in ("seconds", "steps", "curve", "machine")},
+                    **{key: one[key] for key in ("steps", "curve", "machine")},
                 }
             )  # fmt: skip
-    return {"command": "python -m benchmarks.equal_compute", "runs": found}
+    prices = json.loads((work / "speed.json").read_text())
+    return {"command": "python -m benchmarks.equal_compute", "speed": prices, "runs": found}
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("prepare", "train", "report"):
+    for name in ("prepare", "speed", "train", "report"):
         commands.add_parser(name)
     commands.choices["prepare"].add_argument("tokens", type=Path)
     for command in commands.choices.values():
         command.add_argument("work", type=Path)
+    commands.choices["speed"].add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     commands.choices["train"].add_argument("--part", type=int, default=0)
     commands.choices["train"].add_argument("--of", type=int, default=1)
     commands.choices["train"].add_argument("--only", nargs="+", default=list(RUNS), choices=RUNS, metavar="RUN")
@@ -250,6 +277,13 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.command == "prepare":
         prepare(options.tokens, options.work)
+    elif options.command == "speed":
+        if options.here:
+            print(json.dumps(speed(options.work)))
+            return
+        os.environ.update(KEEP)
+        found = in_its_own_process("equal_compute", "speed", str(options.work), "--here")
+        (options.work / "speed.json").write_text(found)
     elif options.command == "train":
         train_all(options.work, options.part, options.of, options.only)
     else:
