@@ -45,6 +45,13 @@ class Sampled(Follows):
         """The largest ``lift`` of each edge, (B, n); None if ``jump`` knows no levels."""
         return None
 
+    def level_transition(self, s: Times, t: Times) -> Tensor | None:
+        """The probability of each level at t (columns) given each at s <= t (rows), (B, levels, levels) float64.
+
+        None if the levels are no chain of their own: which words there are then has a say.
+        """
+        return None
+
     def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
         """The states that ``z`` reach at levels not below theirs, by their own noise.
 

@@ -4,6 +4,7 @@ import torch
 
 from ddlib.samplers.base import Run, Sampler, State, at
 from ddlib.samplers.landing import move
+from ddlib.typing import Times, Tokens
 
 
 class Ancestral(Sampler):
@@ -20,13 +21,21 @@ class Ancestral(Sampler):
         self.force_transition = force_transition
 
     def step(self, run: Run, state: State, k: int) -> State:
-        t, s = at(run, k), at(run, k + 1)
-        target = run.process.jump(state.z, t, s, run.generator)
+        s = at(run, k + 1)
+        return State(self.back(run, state.z, at(run, k), s), s)
+
+    def back(self, run: Run, z: Tokens, t: Times, s: Times) -> Tokens:
+        """Draws z_s ~ q(z_s | z_t, p), for whoever takes such a step among others.
+
+        Args:
+            run: the call of ``sample``.
+            z: (B, L) states at ``t``.
+            t: (B,) times.
+            s: (B,) earlier times.
+        """
+        target = run.process.jump(z, t, s, run.generator)
         if target is not None:
-            target = torch.where(run.free, target, run.process.level_of(state.z))
-            return State(move(run, state.z, t, s, target, self.force_transition), s)
-        logits = run.predict(state.z, t)
-        z = run.process.land(
-            logits, state.z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
-        )
-        return State(z, s)
+            target = torch.where(run.free, target, run.process.level_of(z))
+            return move(run, z, t, s, target, self.force_transition)
+        logits = run.predict(z, t)
+        return run.process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)

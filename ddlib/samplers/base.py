@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -60,11 +60,18 @@ class Sampler(ABC):
     The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
     """
 
-    exact_word: ClassVar[bool] = True
+    exact_word: bool = True
     """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
 
-    on_grid: ClassVar[bool] = True
+    on_grid: bool = True
     """Whether z follows q_t at every time of the grid, given the best denoiser of one word; not from event to event."""
+
+    exact_text: bool = True
+    """Whether a text, given the best denoiser, follows its law as the steps grow many; not where several dependent
+    words are drawn at once however many steps there are, or where what is believed least is drawn again."""
+
+    calls: int = 1
+    """Network calls of a step, at most."""
 
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""

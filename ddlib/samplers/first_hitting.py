@@ -1,7 +1,5 @@
 """Exact sampling from event to event."""
 
-from typing import ClassVar
-
 import torch
 
 from ddlib.samplers.base import Run, Sampler, State
@@ -20,7 +18,7 @@ class FirstHitting(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
-    on_grid: ClassVar[bool] = False
+    on_grid = False
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition

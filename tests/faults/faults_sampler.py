@@ -10,7 +10,7 @@ from ddlib.noise import rand
 from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State
 from ddlib.samplers.base import at
 
-HIERARCHICAL = sys.modules["ddlib.processes.hierarchical"]
+LEVELLED = sys.modules["ddlib.processes.levelled"]
 
 
 @fault("the last step leads to t = 0")
@@ -121,8 +121,8 @@ def remask(change):
     """Remask with another coupling of the levels."""
 
     def plant(patch):
-        right = HIERARCHICAL.exchange
-        patch.setattr(HIERARCHICAL, "exchange", lambda joint, level, lift: change(right, joint, level, lift))
+        right = LEVELLED.exchange
+        patch.setattr(LEVELLED, "exchange", lambda joint, level, lift: change(right, joint, level, lift))
         return Remask(0.5, "rescale")
 
     return plant
