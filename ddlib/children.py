@@ -8,6 +8,7 @@ logits.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -60,42 +61,61 @@ class Family(NamedTuple):
     size: int
 
 
-class Families:
+class Grouping:
+    """Children by their parent, those of one parent after another.
+
+    Args:
+        parents: of each child, counted from 0.
+        count: number of parents; default: up to the last that has a child.
+        order: all children, in the order that siblings are to have; default: ascending.
+    """
+
+    def __init__(
+        self, parents: Int64[Tensor, "children"], count: int = 0, order: Int64[Tensor, "children"] | None = None
+    ) -> None:
+        self.parents = parents
+        here = parents if order is None else parents[order]
+        by_parent = here.argsort(stable=True)
+        self.order = order = by_parent if order is None else order[by_parent]
+        """The children, group after group."""
+        self.sizes = torch.bincount(parents, minlength=count)
+        """Number of children of each parent."""
+        ends = self.sizes.cumsum(0)
+        self.bounds = [0, *ends.tolist()]
+        """Where each group begins in ``order``, and the end of the last."""
+        self.rank = torch.empty_like(parents)
+        """The place of each child among its siblings."""
+        self.rank[order] = torch.arange(len(parents), device=parents.device) - (ends - self.sizes)[parents[order]]
+
+    def members(self, parent: int) -> Int64[Tensor, "n"]:
+        """The children of a parent."""
+        return self.order[self.bounds[parent] : self.bounds[parent + 1]]
+
+
+class Families(Grouping):
     """The children of every member of a level, each family's rows of the output layer ascending.
 
     Args:
-        parents: of each child, counted from 0 within its level.
+        parents: of each child, counted from 0 within its level; none is without children.
         rows: of each child in the output layer's matrix.
     """
 
     def __init__(self, parents: Int64[Tensor, "children"], rows: Int64[Tensor, "children"]) -> None:
-        self.parents = parents
-        order = rows.argsort(stable=True)
-        self._order = order = order[parents[order].argsort(stable=True)]
-        self.sizes = sizes = torch.bincount(parents)
-        """Of the family of each parent."""
-        starts = sizes.cumsum(0) - sizes
-        self.rank = torch.empty_like(parents)
-        """The place of each child among its siblings."""
-        self.rank[order] = torch.arange(len(parents), device=parents.device) - starts[parents[order]]
-        self.columns = rows[order]
+        super().__init__(parents, order=rows.argsort(stable=True))
+        self.columns = rows[self.order]
         """Rows of the output layer, family after family."""
-        self._starts, self._sizes = starts.tolist(), sizes.tolist()
-        self.widest = max(self._sizes)
+        self.widest = max(end - start for start, end in pairwise(self.bounds))
         """Size of the largest family."""
-        self._first, self._last = self.columns[starts].tolist(), self.columns[starts + sizes - 1].tolist()
+        ends = self.sizes.cumsum(0)
+        self._first, self._last = self.columns[ends - self.sizes].tolist(), self.columns[ends - 1].tolist()
 
     def of(self, parent: int) -> Family:
-        """The family of a member; its columns are a slice where siblings lie next to each other."""
-        size, start, first = self._sizes[parent], self._starts[parent], self._first[parent]
+        """The family of a member; its columns, those of ``members``, are a slice where siblings lie side by side."""
+        start, end, first = self.bounds[parent], self.bounds[parent + 1], self._first[parent]
+        size = end - start
         if self._last[parent] - first + 1 == size:
             return Family(slice(first, first + size), size)
-        return Family(self.columns[start : start + size], size)
-
-    def members(self, parent: int) -> Int64[Tensor, "n"]:
-        """The children themselves, in the order of ``of``."""
-        start = self._starts[parent]
-        return self._order[start : start + self._sizes[parent]]
+        return Family(self.columns[start:end], size)
 
 
 class Children:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from ddlib.children import Grouping
 from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.block import Block, Divergence, Rows
 
@@ -64,26 +65,10 @@ class WordIn(Divergence):
         return (outer - own).clamp_min(0)
 
 
-class Members:
-    """The words under each member of a level, one member after another.
-
-    Args:
-        hierarchy: where tokens jump.
-        level: of the members, 0 for the words themselves.
-    """
-
-    def __init__(self, hierarchy: Hierarchy, level: int) -> None:
-        words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
-        self.of = words if level == 0 else hierarchy.between(0, level).parents
-        self.order = self.of.argsort(stable=True)
-        sizes = torch.bincount(self.of, minlength=hierarchy.levels[level])
-        self._bounds = [0, *sizes.cumsum(0).tolist()]
-        self.position = torch.empty_like(words)
-        self.position[self.order] = words - (sizes.cumsum(0) - sizes)[self.of[self.order]]
-
-    def under(self, member: int) -> Int64[Tensor, "n"]:
-        """The words under a member, in ascending order."""
-        return self.order[self._bounds[member] : self._bounds[member + 1]]
+def words_under(hierarchy: Hierarchy, level: int) -> Grouping:
+    """The words under each member of a level, in ascending order; of level 0 each word itself."""
+    words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
+    return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
 
 
 def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
@@ -93,24 +78,24 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     """
     if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    here, below = Members(hierarchy, level), Members(hierarchy, level - 1)
+    here, below = words_under(hierarchy, level), words_under(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
-    order = (state * hierarchy.vocab_size + below.of[rows.x[index]]).argsort(stable=True)
+    order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
     index, state = index[order], state[order]
     top = level == hierarchy.depth
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
-        columns = None if top else here.under(member)
+        columns = None if top else here.members(member)
         found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, here, below)))
         first += count
     return found
 
 
-def _inner(level: int, top: bool, here: Members, below: Members) -> Divergence:
-    position = torch.arange(len(here.of), device=here.of.device) if top else here.position
+def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence:
+    position = torch.arange(len(here.rank), device=here.rank.device) if top else here.rank
     if level == 1:
         return WordIn(position)
-    return Range(lambda rows: below.of[rows.x], lambda child: position[below.under(child)])
+    return Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
 
 
 def to_softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:

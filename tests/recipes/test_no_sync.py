@@ -88,8 +88,8 @@ def waits(trained):
 READING = "recipes/engine/run.py: Run.step"
 """Loss, norm and the wish to stop are read once a step, before the optimizer: after a NaN nothing may be updated."""
 GROUPING = {
+    "ddlib/children.py: Grouping.__init__",
     "ddlib/kernels/plans.py: _hierarchical",
-    "ddlib/kernels/ranges.py: Members.__init__",
     "ddlib/kernels/ranges.py: blocks",
     "ddlib/kernels/ranges.py: blocks.<locals>.<genexpr>",
     "ddlib/kernels/ranges.py: Range.__call__",
