@@ -42,7 +42,9 @@ class Gradients(NamedTuple):
         """Nothing yet; the parameters' in float32 at least, since thousands of rows are added up."""
         wide = torch.promote_types(layer.weight.dtype, torch.float32)
         bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=wide)
-        return cls(torch.zeros_like(layer.hidden), torch.zeros_like(layer.weight, dtype=wide), bias)
+        # rows that lie in one piece, however the matrix lies: kernels add to them
+        weight = torch.zeros_like(layer.weight, dtype=wide, memory_format=torch.contiguous_format)
+        return cls(torch.zeros_like(layer.hidden), weight, bias)
 
 
 class Work(NamedTuple):

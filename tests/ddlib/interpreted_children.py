@@ -95,6 +95,14 @@ def test_siblings_next_to_each_other_and_rows_that_are_no_states():
     agrees(process, tree, *batch(process, tree), rows=order.argsort())
 
 
+def test_a_layer_that_lies_across_its_memory():
+    process, tree = MANY["clusters"]
+    (hidden, weight, bias), noisy = batch(process, tree)
+    across = [hidden.mT.contiguous().mT, weight.T.contiguous().T, torch.stack([bias, bias], 1)[:, 0]]
+    assert not any(p.is_contiguous() for p in across)
+    agrees(process, tree, [p.detach().requires_grad_() for p in across], noisy, chunk=40)
+
+
 @settings(max_examples=examples(8))
 @given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
