@@ -11,9 +11,10 @@ So a token asks for |children| columns, and tokens that ask for the same family 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.children import Children, Families
@@ -34,10 +35,22 @@ class Siblings(Part):
     """The member of the level that each of them is below."""
 
 
+class Wanted(NamedTuple):
+    """Which tokens need the law of the members of one level of the tree among their siblings, and of which member."""
+
+    families: Families
+    mine: Bool[Tensor, "N"]
+    """Whether a token needs it: an only child is certain."""
+    child: Int64[Tensor, "N"]
+    """The member above each token's word, needed or not."""
+    parent: Int64[Tensor, "N"]
+    """Of ``child``."""
+
+
 def asked(
     children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each level of the tree, which tokens need the law of its members among their siblings, and of which member.
+) -> Iterator[Wanted]:
+    """What is asked of each level of the tree.
 
     Args:
         children: the tree.
@@ -55,7 +68,9 @@ def asked(
         top = top if children.law == "posterior" else torch.where(here > 1, tree.depth, top)
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
-        yield plain & (bottom <= at) & (at < top), x if at == 0 else tree.between(0, at).parents[x]
+        families, child = children.families(at), x if at == 0 else tree.between(0, at).parents[x]
+        parent = families.parents[child]
+        yield Wanted(families, plain & (bottom <= at) & (at < top) & (families.sizes[parent] > 1), child, parent)
 
 
 def parts(
@@ -63,10 +78,8 @@ def parts(
 ) -> list[Siblings]:
     """One part for each level of the tree; arguments as ``asked``."""
     found = []
-    for at, (mine, child) in enumerate(asked(children, levels, rows.x, level, hard)):
-        families = children.families(at)
-        parent = families.parents[child]
-        index = (mine & (families.sizes[parent] > 1)).nonzero()[:, 0]  # an only child is certain
+    for families, mine, child, parent in asked(children, levels, rows.x, level, hard):
+        index = mine.nonzero()[:, 0]
         index = index[parent[index].argsort(stable=True)]
         found.append(Siblings(families, index, child[index]))
     return found

@@ -66,7 +66,7 @@ def _slopes(
     Z: tl.tensor, OWN: tl.tensor, FAMILY: tl.tensor, START: tl.tensor, OUT: tl.tensor,
     base: tl.tensor, z_stride: tl.tensor, DERIVE: tl.constexpr, BV: tl.constexpr,
 ) -> None:  # fmt: skip
-    """OUT[token] = LSE - own logit; Z[token] becomes the softmax less one at the own child."""
+    """OUT[token - base] = LSE - own logit; Z[token - base] becomes the softmax less one at the own child."""
     token = base + tl.program_id(0)
     family = tl.load(FAMILY + token)
     size = tl.load(START + family + 1) - tl.load(START + family)
@@ -81,7 +81,8 @@ def _slopes(
         safe = tl.where(new == float("-inf"), 0.0, new)
         m, s = new, s * tl.exp(m - safe) + tl.sum(tl.exp(z - safe), 0)
     lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
-    tl.store(OUT + token, lse - tl.where(size > 0, tl.load(Z + own), 0.0))  # nobody wrote logits for no family
+    own_logit = tl.where(size > 0, tl.load(Z + own), 0.0)  # nobody wrote logits for no family
+    tl.store(OUT + tl.program_id(0), lse - own_logit)
     if DERIVE:
         for begin in range(0, size, BV):
             v = begin + tl.arange(0, BV)
@@ -134,7 +135,7 @@ def _by_weight(
             there = token < last
             at = Z + (token - base).to(tl.int64)[None, :] * z_stride + v[:, None]
             z = tl.load(at, mask=there[None, :] & (v[:, None] < size), other=0.0)
-            factor = tl.load(FACTOR + token, mask=there, other=0.0).to(tl.float32)
+            factor = tl.load(FACTOR + token - base, mask=there, other=0.0).to(tl.float32)
             hidden = H + tl.load(TOKEN + token, mask=there, other=0).to(tl.int64) * h_stride
             h = tl.load(hidden[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < D), other=0.0)
             scaled = (h.to(tl.float32) * factor[:, None]).to(h.dtype)

@@ -18,6 +18,7 @@ from ddlib.kernels.block import Part
 from ddlib.kernels.fused import Work
 from ddlib.kernels.gpu import families as kernels
 from ddlib.kernels.gpu.families import Tiles
+from ddlib.kernels.siblings import Wanted
 
 TILES = Tiles()
 
@@ -48,18 +49,18 @@ class Groups(NamedTuple):
 
 @fused.add.register
 def _grouped(part: Grouped, work: Work) -> None:
-    for at, (mine, child) in enumerate(siblings.asked(part.children, part.levels, work.rows.x, part.level, part.hard)):
-        families = part.children.families(at)
-        groups = _groups(families, mine, child)
+    work = work._replace(layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous()))
+    for wanted in siblings.asked(part.children, part.levels, work.rows.x, part.level, part.hard):
+        families, groups = wanted.families, _groups(wanted)
         length = max(work.held // families.widest, 1)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
 
 
-def _groups(families: Families, mine: Tensor, child: Tensor) -> Groups:
+def _groups(wanted: Wanted) -> Groups:
+    families, mine, child, parent = wanted
     count = len(families.sizes)
-    parent = families.parents[child]
-    family = torch.where(mine & (families.sizes[parent] > 1), parent, count)
+    family = torch.where(mine, parent, count)
     token = family.argsort(stable=True)
     zero = family.new_zeros(1)
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
@@ -82,12 +83,11 @@ def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
 
 def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) -> None:
     (hidden, weight, bias), _, scale, _, values, gradients = work
-    hidden, weight = (tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in (hidden, weight))
-    dim, length = hidden.shape[1], end - base
+    dim, length, some = hidden.shape[1], end - base, groups.token[base:end]
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
-    nats = torch.zeros(len(hidden), dtype=torch.float32, device=hidden.device)
+    nats = torch.empty(length, dtype=torch.float32, device=hidden.device)
     common = dict(D=dim, base=base, z_stride=logits.stride(0))
     cut: dict[str, Any] = dict(
         BT=TILES.tokens, BV=TILES.columns, BD=TILES.depth, num_warps=TILES.warps, num_stages=TILES.stages
@@ -104,16 +104,15 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
             logits, groups.own, groups.family, groups.start, nats, base, logits.stride(0),
             DERIVE=gradients is not None, BV=min(triton.next_power_of_2(families.widest), 4096),
         )  # fmt: skip
-        values.index_add_(0, groups.token, nats.clamp_min_(0).to(values.dtype))  # rounding
+        values.index_add_(0, some, nats.clamp_min_(0).to(values.dtype))  # rounding
         if gradients is None or scale is None:
             return
-        factor = scale[groups.token].to(torch.float32)
+        factor = scale[some].to(torch.float32)
         slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
         kernels._by_hidden[(len(tiles[0]), deep)](
             logits, weight, families.columns, slope, *tables, **common, w_stride=weight.stride(0), **cut
         )
-        some = groups.token[base:end]
-        gradients.hidden.index_add_(0, some, (slope * factor[base:end, None]).to(hidden.dtype))
+        gradients.hidden.index_add_(0, some, (slope * factor[:, None]).to(hidden.dtype))
         kernels._by_weight[(len(families.sizes), wide, deep)](
             logits, hidden, factor, families.columns, groups.token,
             gradients.weight, gradients.weight if gradients.bias is None else gradients.bias, groups.start, first,
