@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.measuring import in_its_own_process, machine, medians, seconds
 from benchmarks.run import KEEP
+from ddlib.denoiser import output_layer
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
@@ -121,8 +122,7 @@ class Model:
 
     def layer(self, z: Tensor, t: Tensor) -> tuple[Tensor, ...]:
         """Features, matrix, bias."""
-        weight, bias = self.net.siblings()[:2] if isinstance(self.meaning, dd.Children) else self.net.words()
-        return self.net.features(z, t), weight, bias
+        return self.net.features(z, t), *output_layer(self.net, self.meaning)
 
     def loss(self, x: Tensor, noise: dd.KeyedGenerator) -> Tensor:
         """The training loss."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.head import CLIP, GPT2, TINY, Sizes, many_parents, papers_hdlm, parents
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, require_equal, seconds
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import Parameterization, output_layer
 from ddlib_models import DiT, sizes
 
 
@@ -56,7 +56,7 @@ Loss = Callable[[Noisy], Tensor]
 def fused(given: Noisy) -> Tensor:
     """From the features, by what the mathematics asks for."""
     process, model, meaning, *noisy = given
-    weight, bias = model.siblings()[:2] if isinstance(meaning, dd.Children) else model.words()
+    weight, bias = output_layer(model, meaning)
     layer = process, model.features(given.z, given.t), weight
     return dd.linear_training_loss(*layer, *noisy, bias, weight_clip=(0.0, CLIP), parameterization=meaning)
 

@@ -9,7 +9,7 @@ logits.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -116,6 +116,11 @@ class Families(Grouping):
         if self._last[parent] - first + 1 == size:
             return Family(slice(first, first + size), size)
         return Family(self.columns[start:end], size)
+
+
+def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
+    """Whether a network predicts the children of a tree."""
+    return isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None
 
 
 class Children:

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.checks import check_devices, check_finite, check_logits, require
-from ddlib.children import Children, children_of
+from ddlib.children import Children, children_of, has_tree
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Logits, Times, Tokens
+from ddlib.typing import Logits, SplitDenoiser, Times, Tokens
 
 _IMPOSSIBLE = -1e30  # finite, so that a cluster in which every word is impossible gives no NaN gradient
 
@@ -36,6 +36,19 @@ _LAWS = {"cavity": _cavity, "posterior": _posterior}
 
 Parameterization = str | Children
 """What the network's output means: "cavity", "posterior", "children", or a ``Children`` of a tree of one's own."""
+
+
+def output_layer(
+    denoiser: SplitDenoiser, parameterization: Parameterization
+) -> tuple[Float[Tensor, "K D"], Float[Tensor, "K"] | None]:
+    """Matrix and bias as ``linear_nelbo`` and its like take them with this parameterization.
+
+    They come as they lie in memory if a network with a tree predicts children and the parameterization has ``rows``, as
+    ``Children.of(denoiser)`` has, and otherwise in the order of the words or states.
+    """
+    if isinstance(parameterization, Children) and parameterization.rows is not None and has_tree(denoiser):
+        return denoiser.siblings()[:2]
+    return denoiser.words()
 
 
 def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:

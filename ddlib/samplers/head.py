@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ddlib.checks import check_devices, check_shape
-from ddlib.children import Children
+from ddlib.children import Children, has_tree
 from ddlib.processes import ForwardProcess
-from ddlib.typing import ChildDenoiser, SplitDenoiser
+from ddlib.typing import SplitDenoiser
 
 
 class Head:
@@ -25,8 +25,8 @@ class Head:
 
     def __init__(self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None) -> None:
         self.process, self.children = process, children
-        if children is not None and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None:
-            children.check(denoiser.tree)
+        if children is not None and has_tree(denoiser):
+            children.check(denoiser.tree or ())
             self.weight, self.bias, rows = denoiser.siblings()
             self.children = children = Children(children.tree, children.law, rows)
             size, rule = max(len(self.weight), children.num_rows), "(rows, D), one for each state"

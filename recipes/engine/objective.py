@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import Parameterization, output_layer
 from ddlib.typing import SplitDenoiser
 from recipes.config import Loss
 from recipes.data import Batch
@@ -97,16 +97,9 @@ class Objective(nn.Module):
         """What the network's output means; asked for once the network is on its device."""
         return meaning(self.model, self.loss.parameterization)
 
-    def _layer(self) -> tuple[Tensor, Tensor | None]:
-        """The output layer as it lies in memory."""
-        if isinstance(self.parameterization, dd.Children):
-            weight, bias, _ = self.model.siblings()
-            return weight, bias
-        return self.model.words()
-
     def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the output layer in it: only the logits that it depends on, a chunk of them at a time."""
-        weight, bias = self._layer()
+        weight, bias = output_layer(self.model, self.parameterization)
         return dd.linear_training_loss(
             self._process[0],
             hidden,

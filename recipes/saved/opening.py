@@ -17,9 +17,10 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts, registry
+from ddlib.children import has_tree
 from ddlib.denoiser import Parameterization
 from ddlib.hierarchies.clusters import Clusters
-from ddlib.typing import ChildDenoiser, Denoiser
+from ddlib.typing import Denoiser
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
@@ -77,9 +78,7 @@ class Saved:
 
 def meaning(model: nn.Module, law: str) -> Parameterization:
     """What a network's output means: of one that predicts children those of its tree, of another the law of words."""
-    if isinstance(model, ChildDenoiser) and model.tree is not None:
-        return dd.Children.of(model, law)
-    return law
+    return dd.Children.of(model, law) if has_tree(model) else law
 
 
 def open_saved(

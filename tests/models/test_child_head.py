@@ -8,6 +8,7 @@ from saving import same
 from tiny import STATES, WORDS, build, inputs, trained
 
 import ddlib as dd
+from ddlib.denoiser import output_layer
 from ddlib.typing import ChildDenoiser
 from ddlib_models import ChildHead, DiT, ManifestError
 
@@ -30,6 +31,18 @@ def test_logits_are_in_the_order_of_the_states_wherever_the_rows_lie(tied, pad_t
     matrix, offset = model.words()
     torch.testing.assert_close(features @ matrix.T + offset, model(z, t))
     assert isinstance(model, ChildDenoiser) and [level.tolist() for level in model.tree] == TREE
+
+
+@pytest.mark.parametrize("tree", [None, TREE], ids=["words", "children"])
+def test_the_output_layer_lies_as_its_meaning_says(tree):
+    """By the rows where the meaning has rows, and otherwise in the order of the logits."""
+    model, (z, t) = trained(tree=tree), inputs()
+    meanings = ["cavity"] if tree is None else [meaning(model), dd.Children(meaning(model).tree), "children"]
+    for one in meanings:
+        weight, bias = output_layer(model, one)
+        logits, rows = model.features(z, t) @ weight.T + bias, getattr(one, "rows", None)
+        torch.testing.assert_close(logits if rows is None else logits[..., rows], model(z, t))
+    assert tree is None or output_layer(model, meanings[0])[0] is model.head.weight, "no copy"
 
 
 def test_siblings_lie_next_to_each_other():
