@@ -1,5 +1,6 @@
 """Benchmarks at tiny sizes: that they run, refuse what is not comparable, and are reported as they fell."""
 
+import argparse
 import json
 import math
 import subprocess
@@ -11,6 +12,8 @@ import torch
 
 from benchmarks import (
     attention,
+    gpu_head,
+    gpu_losses,
     head,
     noising,
     products,
@@ -106,6 +109,15 @@ def test_attention_back_ends_agree_before_they_are_timed():
     told = attention.measure(attention.TINY, 5)
     assert set(told["rows"]) == {"even", "padded", "packed"}
     assert all("loss" in rows["sdpa"] for rows in told["rows"].values())
+
+
+@pytest.mark.slow
+def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
+    monkeypatch.setenv("DDLIB_TRITON", "0")  # which they set, each for itself
+    options = argparse.Namespace(tiny=True, device="cpu", repeats=5, sweep=False)
+    told = dict(gpu_head.cases(options))
+    assert len(told) == len(gpu_losses.PROCESSES) * 2 * len(gpu_losses.MODES) and not gpu_head.ratios(told)
+    assert all("loss" in row for rows in told.values() for row in rows.values())
 
 
 def test_utilisation():
