@@ -1,12 +1,15 @@
 """The logic of the kernels for child logits in Triton's interpreter; run by test_triton_kernels.py, see there."""
 
 import os
+from functools import partial
 
+import layers
 import pytest
 import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import F64, NESTED, close
 
 import ddlib as dd
 from ddlib.kernels import gpu, plans
@@ -17,8 +20,7 @@ from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
 
-F32, F64 = torch.float32, torch.float64
-NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
+F32 = torch.float32
 TREES = {"two": dd.hierarchies.Tree(NESTED[:1]), "four": dd.hierarchies.Tree(NESTED), "flat": dd.hierarchies.Flat(8)}
 MANY = {
     "masked": (dd.presets.mdlm(8), TREES["four"]),
@@ -28,6 +30,7 @@ MANY = {
     "xi-above": (dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]), TREES["four"]),  # the rest by the dense way
     "wide": (dd.presets.mdlm(131), dd.hierarchies.Tree([torch.arange(131) % 7])),  # families of several tiles
 }
+batch = partial(layers.batch, rows=6, length=3, dim=9, dtype=F32)
 
 
 @pytest.fixture(autouse=True)
@@ -35,21 +38,6 @@ def served(monkeypatch):
     """As if the CPU were a GPU, in tiles that small families fill more than once."""
     monkeypatch.setattr(gpu, "usable", lambda device, dtype: dtype != F64)
     monkeypatch.setattr(siblings, "TILES", Tiles(tokens=4, columns=8, depth=8, warps=4, stages=1))
-
-
-def batch(process, tree, seed=0, rows=6, length=3, dim=9, dtype=F32):
-    generator = torch.Generator().manual_seed(seed)
-    count = tree.num_states - 1
-    sizes = (rows, length, dim), (count, dim), (count,)
-    layer = [torch.randn(size, generator=generator, dtype=F64).to(dtype).requires_grad_() for size in sizes]
-    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
-    t = torch.rand(rows, generator=generator, dtype=F64)
-    return layer, (x, process.sample(x, t, generator), t)
-
-
-def close(ours, theirs, tolerance):
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
 
 
 def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, **options):

@@ -5,12 +5,15 @@ TRITON_INTERPRET must be set before anything imports Triton, and makes compiled 
 
 import copy
 import os
+from functools import partial
 
+import layers
 import pytest
 import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import F64, NESTED, close
 
 import ddlib as dd
 from ddlib.kernels import gpu, plans
@@ -21,9 +24,8 @@ from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
 
-F32, F64 = torch.float32, torch.float64
+F32 = torch.float32
 SMALL = online.Tiles(rows=8, columns=16, depth=8, splits=2, warps=4, stages=1)
-NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
 MANY = {
     "masked": dd.presets.mdlm(19),
     "one-word": dd.presets.mdlm(1),
@@ -34,6 +36,7 @@ MANY = {
     "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),  # two plain levels of four
 }
 every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
+batch = partial(layers.batch, rows=4, length=3, dim=9, dtype=F32)
 
 
 @pytest.fixture(autouse=True)
@@ -44,27 +47,12 @@ def served(monkeypatch):
     monkeypatch.setattr(row, "COLUMNS", 32)
 
 
-def batch(process, seed=0, rows=4, length=3, dim=9, scale=1.0, dtype=F32):
-    """Rows in every level: hidden states, matrix and bias of ``dtype``, words, states, times."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = (rows, length, dim), (process.vocab_size, dim), (process.vocab_size,)
-    layer = [(torch.randn(size, generator=generator, dtype=F64) * scale).to(dtype).requires_grad_() for size in sizes]
-    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
-    t = torch.rand(rows, generator=generator, dtype=F64)
-    return layer, (x, process.sample(x, t, generator), t)
-
-
 def exact(process, layer, noisy, **options):
     """The loss of each token on logits in float64, and the gradients of its weighted sum."""
     wide = [p.detach().to(F64).requires_grad_() for p in layer]
     logits = torch.nn.functional.linear(*wide)
     values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     return values.detach(), torch.autograd.grad(values.mean(), wide)
-
-
-def close(ours, theirs, tolerance):
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
 
 
 def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
@@ -89,7 +77,7 @@ def test_values_and_gradients(process, mode):
 @given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
-    layer, noisy = batch(process, seed, rows=3, length=2, dim=dim)
+    layer, noisy = batch(process, seed=seed, rows=3, length=2, dim=dim)
     agrees(process, layer, noisy, chunk=chunk, weight_clip=(0.0, 5.0))
 
 

@@ -5,6 +5,7 @@ import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import F64, NESTED, batch, close
 from zoo import Plain
 
 import ddlib as dd
@@ -13,8 +14,6 @@ from ddlib.processes import GIDD, Masked
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 
-F64 = torch.float64
-NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
 TREES = {
     "flat": Flat(8),
     "two": Tree(NESTED[:1]),
@@ -42,22 +41,6 @@ every = pytest.mark.parametrize(
         ("xi-above", "four"), ("coarse", "four"), ("levels", "only-children"),
     ),
 )  # fmt: skip
-
-
-def batch(process, tree, seed=0, rows=12, length=5, dim=7, extra=0):
-    """Hidden states, matrix and bias of an output layer over the tree's states; words, states, times."""
-    generator = torch.Generator().manual_seed(seed)
-    columns = tree.num_states - 1 + extra
-    sizes = (rows, length, dim), (columns, dim), (columns,)
-    layer = [torch.randn(size, generator=generator, dtype=F64).requires_grad_() for size in sizes]
-    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
-    t = torch.rand(rows, generator=generator, dtype=F64)
-    return layer, (x, process.sample(x, t, generator), t)
-
-
-def close(ours, theirs, tolerance=1e-10):
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
 
 
 @pytest.mark.parametrize("name", TREES)

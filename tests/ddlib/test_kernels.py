@@ -5,14 +5,13 @@ import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layers import F64, NESTED, batch, close
 from zoo import PROCESSES
 
 import ddlib as dd
 from ddlib.kernels import fused
 from ddlib.testing import strategies
 
-F64 = torch.float64
-NESTED = [[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2], [0, 0, 1]]
 MANY = PROCESSES | {
     "four-levels": dd.presets.hdlm_levels(NESTED),
     "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
@@ -22,23 +21,8 @@ every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
 both = pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
 
 
-def batch(process, seed=0, rows=12, length=5, dim=7, dtype=F64):
-    """Hidden states, matrix, bias; words, states, times."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = (rows, length, dim), (process.vocab_size, dim), (process.vocab_size,)
-    layer = [torch.randn(size, generator=generator, dtype=F64).to(dtype).requires_grad_() for size in sizes]
-    x = torch.randint(process.vocab_size, (rows, length), generator=generator)
-    t = torch.rand(rows, generator=generator, dtype=F64)
-    return layer, (x, process.sample(x, t, generator), t)
-
-
 def logits(layer):
     return torch.nn.functional.linear(*layer)
-
-
-def close(ours, theirs, tolerance=1e-10):
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).abs().max() <= tolerance * (1 + other.abs().max())
 
 
 @every
@@ -60,7 +44,7 @@ def test_nelbo_of_hidden_states_is_nelbo_of_their_logits(monkeypatch, process, p
     st.sampled_from([3, 512]),
 )  # fmt: skip
 def test_drawn_processes(process, seed, parameterization, chunk, stripe):
-    layer, noisy = batch(process, seed, rows=4, length=3)
+    layer, noisy = batch(process, seed=seed, rows=4, length=3)
     theirs = dd.nelbo(process, logits(layer), *noisy, parameterization=parameterization)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "_STRIPE", stripe)
