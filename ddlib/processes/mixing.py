@@ -176,6 +176,10 @@ class Mixing(ForwardProcess):
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
+    def from_anywhere(self, z: Tokens) -> Tensor:
+        """The mask, and words where they are drawn uniformly."""
+        return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
+
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,

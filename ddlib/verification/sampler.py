@@ -127,7 +127,7 @@ def _calls(run: Run, point: Point) -> Iterator[Comparison]:
 
     tokens = sample(run.process, counted, (16, 2), run.sampler, steps, generator=torch.Generator().manual_seed(4))
     used = torch.tensor(next(calls))
-    most = run.sampler.calls * steps + 1
+    most = run.sampler.calls * steps + run.sampler.end_calls
     yield Comparison(f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0)
     yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, 3), 0.0)
 
