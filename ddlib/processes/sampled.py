@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -89,7 +90,7 @@ class Sampled(Follows):
         """
         return False
 
-    def from_anywhere(self, z: Tokens) -> Tensor:
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """Whether every word may have become the state, at times between 0 and 1, (B, L) bool.
 
         Only there can the law of a position given the others, which Gibbs steps draw from, be told from what a network

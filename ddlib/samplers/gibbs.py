@@ -81,7 +81,7 @@ class Gibbs(Corrector):
         return torch.zeros_like(score, dtype=torch.bool).scatter(1, best, True)
 
 
-def _known(process: ForwardProcess) -> Bool[Tensor, "S"]:
+def _known(process: ForwardProcess) -> Bool[Tensor, "n"]:
     """Which states every word may have become."""
     return process.from_anywhere(torch.arange(process.num_states, device=process.device)[None])[0]
 
