@@ -12,7 +12,7 @@ from ddlib.typing import Times, Tokens
 class Corrector(ABC):
     """Moves states at a time t, which they follow q_t at before and after. A leaf is one file and says how.
 
-    ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, and ``end`` about the finished words.
+    ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, ``end`` about the finished words.
     """
 
     exact_word: bool = True
@@ -31,7 +31,7 @@ class Corrector(ABC):
     end_calls: int = 0
     """Network calls of ``end``, at most."""
 
-    def check(self, process: ForwardProcess) -> None:
+    def check(self, process: ForwardProcess) -> None:  # noqa: B027 # most serve every process
         """Raises TypeError where a process cannot be served, with the reason and what serves it."""
 
     @abstractmethod

@@ -19,9 +19,9 @@ class EdgeBalance(Corrector):
     r"""On each edge tokens climb with probability :math:`\sigma_i`, and as many come down in their place.
 
     :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times what the forward process climbs in a step
-    of the same length, T its level transition, and no more than ``most_lift``. Every level keeps its law (theory section
-    8). For masks and small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat et al.,
-    2024). The network runs where somebody comes down. Needs a process with levels.
+    of the same length, T its level transition, and no more than ``most_lift``. Every level keeps its law (theory
+    section 8). For masks and small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat
+    et al., 2024). The network runs where somebody comes down. Needs a process with levels.
 
     Args:
         strength: in [0, 10]; 0 moves nothing.

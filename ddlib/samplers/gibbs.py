@@ -27,8 +27,8 @@ class Gibbs(Corrector):
     depends on the states is no Gibbs step: both are approximate, a lone token aside.
 
     The network knows the cavity only in states that every word may have become (``process.from_anywhere``): all of
-    uniform noise and GIDD, clusters with xi < 1 and the mask. A position that is in another state stays, and so does one
-    that would be drawn into another; so the law of those states among themselves, given the rest, is kept (detailed
+    uniform noise and GIDD, clusters with xi < 1 and the mask. A position that is in another state stays, and so does
+    one that would be drawn into another; so the law of those states among themselves, given the rest, is kept (detailed
     balance). Words of a hierarchy stay therefore, and masks alone could become nothing else.
 
     Args:
@@ -52,10 +52,11 @@ class Gibbs(Corrector):
         return [cls(), cls(2, "margin")]
 
     def check(self, process: ForwardProcess) -> None:
-        if int(_known(process).sum()) < 2:
+        number = int(_known(process).sum())
+        if number < 2:
             raise TypeError(
-                f"{type(self).__name__} needs states that every word may have become, at least two, {process!r} has "
-                f"{int(_known(process).sum())}: its words are never wrong in the forward process; Remask takes them back"
+                f"{type(self).__name__} needs at least two states that every word may have become, {process!r} has "
+                f"{number}: its words are never wrong in the forward process; Remask takes them back"
             )
 
     def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
@@ -69,7 +70,7 @@ class Gibbs(Corrector):
             logits = said.words(torch.zeros_like(said.z))
             words[said.b, said.i] = draw_logits(run.sharpen(logits[:, 0]), u[said.b, said.i])
             if not random:
-                odds[said.b, said.i] = _odds(process, said, logits)
+                odds[said.b, said.i] = _odds(process, said, logits).to(odds)
         if not random:  # Gumbel noise: without replacement, in proportion
             asked = known & self._most(odds - (-noise.log()).log())
         proposed = process.sample(words, t, run.generator)

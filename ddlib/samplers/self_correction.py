@@ -18,8 +18,9 @@ class SelfCorrection(Corrector):
     """Replaces words by what the network would rather see there, one at a time, until it has no better idea.
 
     Of von Rütte et al. (2025, GIDD). It acts once, on the finished words: each step draws a candidate for every
-    position, and of those that differ from what is there the most probable replaces it. A text is done when no candidate
-    differs, or when the share of its words that are the network's first choice has not grown for ``patience`` steps.
+    position, and the most probable of those that differ from what is there replaces it. A text is done when no
+    candidate differs, or when the share of its words that are the network's first choice has not grown for ``patience``
+    steps.
 
     This is a fixed-point iteration, not a draw: the words do not follow the law of the model afterwards, they lie
     nearer to its modes; look at the entropy beside the quality. ``Gibbs`` keeps the law. What the network says is read

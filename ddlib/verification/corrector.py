@@ -121,18 +121,18 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
 
 def _repeats(case: Correction, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(4)
-    z, words = (case.states(PAIR, t, 8, generator) for t in (0.6, 0.0))
+    rows = 12
+    z, words = (case.states(PAIR, t, rows, generator) for t in (0.6, 0.0))
 
-    def keyed(rows: slice) -> Tensor:
-        index = torch.arange(8)[rows]
+    def keyed(index: Tensor) -> Tensor:
         key = KeyedGenerator(seed=1, step=2, index=index)
         run = case.run(PAIR, len(index), key)
-        there = case.corrected(run, case.corrected(run, z[rows], 0.6), 0.6)
-        return torch.cat([there, case.corrector.end(run, words[rows])], 1)
+        there = case.corrected(run, case.corrected(run, z[index], 0.6), 0.6)
+        return torch.cat([there, case.corrector.end(run, words[index])], 1)
 
-    whole = keyed(slice(0, 8))
-    yield Comparison("states drawn again", ("example", "position"), keyed(slice(0, 8)), whole, 0.0)
-    parts = torch.cat([keyed(slice(0, 1)), keyed(slice(1, 8))])
+    whole = keyed(torch.arange(rows))
+    yield Comparison("states drawn again", ("example", "position"), keyed(torch.arange(rows)), whole, 0.0)
+    parts = torch.cat([keyed(one) for one in torch.arange(rows).split(1)])
     yield Comparison("states of an example in another batch", ("example", "position"), parts, whole, 0.0)
 
 
@@ -153,7 +153,8 @@ CLAIMS = (
           "binomial bounds, false alarm 1e-6", _words, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("one token",)),
     Claim("corrector", "joint law", "two dependent tokens keep their joint law, if only after short steps",
-          "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate, rests_on=("two tokens",)),
+          "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
+          rests_on=("two tokens",)),
     Claim("corrector", "network calls", "no more than it says", "exactly", _calls),
     Claim("corrector", "keyed noise", "the same noise draws the same states, in any batch", "exactly", _repeats),
 )  # fmt: skip

@@ -72,7 +72,9 @@ def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector,
             with _one_thread():
                 checks, note = run(subject, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
-    raise TypeError(f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, or a corrector")
+    raise TypeError(
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, or a corrector"
+    )
 
 
 @contextmanager
