@@ -165,11 +165,11 @@ def test_draws_of_gibbs_are_those_of_its_kernel(name):
 
 
 @settings(max_examples=examples(40))
-@given(strategies.processes(), st.floats(0.01, 0.99))
+@given(strategies.processes(), st.floats(0.05, 0.9))
 def test_from_anywhere_is_what_the_likelihoods_say(process, t):
     states = torch.arange(process.num_states)[None]
     reached = (process.word_likelihood(states, at(t)) > 0).all(-1)
-    assert torch.equal(process.from_anywhere(states), reached) or t > 0.9  # where alpha may have run out of digits
+    assert torch.equal(process.from_anywhere(states), reached)
 
 
 @every_process
@@ -286,11 +286,27 @@ def test_what_it_says_follows_from_both():
     )
 
 
+MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBackward()), ("clusters", EdgeBalance())]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("name", "corrector"), slow_but(MENDED, MENDED[0]), ids=repr)
+def test_corrections_mend_what_long_steps_did(name, corrector):
+    process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
+    errors = []
+    for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
+        generator = torch.Generator().manual_seed(0)
+        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=generator)
+        share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
+        errors.append(float((share - PAIR.flatten()).abs().sum()))
+    assert errors[1] < 0.85 * errors[0]
+
+
 SERVED = [(name, corrector) for name in ("masked", "levels", "levels-xi", "gidd") for corrector in EVERY]
 
 
 @pytest.mark.parametrize(
-    ("name", "corrector"), slow_but(SERVED, ("masked", EVERY[1]), ("gidd", EVERY[3]), ("gidd", EVERY[4])), ids=repr
+    ("name", "corrector"), slow_but(SERVED, ("levels", EVERY[4]), ("gidd", EVERY[3]), ("gidd", EVERY[4])), ids=repr
 )
 def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     process = GIDD(6, 0.3) if name == "gidd" else LEVELS[name]
