@@ -56,7 +56,7 @@ class Gibbs(Corrector):
         if number < 2:
             raise TypeError(
                 f"{type(self).__name__} needs at least two states that every word may have become, {process!r} has "
-                f"{number}: its words are never wrong in the forward process; Remask takes them back"
+                f"{number}: its words are never wrong in the forward process; Remask takes them back, or Psi"
             )
 
     def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:

@@ -56,7 +56,7 @@ class SelfCorrection(Corrector):
         if not bool(process.from_anywhere(words).all()):
             raise TypeError(
                 f"{type(self).__name__} needs words that every other may have become, those of {process!r} are never "
-                "wrong in the forward process, so its network has no opinion of them; Remask takes them back"
+                "wrong in the forward process, so its network has no opinion of them; Remask takes them back, or Psi"
             )
 
     def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:

@@ -30,7 +30,7 @@ from ddlib.samplers import (
 from ddlib.samplers.network import Network
 from ddlib.schedules import Cosine, Linear
 from ddlib.testing import strategies
-from ddlib.testing.oracle import exact_cavity
+from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 F64 = torch.float64
 PAIR = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.05, 0.20], [0.25, 0.04, 0.06]], dtype=F64)
@@ -162,6 +162,15 @@ def test_draws_of_gibbs_are_those_of_its_kernel(name):
     chance = kernels.mean(0)
     assert counts[chance == 0].sum() == 0
     assert ((counts - draws * chance).abs() <= 5.5 * (draws * chance * (1 - chance)).sqrt() + 1).all()
+
+
+@pytest.mark.parametrize("select", ["random", "margin"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select):
+    process, sampler = IN_PLACE[name], Corrected(Ancestral(), Gibbs(1, select), 2)
+    tokens = generate(process, exact_cavity(process, PAIR), sampler, shape=(50, 2))
+    own = exact_posterior(process, PAIR)
+    assert torch.equal(generate(process, own, sampler, shape=(50, 2), parameterization="posterior"), tokens)
 
 
 @settings(max_examples=examples(40))
