@@ -20,7 +20,8 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 LONG = ("ragged", "restart", "corrected")
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly if case[1] == "ragged" else pytest.mark.slow) for case in REGISTERED
+    pytest.param(*case, marks=pytest.mark.nightly if case[1] in ("ragged", "corrected") else pytest.mark.slow)
+    for case in REGISTERED
 ]
 
 
