@@ -57,8 +57,9 @@ def _places() -> Iterator[tuple[str, str]]:
             known = [name for name in _public(module) if name not in ddlib.__all__]
             yield from ((name, f"dd.{room}.{name}") for name in known)
     for kind in registry.GROUPS:
+        room = registry.room(kind)
         for name, point in registry.available(kind).items():
-            home = f"dd.{kind}" if point.module == f"ddlib.{kind}" else point.module
+            home = room.replace("ddlib", "dd", 1) if point.module == room else point.module
             yield from ((called, f"{home}.{point.attr}") for called in (name, point.attr))
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler
+from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 
 _BASES: dict[str, type[Any] | None] = {
@@ -22,6 +22,7 @@ _BASES: dict[str, type[Any] | None] = {
     "hierarchies": Hierarchy,
     "processes": ForwardProcess,
     "samplers": Sampler,
+    "correctors": Corrector,
     "backbones": None,
     "presets": None,
 }
@@ -95,7 +96,7 @@ def get(kind: str, name: str) -> Any:
     if base is None and not callable(loaded):
         raise ImportError(f"{origin} is {loaded!r}, must be a class or a function")
     if base is not None and not (isinstance(loaded, type) and issubclass(loaded, base)):
-        raise ImportError(f"{origin} is {loaded!r}, must be a subclass of ddlib.{kind}.{base.__name__}")
+        raise ImportError(f"{origin} is {loaded!r}, must be a subclass of {room(kind)}.{base.__name__}")
     return loaded
 
 
@@ -123,6 +124,12 @@ def knows(kind: str, name: str) -> bool:
 def made(kind: str) -> type[Any] | None:
     """The class that objects of a kind are of; None for backbones, which are anything that can be called."""
     return _BASES[kind] or _MADE.get(kind)
+
+
+def room(kind: str) -> str:
+    """The package that a kind's own classes are in: ``ddlib.<kind>``, but for correctors, who live with samplers."""
+    base = _BASES[kind]
+    return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
 
 
 def origin(kind: str, name: str) -> Origin:

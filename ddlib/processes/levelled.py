@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -130,6 +130,12 @@ class Levelled(ForwardProcess):
         mixed = target > 0 and self.hierarchy.between(0, target).spread is not None
         kept = level == self._depth or force or self.hierarchy.between(target, level).spread is None
         return kept and not mixed
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """The mask, and clusters that tokens of other clusters may stray to."""
+        routes = [self.hierarchy.between(0, i) for i in range(1, self._depth + 1)]
+        known = [self.vocab_size == 1, *(route.num_parents == 1 or route.spread is not None for route in routes)]
+        return torch.tensor(known, device=z.device)[self.level_of(z)]
 
     def draw_path(
         self, shape: Sequence[int], generator: Generator, device: torch.device

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -175,6 +175,10 @@ class Mixing(ForwardProcess):
         arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """The mask, and words where they are drawn uniformly."""
+        return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -88,6 +89,18 @@ class Sampled(Follows):
         the law of a state's children is enough to go down from child to child. Needs a ``hierarchy``.
         """
         return False
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """Whether every word may have become the state, at times between 0 and 1, (B, L) bool.
+
+        Only there can the law of a position given the others, which Gibbs steps draw from, be told from what a network
+        knows: a word that is never wrong says all about itself, and nothing about what might stand in its place.
+
+        Args:
+            z: (B, L) states.
+        """
+        middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
+        return (self.word_likelihood(z, middle) > 0).all(-1)
 
     def draw_path(self, shape: Sequence[int], generator: Generator, device: torch.device) -> tuple[Tensor, Tokens]:
         """Times (B, L, n) at which each position enters levels 1..n, above 1 for never, and the states (B, L) at t = 1.

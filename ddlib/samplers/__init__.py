@@ -1,10 +1,31 @@
-"""REVERSE: samplers that turn noise into words."""
+"""REVERSE: samplers that turn noise into words, and correctors that mend what their steps did wrong."""
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.corrected import Corrected
+from ddlib.samplers.corrector import Corrector
+from ddlib.samplers.edge_balance import EdgeBalance
 from ddlib.samplers.first_hitting import FirstHitting
+from ddlib.samplers.forward_backward import ForwardBackward
+from ddlib.samplers.gibbs import Gibbs
 from ddlib.samplers.loop import sample
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
+from ddlib.samplers.self_correction import SelfCorrection
 
-__all__ = ["Ancestral", "FirstHitting", "Psi", "Remask", "Run", "Sampler", "State", "sample"]
+__all__ = [
+    "Ancestral",
+    "Corrected",
+    "Corrector",
+    "EdgeBalance",
+    "FirstHitting",
+    "ForwardBackward",
+    "Gibbs",
+    "Psi",
+    "Remask",
+    "Run",
+    "Sampler",
+    "SelfCorrection",
+    "State",
+    "sample",
+]

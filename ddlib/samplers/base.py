@@ -73,6 +73,9 @@ class Sampler(ABC):
     calls: int = 1
     """Network calls of a step, at most."""
 
+    end_calls: int = 1
+    """Network calls of ``finalize``, at most."""
+
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)

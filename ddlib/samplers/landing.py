@@ -44,6 +44,32 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
     return result
 
 
+def exchange(
+    run: Run, z: Tokens, t: Times, s: Times, sigma: Float64[Tensor, "B n"] | None, force: bool = False
+) -> Tokens:
+    """The states at ``s``, for a process with levels: some climb, and as many more come down in their place.
+
+    Every level keeps its law (theory section 8). Climbing needs no network. With s = t nobody else moves.
+
+    Args:
+        run: the call of ``sample``.
+        z: (B, L) states at ``t``.
+        t: (B,) times.
+        s: (B,) times no later.
+        sigma: (B, n) the chance to climb each edge, at most ``most_lift``; None for none.
+        force: see ``ForwardProcess.land``.
+    """
+    target = run.process.jump(z, t, s, run.generator, sigma)
+    assert target is not None
+    level = run.process.level_of(z)
+    target = torch.where(run.free, target, level)
+    moved = move(run, z, t, s, target.minimum(level), force)
+    if sigma is None:
+        return moved
+    # drawn whether or not anybody climbs, so that a text's noise is its own
+    return torch.where(target > level, run.process.climb(z, target.maximum(level), run.generator), moved)
+
+
 def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
     """By the law of words."""
     return run.process.land(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.checks import check_number, require
 from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.landing import move
+from ddlib.samplers.landing import exchange
 
 _RULES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cap": torch.minimum,
@@ -66,14 +66,7 @@ class Remask(Sampler):
         t, s = at(run, k), at(run, k + 1)
         most = run.process.most_lift(t, s) if self.eta else None
         sigma = None if most is None else self.sigma(most)
-        target = run.process.jump(state.z, t, s, run.generator, sigma)
-        assert target is not None
-        level = run.process.level_of(state.z)
-        target = torch.where(run.free, target, level)
-        z = move(run, state.z, t, s, target.minimum(level), self.force_transition)
-        if sigma is not None:  # drawn whether or not anybody climbs, so that a text's noise is its own
-            z = torch.where(target > level, run.process.climb(state.z, target.maximum(level), run.generator), z)
-        return State(z, s)
+        return State(exchange(run, state.z, t, s, sigma, self.force_transition), s)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -3,6 +3,13 @@
 The strategies need ``pip install ddlib[testing]``.
 """
 
-from ddlib.testing.contracts import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
+from ddlib.testing.contracts import (
+    check_corrector,
+    check_hierarchy,
+    check_process,
+    check_registered,
+    check_sampler,
+    check_schedule,
+)
 
-__all__ = ["check_hierarchy", "check_process", "check_registered", "check_sampler", "check_schedule"]
+__all__ = ["check_corrector", "check_hierarchy", "check_process", "check_registered", "check_sampler", "check_schedule"]

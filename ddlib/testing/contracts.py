@@ -6,7 +6,7 @@ from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.registry import GROUPS, PROVED, get
-from ddlib.samplers import Sampler
+from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.verification import Report, verify
 
@@ -34,6 +34,11 @@ def check_process(process: ForwardProcess, level: str = "quick") -> Report:
 def check_sampler(sampler: Sampler, level: str = "quick") -> Report:
     """As ``check_schedule``, for a sampler, on a process of every kind that it serves."""
     return _check(Sampler, sampler, level)
+
+
+def check_corrector(corrector: Corrector, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a corrector, on a process of every kind that it serves."""
+    return _check(Corrector, corrector, level)
 
 
 def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]:

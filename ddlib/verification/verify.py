@@ -1,4 +1,4 @@
-"""``dd.verify``: a process, schedule, hierarchy or sampler, proved right or refuted."""
+"""``dd.verify``: a process, schedule, hierarchy, sampler or corrector, proved right or refuted."""
 
 import copy
 import time
@@ -12,9 +12,21 @@ import torch
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler
+from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
-from ddlib.verification import draws, heads, hierarchy, large, numerics, objective, process, reverse, sampler, schedule
+from ddlib.verification import (
+    corrector,
+    draws,
+    heads,
+    hierarchy,
+    large,
+    numerics,
+    objective,
+    process,
+    reverse,
+    sampler,
+    schedule,
+)
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
@@ -29,12 +41,12 @@ _PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.C
 
 
 @torch.no_grad()
-def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler, level: str = "quick") -> Report:
+def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector, level: str = "quick") -> Report:
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies and samplers may be verified on their own.
+    their laws, that float32 suffices. Schedules, hierarchies, samplers and correctors may be verified on their own.
 
     A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so;
     of the process as given only spot checks are made.
@@ -60,7 +72,9 @@ def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler, level: str 
             with _one_thread():
                 checks, note = run(subject, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
-    raise TypeError(f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib")
+    raise TypeError(
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, or a corrector"
+    )
 
 
 @contextmanager
@@ -148,12 +162,20 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
-    served = sampler.runs(subject)
-    names = ", ".join(type(run.process).__name__ for run in served)
+    return _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
+
+
+def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
+    return _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+
+
+def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
+    """The claims on each of the processes that a subject serves."""
+    names = ", ".join(type(one.process).__name__ for one in served)
     checks = []
-    for run in served:
-        room = f"sampler on {type(run.process).__name__}"
-        asked = _ask(sampler.CLAIMS, run, full)
+    for one in served:
+        room = f"{what} on {type(one.process).__name__}"
+        asked = _ask(claims, one, full)
         checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
     return checks, f"run on {names}"
 
@@ -163,4 +185,5 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     Schedule: _schedule,
     Hierarchy: _hierarchy,
     Sampler: _sampler,
+    Corrector: _corrector,
 }

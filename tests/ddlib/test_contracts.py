@@ -5,14 +5,23 @@ from cases import slow_but
 
 import ddlib as dd
 from ddlib.registry import PROVED, available
-from ddlib.testing import check_hierarchy, check_process, check_registered, check_sampler, check_schedule
+from ddlib.testing import (
+    check_corrector,
+    check_hierarchy,
+    check_process,
+    check_registered,
+    check_sampler,
+    check_schedule,
+)
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
-# those of plugin_example take longest; its own tests put them through the kits too
-QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in ("ragged", "restart")))
+# those of plugin_example take longest, and its own tests put them through the kits too; after them those of Corrected
+LONG = ("ragged", "restart", "corrected")
+QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly if case[1] == "ragged" else pytest.mark.slow) for case in REGISTERED
+    pytest.param(*case, marks=pytest.mark.nightly if case[1] in ("ragged", "corrected") else pytest.mark.slow)
+    for case in REGISTERED
 ]
 
 
@@ -33,6 +42,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_hierarchy: dd.hierarchies.Flat(3),
         check_process: dd.presets.mdlm(3),
         check_sampler: dd.samplers.FirstHitting(),
+        check_corrector: dd.samplers.Gibbs(),
     }
     for kit, own in objects.items():
         assert kit(own).ok

@@ -1,5 +1,6 @@
 """The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
 
+import faults_correctors
 import faults_hierarchy
 import faults_objective
 import faults_process
@@ -11,7 +12,7 @@ from planting import FAULTS
 
 import ddlib as dd
 
-MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler)
+MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler, faults_correctors)
 
 
 @pytest.mark.usefixtures("as_users_call")

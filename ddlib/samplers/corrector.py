@@ -1,0 +1,59 @@
+"""The contract of a corrector: what moves a text while the time stands still."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+from ddlib.processes import ForwardProcess
+from ddlib.samplers.base import Run
+from ddlib.typing import Times, Tokens
+
+
+class Corrector(ABC):
+    """Moves states at a time t, which they follow q_t at before and after. A leaf is one file and says how.
+
+    ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, ``end`` about the finished words.
+    """
+
+    exact_word: bool = True
+    """Whether one token, given the best denoiser, keeps its law q_t."""
+
+    exact_text: bool = True
+    """Whether a text, given the best denoiser, follows its law as the steps grow many, the corrections small with
+    them. Each token of it keeps its law q_t in every correction, then, while others' noise is what it was."""
+
+    exact_joint: bool = False
+    """Whether every correction, however large, keeps the joint law of a whole text."""
+
+    calls: int = 1
+    """Network calls of a correction, at most."""
+
+    end_calls: int = 0
+    """Network calls of ``end``, at most."""
+
+    def check(self, process: ForwardProcess) -> None:  # noqa: B027 # most serve every process
+        """Raises TypeError where a process cannot be served, with the reason and what serves it."""
+
+    @abstractmethod
+    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+        """The states after one correction, (B, L). What stands at the prompt does not matter.
+
+        Args:
+            run: the call of ``sample``.
+            z: (B, L) states at ``t``, with the prompt in its place.
+            t: (B,) times, in (0, 1).
+            h: (B,) the lengths of the steps that led to ``t``, from ``t + h``.
+        """
+
+    def end(self, run: Run, words: Tokens) -> Tokens:
+        """The finished words, (B, L); as they are, unless a leaf corrects them too."""
+        return words
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
+
+    def __repr__(self) -> str:
+        said = (f"{name}={value!r}" for name, value in vars(self).items() if name not in Corrector.__annotations__)
+        return f"{type(self).__name__}({', '.join(said)})"

@@ -1,0 +1,219 @@
+"""The sampler that takes corrections between its steps: when, at which cost, for whom, and by which values."""
+
+import pytest
+import torch
+import yaml
+from cases import slow_but
+from correcting import EVERY, IN_PLACE, PAIR, a_run, at, serves
+from halves import LEVELS, Halves, generate, plain
+
+import ddlib as dd
+from ddlib.processes import GIDD, Masked
+from ddlib.samplers import (
+    Ancestral,
+    Corrected,
+    Corrector,
+    EdgeBalance,
+    FirstHitting,
+    ForwardBackward,
+    Gibbs,
+    Psi,
+    Remask,
+    SelfCorrection,
+)
+from ddlib.schedules import Linear
+from ddlib.testing.oracle import exact_cavity
+
+
+class Recorder(Corrector):
+    def __init__(self):
+        self.seen = []
+
+    def correct(self, run, z, t, h):
+        self.seen.append((round(float(t[0]), 9), round(float(h[0]), 9), z[0, 0].item()))
+        return torch.zeros_like(z)  # over the prompt as well
+
+
+def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stands():
+    recorder = Recorder()
+    sampler = Corrected(Psi(0.5), recorder, 2, [0.2, 0.6])
+    tokens = generate(GIDD(6, 0.2), lambda z, t: torch.zeros(*z.shape, 6), sampler, steps=5, prompt=torch.tensor([4]))
+    assert recorder.seen == [(t, 0.2, 4) for t in (0.6, 0.6, 0.4, 0.4, 0.2, 0.2)]
+    assert (tokens[:, 0] == 4).all()
+    recorder.seen.clear()
+    generate(GIDD(6, 0.2), lambda z, t: torch.zeros(*z.shape, 6), Corrected(Ancestral(), recorder), steps=4)
+    assert [t for t, _, _ in recorder.seen] == [0.75, 0.5, 0.25]  # never at t = 0
+
+
+def test_what_it_says_follows_from_both():
+    assert Corrected(Ancestral(), Gibbs(), 3).calls == 4 and Corrected(Ancestral(), Gibbs()).end_calls == 1
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).calls == 1
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).end_calls == 10
+    exact = {repr(c): Corrected(Ancestral(), c).exact_text for c in (*EVERY, Gibbs())}
+    assert [text for text, right in exact.items() if right] == [repr(c) for c in (*EVERY[:2], Gibbs())]
+    assert [Corrected(Ancestral(), c).exact_word for c in EVERY] == [True] * 4 + [False]
+    assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).end_calls == 10
+    assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(
+        "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
+    )
+
+
+MENDED = [("uniform", Gibbs()), ("masked", EdgeBalance()), ("masked", ForwardBackward()), ("clusters", EdgeBalance())]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("name", "corrector"), slow_but(MENDED, MENDED[0]), ids=repr)
+def test_corrections_mend_what_long_steps_did(name, corrector):
+    process = {**IN_PLACE, "masked": Masked(3, Linear())}[name]
+    errors = []
+    for sampler in (Ancestral(), Corrected(Ancestral(), corrector, 4)):
+        generator = torch.Generator().manual_seed(0)
+        x = dd.sample(process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=generator)
+        share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
+        errors.append(float((share - PAIR.flatten()).abs().sum()))
+    assert errors[1] < 0.85 * errors[0]
+
+
+SERVED = [(name, corrector) for name in ("masked", "levels", "levels-xi", "gidd") for corrector in EVERY]
+
+
+@pytest.mark.parametrize(
+    ("name", "corrector"), slow_but(SERVED, ("levels", EVERY[4]), ("gidd", EVERY[3]), ("gidd", EVERY[4])), ids=repr
+)
+def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
+    process = GIDD(6, 0.3) if name == "gidd" else LEVELS[name]
+    if not serves(corrector, process):
+        with pytest.raises(TypeError, match=f"{type(corrector).__name__} needs"):
+            generate(process, Halves(process), Corrected(Ancestral(), corrector))
+        return
+    sampler, halves = Corrected(Ancestral(), corrector, 2), Halves(process)
+    tokens = generate(process, halves, sampler)
+    assert 0 < halves.calls <= 7 * sampler.calls + sampler.end_calls
+    assert torch.equal(generate(process, plain(halves), sampler), tokens)
+    assert torch.equal(generate(process, halves, sampler, compact=False), tokens)
+    alone = [
+        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
+        for row in range(4)
+    ]
+    assert torch.equal(torch.cat(alone), tokens)
+    assert not torch.equal(tokens, generate(process, halves))
+
+
+@pytest.mark.parametrize("name", ["masked", "levels-xi"])
+def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
+    process = LEVELS[name]
+    halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
+    run = a_run(process, halves, z.shape)
+    assert torch.equal(EdgeBalance(0.0).correct(run, z, at(0.5, 3), at(0.1, 3)), z)
+    climbed = EdgeBalance(10.0).correct(run, z, at(0.5, 3), at(0.1, 3))
+    assert halves.calls == 0 and (climbed >= process.vocab_size).any()
+    EdgeBalance(10.0).correct(run, torch.full_like(z, process.num_states - 1), at(0.5, 3), at(0.1, 3))
+    assert halves.calls == 1
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: ForwardBackward(0), ValueError, r"amount is 0, must be in \[0.001, 1000\]"),
+        (lambda: EdgeBalance(11), ValueError, r"strength is 11, must be in \[0, 10\]"),
+        (lambda: Gibbs(0), ValueError, "positions is 0, must be at least 1"),
+        (lambda: Gibbs(1.5), TypeError, "positions is 1.5, must be an int"),
+        (lambda: Gibbs(1, "best"), ValueError, "select is 'best', must be one of 'random', 'margin'"),
+        (lambda: SelfCorrection(steps=0), ValueError, "steps is 0, must be at least 1"),
+        (lambda: SelfCorrection(time=0), ValueError, r"time is 0, must be in \(0, 1\)"),
+        (lambda: SelfCorrection(temperature=0), ValueError, "temperature is 0, must be above 0"),
+        (lambda: SelfCorrection(patience=0), ValueError, "patience is 0, must be at least 1"),
+        (
+            lambda: Corrected(Gibbs(), Ancestral()),
+            TypeError,
+            r"predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp",
+        ),
+        (
+            lambda: Corrected(Ancestral(), Psi()),
+            TypeError,
+            r"corrector is Psi\(.*\), must be a ddlib.samplers.Corrector",
+        ),
+        (lambda: Corrected(FirstHitting(), Gibbs()), TypeError, r"predictor is FirstHitting.*at no time.*Ancestral"),
+        (lambda: Corrected(Ancestral(), Gibbs(), 0), ValueError, "steps is 0, must be at least 1"),
+        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5]), ValueError, r"interval is \[0.5\], must be two times"),
+        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]), ValueError, r"interval\[1\] is 2, must be in \[0, 1\]"),
+        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]), ValueError, "interval is .*, the earlier first"),
+        (lambda: refused("masked", Gibbs()), TypeError, "Gibbs needs at least two states.*has 1: .*Remask takes them"),
+        (lambda: refused("levels", Gibbs()), TypeError, "Gibbs needs at least two states.*never wrong.*Remask"),
+        (
+            lambda: refused("levels-xi", SelfCorrection()),
+            TypeError,
+            "SelfCorrection needs words that every other.*Remask",
+        ),
+        (
+            lambda: refused("gidd", EdgeBalance()),
+            TypeError,
+            "EdgeBalance needs a process with levels.*ForwardBackward ser",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_the_network_runs(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def refused(name, corrector):
+    def never(z, t):
+        raise AssertionError("the network was asked")
+
+    process = GIDD(6, 0.2) if name == "gidd" else LEVELS[name]
+    generate(process, never, Corrected(Ancestral(), corrector))
+
+
+# names and values
+
+
+def test_registered():
+    assert "corrected" in dd.registry.available("samplers")
+    assert {"forward_backward", "edge_balance", "gibbs", "self_correction"} <= set(dd.registry.available("correctors"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        yaml.safe_load("{kind: corrected, predictor: ancestral, corrector: {kind: gibbs, positions: 4}, steps: 2}"),
+        "corrected:predictor=ancestral,corrector=gibbs:4,steps=2",
+        'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0.0, 1.0]',
+    ],
+)
+def test_values_of_yaml_and_of_the_command_line_build_it(values):
+    built = dd.build("samplers", values)
+    assert repr(built) == repr(Corrected(Ancestral(), Gibbs(4), 2))
+    read = dd.parts.read("samplers", values)
+    assert read["corrector"] == {"kind": "gibbs", "positions": 4, "select": "random"}
+    assert dd.parts.read("samplers", read) == read
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"corrector": "gibs"},
+            "samplers.corrector.kind: nothing in correctors is called 'gibs', did you mean 'gibbs'",
+        ),
+        ({"corrector": "gibbs:0"}, "samplers.corrector: positions is 0, must be at least 1"),
+        (
+            {"corrector": {"kind": "gibbs", "position": 2}},
+            "samplers.corrector.position: no such key; did you mean positi",
+        ),
+        ({}, "samplers.corrector: is missing"),
+        (
+            {"corrector": "ddlib.samplers:Psi"},
+            "samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector",
+        ),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_their_place(values, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        dd.build("samplers", {"kind": "corrected", "predictor": "ancestral"} | values)
+
+
+def test_a_class_of_another_kind_is_refused_by_the_room_that_it_should_be_from():
+    assert dd.registry.room("correctors") == dd.registry.room("samplers") == "ddlib.samplers"
+    assert dd.registry.room("presets") == "ddlib.presets" and dd.registry.room("schedules") == "ddlib.schedules"

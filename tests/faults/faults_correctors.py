@@ -1,0 +1,174 @@
+"""Theory sections 8 and 9: correctors, and the sampler that takes them between its steps."""
+
+import sys
+
+import torch
+from planting import fault
+
+from ddlib.categorical import draw_logits
+from ddlib.noise import rand
+from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
+from ddlib.samplers.base import at
+from ddlib.samplers.landing import exchange
+
+LEVELLED = sys.modules["ddlib.processes.levelled"]
+
+
+def words_from_cavity(run, z, t, where):
+    u, words = rand(z.shape, run.generator, z.device), torch.zeros_like(z)
+    for said in run.network.at(z, t, where):
+        words[said.b, said.i] = draw_logits(said.words(torch.zeros_like(said.z))[:, 0], u[said.b, said.i])
+    return words
+
+
+@fault("a proposal outside the states that every word may have become is rejected")
+def clusters_are_drawn_as_words_which_never_come_back(patch):
+    class Broken(Gibbs):
+        def correct(self, run, z, t, h):
+            order = rand(z.shape, run.generator, z.device)
+            asked = (order == order.amax(1, keepdim=True)) & run.process.from_anywhere(z)
+            words = words_from_cavity(run, z, t, asked)
+            return torch.where(asked, run.process.sample(words, t, run.generator), z)
+
+    return Broken()
+
+
+@fault("the state is q_t(.|x), not the word")
+def a_drawn_word_is_not_noised(patch):
+    class Broken(Gibbs):
+        def correct(self, run, z, t, h):
+            right = super().correct(run, z, torch.zeros_like(t) + 1e-9, h)
+            return torch.where(run.process.from_anywhere(right), right, z)
+
+    return Broken()
+
+
+@fault("the correction is at t")
+def a_drawn_word_is_noised_to_the_time_before(patch):
+    class Broken(Gibbs):
+        def correct(self, run, z, t, h):
+            return super().correct(run, z, (t + h).clamp_max(1), h)
+
+    return Broken()
+
+
+@fault("positions are chosen irrespective of their states")
+def what_is_believed_least_is_drawn_again_and_called_exact(patch):
+    class Broken(Gibbs):
+        def __init__(self):
+            super().__init__(1, "margin")
+            self.exact_text = self.exact_joint = True
+
+    return Broken()
+
+
+@fault("one position at a time")
+def two_positions_at_once_are_called_exact(patch):
+    class Broken(Gibbs):
+        def __init__(self):
+            super().__init__(2)
+            self.exact_text = self.exact_joint = True
+
+    return Broken()
+
+
+@fault("choices are a text's own")
+def the_least_believed_of_the_whole_batch_are_drawn(patch):
+    class Broken(Gibbs):
+        def _most(self, score):
+            best = score.flatten().topk(len(score)).indices
+            return torch.zeros_like(score, dtype=torch.bool).flatten().scatter(0, best, True).view_as(score)
+
+    return Broken()
+
+
+@fault("noise belongs to the example")
+def a_correction_draws_from_the_global_state(patch):
+    class Broken(Gibbs):
+        def correct(self, run, z, t, h):
+            return super().correct(type(run)(**{**vars(run), "generator": None}), z, t, h)
+
+    return Broken()
+
+
+@fault("sigma_i a_i(t) goes up and as much comes down")
+def edges_are_balanced_at_the_time_before(patch):
+    class Broken(EdgeBalance):
+        def correct(self, run, z, t, h):
+            u = (t + h).clamp_max(1)
+            return exchange(run, z, u, u, self.sigma(run.process, t, h))
+
+    return Broken(3.0)
+
+
+@fault("sigma_i a_i(t) goes up and as much comes down")
+def words_climb_in_a_correction_and_nobody_comes_down(patch):
+    right = LEVELLED.exchange
+
+    def exchange(joint, level, lift):
+        return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
+
+    patch.setattr(LEVELLED, "exchange", exchange)
+    return EdgeBalance(3.0)
+
+
+@fault("sigma_i is at most what levels above can give back")
+def more_climb_than_can_come_down(patch):
+    class Broken(EdgeBalance):
+        def sigma(self, process, t, h):
+            stay = process.level_transition(t, (t + h).clamp_max(1))
+            return self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])
+
+    return Broken(10.0)
+
+
+@fault("back by q(z_t | z_u, p)")
+def noise_is_taken_away_by_words_that_do_not_know_their_state(patch):
+    class Broken(ForwardBackward):
+        def correct(self, run, z, t, h):
+            u = (t + self.amount * h).clamp_max(1)
+            noised = run.process.advance(z, t, u, run.generator)
+            words = words_from_cavity(run, noised, u, torch.ones_like(run.free))
+            return run.process.sample(words, t, run.generator)
+
+    return Broken()
+
+
+@fault("back to the time from which it went")
+def a_correction_comes_back_by_one_step_whatever_its_amount(patch):
+    class Broken(ForwardBackward):
+        def correct(self, run, z, t, h):
+            u = (t + self.amount * h).clamp_max(1)
+            return Ancestral().back(run, run.process.advance(z, t, u, run.generator), u, u - h)
+
+    return Broken(3.0)
+
+
+@fault("network calls are counted")
+def every_correction_asks_twice(patch):
+    class Broken(Gibbs):
+        def correct(self, run, z, t, h):
+            run.predict(z, t)
+            return super().correct(run, z, t, h)
+
+    return Broken()
+
+
+@fault("a correction is at the time that the step led to")
+def corrections_are_told_the_time_before_the_step(patch):
+    class Broken(Corrected):
+        def step(self, run, state, k):
+            z, t, s = self.predictor.step(run, state, k).z, at(run, k), at(run, k + 1)
+            return state._replace(z=self.corrector.correct(run, z, t, t - s), t=s)
+
+    return Broken(Psi(0.9), Gibbs())
+
+
+@fault("the prompt stands while the rest is corrected")
+def a_correction_forgets_the_prompt(patch):
+    class Broken(ForwardBackward):
+        def correct(self, run, z, t, h):
+            free = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
+            return super().correct(free, z, t, h)
+
+    return Corrected(Ancestral(), Broken(30.0))
