@@ -14,7 +14,19 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 from ddlib.schedules import Schedule
-from ddlib.verification import draws, heads, hierarchy, large, numerics, objective, process, reverse, sampler, schedule
+from ddlib.verification import (
+    draws,
+    heads,
+    hierarchy,
+    kernel,
+    large,
+    numerics,
+    objective,
+    process,
+    reverse,
+    sampler,
+    schedule,
+)
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
@@ -153,7 +165,7 @@ def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks = []
     for run in served:
         room = f"sampler on {type(run.process).__name__}"
-        asked = _ask(sampler.CLAIMS, run, full)
+        asked = _ask((*sampler.CLAIMS, *kernel.CLAIMS), run, full)
         checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
     return checks, f"run on {names}"
 
