@@ -220,8 +220,8 @@ class Mixing(ForwardProcess):
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
-        state, law = self.word_at(z[rows])[:, None], sharpen(logits[rows])
-        itself = (z[rows] < self.vocab_size)[:, None]
+        state, law = self.word_at(z)[rows][:, None], sharpen(logits[rows])
+        itself = (z < self.vocab_size)[rows][:, None]
         law = law.scatter(-1, state, torch.where(itself, -torch.inf, law.gather(-1, state)))
         result[rows] = draw_logits(law, u[rows])
         return result

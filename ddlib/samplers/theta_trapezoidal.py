@@ -49,7 +49,7 @@ class ThetaTrapezoidal(Sampler):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(), cls(0.3)]  # 1/2 does not tell theta from 1 - theta
+        return [cls(), cls(0.3)]  # at 1/2 many wrong weights are right
 
     def step(self, run: Run, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)

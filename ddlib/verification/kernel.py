@@ -46,17 +46,17 @@ def _draws(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, law, each)
 
 
-def errors(run: Run, counts: list[int]) -> list[float]:
-    """The total variation between the law of two words after so many steps and ``WEAK``, without drawing."""
+def errors(run: Run, counts: list[int], joint: Tensor = WEAK) -> list[float]:
+    """The total variation between the law of two words after so many steps and their ``joint``, without drawing."""
     texts, process = _texts(run), run.small
-    predict, number = exact_cavity(process, WEAK), len(texts)
+    predict, number = exact_cavity(process, joint), len(texts)
     words, result = (texts < process.vocab_size).all(1), []
     for steps in counts:
         law = process.prior()[texts].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
             step = run.sampler.kernel(process, predict, texts, at(t, number), at(s, number))
             law = law @ torch.where(law[:, None] > 0, step, 0.0)  # nothing is said of states that cannot be
-        law[words] -= WEAK.flatten()
+        law[words] -= joint.flatten()
         result.append(float(law.abs().sum() / 2))
     return result
 
