@@ -227,7 +227,10 @@ class Mixing(ForwardProcess):
         return result
 
     def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
-        """What q_t(.|p) gives to states other than z, (B, L) each: words kept, all words redrawn, the mask; and to z."""
+        """What q_t(.|p) gives to states other than z, and what to z, (B, L) each.
+
+        ``word`` is that of all words that are redrawn, not of each.
+        """
         keep, word, mask = (v[:, None] for v in self.mixture(interior(t)))
         log_here = self._log_here(logits, z)
         words = self.vocab_size - (z < self.vocab_size).long()

@@ -1,5 +1,4 @@
-"""What holds for samplers that tell the law of their step: it is the law of their draws, and errs as little as it says.
-"""
+"""What holds for samplers that tell the law of their step: draws follow it, and it errs as little as they say."""
 
 import math
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ import ddlib as dd
 from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
 from ddlib.processes.sampled import Sampled
 from ddlib.samplers import Ancestral, Euler, Psi, TauLeaping, ThetaTrapezoidal
-from ddlib.schedules import Cosine, Linear
+from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.cases import frequencies, tally

@@ -63,9 +63,7 @@ def masks_jump_to_words_past_their_clusters(patch):
     patch.setattr(
         LEAP,
         "move",
-        lambda run, z, t, s, to, force: right(
-            run, z, t, s, torch.where(to < run.process.level_of(z), 0, to), force
-        ),
+        lambda run, z, t, s, to, force: right(run, z, t, s, torch.where(to < run.process.level_of(z), 0, to), force),
     )
     return TauLeaping()
 
