@@ -90,7 +90,8 @@ class Sampled(Follows):
         Args:
             z: (B, L) states.
             t: (B,) times.
-            logits: of the cavity law; a process whose rates do not depend on it does without.
+            logits: of the cavity law; a process with levels, where every jump leads one level down at a rate that the
+                network has no say in, does without.
             sharpen: see ``land``.
 
         Returns:
