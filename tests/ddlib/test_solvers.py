@@ -169,7 +169,8 @@ def test_a_step_in_which_nobody_moves_makes_no_call(name, kind):
     level = process.level_of(states.flatten(0, 1)).view_as(states)
     falls = (level.diff(dim=0) < 0).any(-1).any(-1).sum()
     assert bool((level.diff(dim=0) <= 0).all())
-    assert int(falls) <= halves.calls <= sampler.calls * int(falls) < 40 * sampler.calls
+    calls = halves.calls - (not process.exact_ends)  # words that the clock does not reach take a last one
+    assert int(falls) <= calls <= sampler.calls * int(falls) < 40 * sampler.calls
 
 
 @pytest.mark.parametrize("sampler", [Euler(), TauLeaping()], ids=["euler", "tau"])
