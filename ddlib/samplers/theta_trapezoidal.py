@@ -111,12 +111,13 @@ class ThetaTrapezoidal(Sampler):
             going = said.take(moves[said.b, said.i])
             middle[going.b, going.i] = settle(run, going, u, first, False, near)
             heard.append(said.take(still[said.b, said.i]))
-        result, done = middle.clone(), 0
+        result, done, then = middle.clone(), 0, _all(heard)
         for said in run.network.at(middle, u, still):
             places = torch.arange(done, done + len(said.z), device=z.device)
             done += len(places)
             target = last[said.b, said.i]
-            words = _all(heard).take(places).words(target), said.words(target)
+            assert then is not None  # who moves in the second stage was asked about in the first
+            words = then.take(places).words(target), said.words(target)
             logits = self.extrapolated(process, *words, said.z[:, None], said.t)
             result[said.b, said.i] = process.land(
                 logits, said.z[:, None], said.t, s[said.b], target[:, None], far.at(said.b, said.i), sharpen=run.sharpen
@@ -124,6 +125,8 @@ class ThetaTrapezoidal(Sampler):
         return result
 
 
-def _all(parts: list[Said]) -> Said:
-    """Chunks of what was said, in one."""
+def _all(parts: list[Said]) -> Said | None:
+    """Chunks of what was said, in one; None if nothing was."""
+    if not parts:
+        return None
     return Said(parts[0].network, *(torch.cat(columns) for columns in zip(*(part[1:] for part in parts), strict=True)))
