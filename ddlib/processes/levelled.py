@@ -123,6 +123,20 @@ class Levelled(ForwardProcess):
                     )
         return result
 
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
+        """``weights``, which the network has no say in."""
+        return self.weights(t).gather(1, self.level_of(z))
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """One level down."""
+        target = (self.level_of(z) - moves.long()).clamp_min(0)
+        return self.land(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
+
     def descends(self, level: int, target: int, force: bool = False) -> bool:
         """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
         if target >= level:

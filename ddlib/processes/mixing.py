@@ -188,9 +188,7 @@ class Mixing(ForwardProcess):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
         keep, *redrawn = (v[:, None] for v in self.mixture_between(s.double(), t.double()))
-        state = self.word_at(z)[..., None]
-        p_z = (logits.gather(-1, state).squeeze(-1) - logits.logsumexp(-1)).to(torch.float64).exp()
-        here = before.keep[:, None] * torch.where(z < self.vocab_size, p_z, 0.0)
+        here = before.keep[:, None] * self._log_here(logits, z).exp()
         stay = keep * (here + self._into(z, before.word[:, None], before.mask[:, None]))
         stay = stay / (stay + self._into(z, *redrawn))
         moves = rand(z.shape, generator, z.device) >= stay
@@ -200,6 +198,53 @@ class Mixing(ForwardProcess):
         rows = moves & from_model
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
+
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"] | None:
+        """r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
+        if logits is None:
+            return None
+        apart, here = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
+        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(interior(t))))
+        rate = arrival * (apart.keep + apart.word + apart.mask)
+        return torch.where(here > 0, rate / torch.where(here > 0, here, 1.0), 0.0)
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """A draw of q_t(.|p) given that it is not z, without a (B, L, S) tensor."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        apart, _ = self._apart(sharpen(logits), z, t)
+        share = rand(z.shape, generator, z.device) * (apart.keep + apart.word + apart.mask)
+        other = (rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())).long()
+        other = other + (other >= z)
+        u = rand(z.shape, generator, z.device)
+        result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
+        result = torch.where(moves, result, z)
+        rows = moves & (share < apart.keep)
+        state, law = self.word_at(z)[rows][:, None], sharpen(logits[rows])
+        itself = (z < self.vocab_size)[rows][:, None]
+        law = law.scatter(-1, state, torch.where(itself, -torch.inf, law.gather(-1, state)))
+        result[rows] = draw_logits(law, u[rows])
+        return result
+
+    def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
+        """What q_t(.|p) gives to states other than z, and what to z, (B, L) each.
+
+        ``word`` is that of all words that are redrawn, not of each.
+        """
+        keep, word, mask = (v[:, None] for v in self.mixture(interior(t)))
+        log_here = self._log_here(logits, z)
+        words = self.vocab_size - (z < self.vocab_size).long()
+        apart = Mixture(keep * -torch.expm1(log_here), word * words, self._into(z, mask, torch.zeros_like(mask)))
+        return apart, keep * log_here.exp() + self._into(z, word, mask)
+
+    def _log_here(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
+        """log p(z), -inf at masks."""
+        log_p = logits.gather(-1, self.word_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
+        return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
 
     def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
         """``word`` where z is a word, ``mask`` where it is the mask: what does not depend on where z came from."""

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw, draw_logits
 from ddlib.noise import Generator, rand
 from ddlib.processes.follows import Follows
-from ddlib.typing import Logits, Sharpen, Times, Tokens
+from ddlib.typing import Logits, Sharpen, StateLaw, Times, Tokens
 
 
 def unchanged(log_law: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def unchanged(log_law: Tensor) -> Tensor:
 
 
 class Sampled(Follows):
-    """One step backwards: ``jump`` without the network, ``land`` with it.
+    """One step backwards: ``jump`` without the network, ``land`` with it; ``leaving`` and ``leave`` go by rates.
 
     The answers here let the network run at every position and step. A process whose jumps do not depend on it says so,
     and samplers skip what they can.
@@ -82,6 +82,44 @@ class Sampled(Follows):
         law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
 
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"] | None:
+        """The rate at which the reverse chain leaves each position's state: ``reverse_rate``, summed over states.
+
+        Args:
+            z: (B, L) states.
+            t: (B,) times.
+            logits: of the cavity law; a process with levels, where every jump leads one level down at a rate that the
+                network has no say in, does without.
+            sharpen: see ``land``.
+
+        Returns:
+            (B, L) per unit of time; None where the network has a say and ``logits`` are not given.
+        """
+        return None if logits is None else self._rates(logits, z, t, sharpen).sum(-1).to(torch.float64)
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Where the reverse chain jumps to from ``z``, drawn in proportion to ``reverse_rate``.
+
+        Args:
+            logits: of the cavity law.
+            z: (B, L) states.
+            t: (B,) times.
+            moves: (B, L) which positions jump, where the rate is not 0; the others stay.
+            generator: source of randomness.
+            force: see ``land``.
+            sharpen: see ``land``.
+        """
+        u, result = rand(z.shape, generator, z.device), z.clone()
+        rates = self._rates(logits, z, t, sharpen)
+        rows = moves & (rates.sum(-1) > 0)
+        result[rows] = draw(rates[rows], u[rows])
+        return result
+
     def descends(self, level: int, target: int, force: bool = False) -> bool:
         """Whether from ``level`` positions land in ``target`` by the law of the words under their state alone.
 
@@ -109,3 +147,13 @@ class Sampled(Follows):
             TypeError: the jumps of this process depend on the network, so they cannot be drawn before it runs.
         """
         raise TypeError(f"{type(self).__name__} cannot draw its jump times up front: they depend on the network")
+
+    def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateLaw:
+        """``reverse_rate`` of the law that ``sharpen`` leaves of p(x|z); 0 from states that no noise leads to."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        likelihood = self.word_likelihood(z, t)
+        possible = (likelihood > 0).any(-1, keepdim=True)
+        evidence = torch.where(possible, likelihood, 1.0).log().to(logits.dtype)
+        words = sharpen(logits.log_softmax(-1) + evidence)
+        cavity = torch.where(evidence > -torch.inf, words - evidence, -torch.inf).softmax(-1)
+        return torch.where(possible, self.reverse_rate(cavity, z, t), 0.0)

@@ -5,6 +5,7 @@ from ddlib.samplers.base import Run, Sampler, State
 from ddlib.samplers.corrected import Corrected
 from ddlib.samplers.corrector import Corrector
 from ddlib.samplers.edge_balance import EdgeBalance
+from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.forward_backward import ForwardBackward
 from ddlib.samplers.gibbs import Gibbs
@@ -12,12 +13,15 @@ from ddlib.samplers.loop import sample
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.self_correction import SelfCorrection
+from ddlib.samplers.tau_leaping import TauLeaping
+from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 
 __all__ = [
     "Ancestral",
     "Corrected",
     "Corrector",
     "EdgeBalance",
+    "Euler",
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
@@ -27,5 +31,7 @@ __all__ = [
     "Sampler",
     "SelfCorrection",
     "State",
+    "TauLeaping",
+    "ThetaTrapezoidal",
     "sample",
 ]

@@ -1,10 +1,15 @@
 """Ancestral sampling from the exact posterior."""
 
-import torch
+from collections.abc import Callable
 
-from ddlib.samplers.base import Run, Sampler, State, at
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.processes import ForwardProcess
+from ddlib.samplers.base import Run, Sampler, State, at, joint
 from ddlib.samplers.landing import move
-from ddlib.typing import Times, Tokens
+from ddlib.typing import Logits, Times, Tokens
 
 
 class Ancestral(Sampler):
@@ -19,6 +24,16 @@ class Ancestral(Sampler):
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
+
+    @property
+    def order(self) -> int | None:
+        """Positions that jump in one step are drawn on their own; a forced one follows no law of the process."""
+        return None if self.force_transition else 1
+
+    def kernel(
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+    ) -> Float64[Tensor, "N N"]:
+        return joint(process.posterior(predict(texts, t).softmax(-1), texts, t, s), texts)
 
     def step(self, run: Run, state: State, k: int) -> State:
         s = at(run, k + 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.categorical import draw_logits
@@ -76,6 +77,30 @@ class Sampler(ABC):
     end_calls: int = 1
     """Network calls of ``finalize``, at most."""
 
+    @property
+    def order(self) -> int | None:
+        """How fast the error falls: as steps to the minus ``order``; None for samplers without a ``kernel``."""
+        return None
+
+    def kernel(
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+    ) -> Float64[Tensor, "N N"]:
+        """The law of a step: the probability of each text of states at ``s`` (columns) given each at ``t`` (rows).
+
+        For small state spaces, to measure errors without drawing.
+
+        Args:
+            process: the forward process.
+            predict: ``(z, t) -> logits`` of the cavity law.
+            texts: (N, L) every text of states.
+            t: (N,) times, all equal.
+            s: (N,) the same of an earlier one; 0 is the last step.
+
+        Raises:
+            TypeError: this sampler does not tell.
+        """
+        raise TypeError(f"{type(self).__name__} does not tell the law of its step")
+
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
@@ -117,3 +142,16 @@ class Sampler(ABC):
 def at(run: Run, k: int) -> Tensor:
     """The k-th time of the grid for every sequence, (B,)."""
     return run.times[k].expand(run.free.shape[0]).to(torch.float64)
+
+
+def joint(laws: Tensor, texts: Tokens) -> Float64[Tensor, "*n N"]:
+    """The probability of each text where positions are drawn on their own, for the ``kernel`` of a sampler.
+
+    Args:
+        laws: (..., L, S) of each position's state.
+        texts: (N, L).
+    """
+    result = torch.ones((), dtype=torch.float64, device=laws.device)
+    for i in range(texts.shape[1]):
+        result = result * laws[..., i, :].to(torch.float64)[..., texts[:, i]]
+    return result

@@ -30,17 +30,22 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
         force: see ``ForwardProcess.land``.
     """
     uniforms, result = Uniforms(z, run.generator), z.clone()
-    walks = run.network.walks(force, single=run.sharpen is not unchanged)
     for said in run.network.at(z, t, target != run.process.level_of(z)):
-        to = target[said.b, said.i]
-        if walks is None:
-            result[said.b, said.i] = _land(run, said, s, to, force, uniforms.at(said.b, said.i))
-            continue
-        walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
-        for chosen, land in ((walking, _walk), (~walking, _land)):
-            if bool(chosen.any()):
-                some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
-                result[some.b, some.i] = land(run, some, s, to[chosen], force, draws)
+        result[said.b, said.i] = settle(run, said, s, target, force, uniforms)
+    return result
+
+
+def settle(run: Run, said: Said, s: Times, target: Tokens, force: bool, uniforms: "Uniforms") -> Int64[Tensor, "N"]:
+    """The states at ``s`` of the positions that the network spoke about; the arguments are those of ``move``."""
+    walks = run.network.walks(force, single=run.sharpen is not unchanged)
+    to, result = target[said.b, said.i], said.z.clone()
+    if walks is None:
+        return _land(run, said, s, to, force, uniforms.at(said.b, said.i))
+    walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
+    for chosen, land in ((walking, _walk), (~walking, _land)):
+        if bool(chosen.any()):
+            some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
+            result[chosen] = land(run, some, s, to[chosen], force, draws)
     return result
 
 

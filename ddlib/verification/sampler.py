@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ddlib.hierarchies import Tree
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.presets import hdlm_levels
-from ddlib.processes import ForwardProcess, Masked, Uniform
+from ddlib.processes import ForwardProcess, Hierarchical, Masked, Uniform
 from ddlib.samplers import Sampler, sample
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.cases import frequencies, tally
@@ -29,6 +30,8 @@ class Run(NamedTuple):
 
     sampler: Sampler
     process: ForwardProcess
+    small: ForwardProcess
+    """Of the same kind over three words, all of whose texts of two can be listed."""
 
     def draw(self, law: Tensor, rows: int, generator: Generator, steps: int = _STEPS, **options: object) -> Tensor:
         """Texts drawn with the exact denoiser of the joint ``law``, (rows, L)."""
@@ -46,21 +49,27 @@ def processes() -> tuple[ForwardProcess, ...]:
     )
 
 
+def _small() -> tuple[ForwardProcess, ...]:
+    """Of the same kinds over three words, all of whose texts of two can be listed."""
+    tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
+    return (Masked(3, Cosine()), tree, Uniform(3, Linear()))
+
+
 def runs(sampler: Sampler) -> list[Run]:
     """The sampler on one process of every kind that it serves.
 
     Raises:
         ValueError: it serves none of them.
     """
-    served = [Run(sampler, process) for process in processes() if _serves(sampler, process)]
+    served = [run for run in (Run(sampler, *pair) for pair in zip(processes(), _small(), strict=True)) if _serves(run)]
     if not served:
         raise ValueError(f"{sampler!r} raises TypeError for masked, hierarchical and uniform processes alike")
     return served
 
 
-def _serves(sampler: Sampler, process: ForwardProcess) -> bool:
+def _serves(run: Run) -> bool:
     try:
-        Run(sampler, process).draw(WORD, 1, torch.Generator().manual_seed(0), 2)
+        run.draw(WORD, 1, torch.Generator().manual_seed(0), 2)
     except TypeError:
         return False
     except Exception:  # it does serve it, badly: the claims will say how

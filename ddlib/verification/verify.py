@@ -19,6 +19,7 @@ from ddlib.verification import (
     draws,
     heads,
     hierarchy,
+    kernel,
     large,
     numerics,
     objective,
@@ -162,7 +163,7 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
-    return _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
+    return _served("sampler", sampler.runs(subject), (*sampler.CLAIMS, *kernel.CLAIMS), full)
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:

@@ -95,6 +95,28 @@ def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
     assert recorder.largest <= 16 * BATCH * LENGTH
 
 
+@pytest.mark.parametrize("name", ["gidd", "uniform"])
+def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
+    process = PROCESSES[name]()
+    z = process.sample_prior((4, 64), torch.Generator().manual_seed(0))
+    logits, t = torch.zeros(4, 64, V), torch.full((4,), 0.5, dtype=torch.float64)
+    moves = torch.arange(64).expand(4, -1) % 16 == 0
+    with LiveBytes() as recorder:
+        rate = process.leaving(z, t, logits)
+        after = process.leave(logits, z, t, moves, torch.Generator().manual_seed(0))
+    assert bool((rate > 0).all()) and torch.equal(after != z, moves)
+    assert V <= recorder.largest < 1.1 * moves.sum() * V  # of 256 positions 16 jump
+
+
+@pytest.mark.parametrize("name", ["masked", "hdlm-xi", "levels-xi"])
+def test_the_rates_of_levels_need_no_logits(name):
+    process = PROCESSES[name]()
+    z, t = process.sample_prior((BATCH, LENGTH)), torch.full((BATCH,), 0.5, dtype=torch.float64)
+    with LiveBytes() as recorder:
+        assert process.leaving(z, t).shape == z.shape
+    assert recorder.largest <= BATCH * LENGTH
+
+
 @pytest.mark.parametrize("name", ["masked", "hdlm"])
 def test_a_loss_on_child_logits_holds_no_logit_of_every_word(name):
     """Beside the gradients of the layer and of the features it takes less than a tenth of the logits of all words."""

@@ -6,13 +6,22 @@ import faults_objective
 import faults_process
 import faults_sampler
 import faults_schedule
+import faults_solvers
 import pytest
 from cases import slow_but
 from planting import FAULTS
 
 import ddlib as dd
 
-MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler, faults_correctors)
+MODULES = (
+    faults_schedule,
+    faults_hierarchy,
+    faults_process,
+    faults_objective,
+    faults_sampler,
+    faults_correctors,
+    faults_solvers,
+)
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -1,0 +1,71 @@
+"""Steps by rates that stand still: the oldest way to run a chain, for whoever compares with it."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.noise import rand
+from ddlib.processes import ForwardProcess
+from ddlib.samplers.ancestral import Ancestral
+from ddlib.samplers.base import Run, Sampler, State, at, joint
+from ddlib.samplers.landing import move
+from ddlib.typing import Logits, Times, Tokens
+
+
+class Leap(Sampler):
+    """A position jumps at most once in a step of length h, by its ``reverse_rate`` R at the step's start.
+
+    A leaf says how likely it is, by R h. The destination is drawn in proportion to the rates. The error falls as
+    1 / steps. Towards both ends of time rates may grow without bound, so the first and the last step are
+    ``Ancestral``'s.
+
+    For processes with levels R does not depend on the network, which runs only on sequences in which a position jumps;
+    that lands one level lower. Others are asked at every position, without a tensor over states if they have structure.
+
+    Args:
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+    """
+
+    exact_word = False
+    on_grid = False
+
+    def __init__(self, force_transition: bool = False) -> None:
+        self.force_transition = force_transition
+
+    @property
+    def order(self) -> int | None:
+        return None if self.force_transition else 1
+
+    @abstractmethod
+    def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        """The probability to jump, given R h, the jumps expected at a rate that stands still."""
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        if k in (0, run.steps - 1):
+            return State(Ancestral(self.force_transition).back(run, z, t, s), s)
+        rate, length, u = process.leaving(z, t), (t - s)[:, None], rand(z.shape, run.generator, z.device)
+        if rate is not None:
+            level = process.level_of(z)
+            target = level - (run.free & (u < self.chance(rate * length))).long()
+            return State(move(run, z, t, s, target, self.force_transition), s)
+        logits = run.predict(z, t)
+        rate = process.leaving(z, t, logits, run.sharpen)
+        assert rate is not None
+        moves = run.free & (u < self.chance(rate * length))
+        z = process.leave(logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen)
+        return State(z, s)
+
+    def kernel(
+        self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
+    ) -> Float64[Tensor, "N N"]:
+        if float(t[0]) == 1 or float(s[0]) == 0:
+            return Ancestral().kernel(process, predict, texts, t, s)
+        rates = process.reverse_rate(predict(texts, t).softmax(-1), texts, t).to(torch.float64)
+        total = rates.sum(-1)
+        chance = self.chance(total * (t - s)[:, None])
+        moving = rates * (chance / torch.where(total > 0, total, 1.0))[..., None]
+        return joint(moving.scatter(-1, texts[..., None], 1 - chance[..., None]), texts)
