@@ -33,8 +33,8 @@ class Confidence(Order):
         threshold: all positions whose score is at least this go at once, at least the best one, and at least as many
             as an even split asks for; a number, or one per edge, words' edge first. Not together with ``per_step``.
         temperature: of the choice, not of the draw: Gumbel noise times this is added to the scores to find the best
-            (Dream's ``alg_temp``); a threshold is held against scores without it. 0 is deterministic; equals go by
-            position.
+            (Dream's ``alg_temp``); a threshold is held against scores without it. 0 is deterministic; scores that agree
+            to five digits go by position.
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
 
     Raises:

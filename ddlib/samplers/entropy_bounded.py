@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
@@ -46,6 +45,5 @@ class EntropyBounded(Order):
         return -entropy(law)
 
     def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-        # sorted, so that the largest of the first k is the k-th, and words come last
-        total = (-score).cumsum(-1)
-        return torch.nn.functional.pad(total[:, :-1], (1, 0)) <= self.gamma
+        entropies = -score
+        return entropies.cumsum(-1) - entropies.cummax(-1).values <= self.gamma

@@ -36,11 +36,17 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, c
 
 
 def settle(
-    run: Run, answers: Iterable[Said], z: Tokens, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
-) -> Tokens:
-    """``move`` of the positions that the network was asked about, by what it said."""
-    uniforms, result = Uniforms(z, run.generator), z.clone()
-    walks = run.network.walks(force, single=run.sharpen is not unchanged)
+    run: Run, answers: Iterable[Said], z: Tokens, s: Times, target: Tokens, force: bool, chance: Tensor | None = None,
+    single: bool = False,
+) -> Tokens:  # fmt: skip
+    """``move`` of the positions that the network was asked about, by what it said.
+
+    ``single``: everybody goes down one edge, so that nobody draws more than once.
+    """
+    single = single or run.sharpen is not unchanged
+    walks = run.network.walks(force, single)
+    turns = 0 if walks is None or single else max(_known(run)) - 1
+    uniforms, result = Uniforms(z, run.generator, turns), z.clone()
     for said in answers:
         to = target[said.b, said.i]
         walking = None if walks is None else walks[run.process.level_of(said.z[:, None])[:, 0], to]
@@ -119,11 +125,14 @@ def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
     level = hierarchy.level_of(said.z)
     member = said.z - hierarchy.starts[level]
     top, bottom = known[level], known[target]
+    first = rand((len(member), 1), draws, member.device)[:, 0]
+    several = bool((top - bottom > 1).any())
+    then = rand((len(member), 1, max(_known(run)) - 1), draws, member.device)[:, 0] if several else None
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
-        u = rand((len(member), 1), draws, member.device)[:, 0]
         going = (at < top) & (at >= bottom)
         logits, which = said.take(going).family(at, member[going])
         check_finite(logits)
+        u = first if then is None else torch.where(at == top - 1, first, then[:, min(at, then.shape[1] - 1)])
         child = draw_logits(run.sharpen(logits), u[going])
         member[going] = which.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
@@ -132,12 +141,15 @@ def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
 class Uniforms:
     """Uniforms drawn for a whole batch, so that a position's do not depend on which others ask for theirs.
 
-    The first (B, L) are drawn at once: a step without a jump draws as many as one with jumps.
+    The first (B, L), and (B, L, more) if there are to be more, are drawn at once: a step without a jump draws as many
+    as one with jumps.
     """
 
-    def __init__(self, z: Tokens, generator: Generator) -> None:
+    def __init__(self, z: Tokens, generator: Generator, more: int = 0) -> None:
         self._z, self._generator = z, generator
         self._drawn = [rand(z.shape, generator, z.device)]
+        if more:
+            self.draw(1, (more,))
 
     def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> "Places":
         """A generator for N sequences of length 1: position ``i`` of sequence ``b`` for each."""

@@ -49,7 +49,7 @@ class Order(Sampler):
 
     @abstractmethod
     def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-        """Whether positions go, each row sorted by preference; at words, which come last, the answer has no part.
+        """Whether positions go, each row sorted by preference; of words, which come last, the answer has no part.
 
         Args:
             score: (B, L).
@@ -67,12 +67,13 @@ class Order(Sampler):
 
         Args:
             score: (B, L) of the laws.
-            preference: (B, L) by what positions are sorted, highest first: the score, unless chance has a say. Equals
-                go by position.
+            preference: (B, L) by what positions are sorted, highest first: the score, unless chance has a say. Those
+                that agree to five digits go by position.
             level: (B, L), 0 at words and at the prompt.
             steps: how many are left, this one included; enough go each time for the rest to be split evenly.
         """
-        preference = preference.masked_fill(level == 0, -torch.inf)
+        # masks alone are all alike: without rounding the network's own, another in every batch, would choose among them
+        preference = preference.round(decimals=5).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         least = -(-level.sum(-1, keepdim=True) // steps)
         go = torch.arange(level.shape[1], device=level.device) < least.clamp_min(1)
@@ -102,7 +103,7 @@ class Order(Sampler):
             going = self.choose(score, score + noise, level, steps)
         target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
         chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
-        z = settle(run, chosen, z, torch.zeros_like(state.t), target, self.force_transition)
+        z = settle(run, chosen, z, torch.zeros_like(state.t), target, self.force_transition, single=steps > 1)
         return State(z, told(run, z, state.memo), state.memo)
 
     def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
