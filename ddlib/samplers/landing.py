@@ -130,6 +130,8 @@ def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
     then = rand((len(member), 1, max(_known(run)) - 1), draws, member.device)[:, 0] if several else None
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
         going = (at < top) & (at >= bottom)
+        if not bool(going.any()):
+            continue
         logits, which = said.take(going).family(at, member[going])
         check_finite(logits)
         u = first if then is None else torch.where(at == top - 1, first, then[:, min(at, then.shape[1] - 1)])

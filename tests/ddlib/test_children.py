@@ -268,7 +268,7 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, sampler):
 
 @pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
 def test_the_walks_of_other_rows_change_no_text(sampler):
-    """Some go down one family in a step, some four: nobody's noise may depend on how many others draw."""
+    """Some go down one family in a step, some four, and nobody the third: a row's noise is its own all the same."""
     process, tree = NOISE["levels"], TREES["four"]
 
     def drawn(rows):
