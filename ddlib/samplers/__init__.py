@@ -6,6 +6,7 @@ from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.loop import sample
+from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 
@@ -14,6 +15,7 @@ __all__ = [
     "Confidence",
     "EntropyBounded",
     "FirstHitting",
+    "Overshoot",
     "Psi",
     "Remask",
     "Run",

@@ -134,7 +134,7 @@ def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
             continue
         logits, which = said.take(going).family(at, member[going])
         check_finite(logits)
-        u = first if then is None else torch.where(at == top - 1, first, then[:, min(at, then.shape[1] - 1)])
+        u = first if then is None else torch.where(top - 1 == at, first, then[:, min(at, then.shape[1] - 1)])
         child = draw_logits(run.sharpen(logits), u[going])
         member[going] = which.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
