@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from cases import slow_but
 from halves import LEVELS, Halves, generate, plain, trajectory
 
 import ddlib as dd
@@ -15,6 +16,7 @@ from ddlib.samplers.confidence import entropy
 from ddlib.schedules import Linear
 
 F64 = torch.float64
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 ORDERS = {
     "margin": Confidence(),
     "gumbel": Confidence("entropy", temperature=1.0),
@@ -72,7 +74,6 @@ def test_equals_go_by_position_and_gumbel_noise_makes_them_random():
     assert came[0] == came[1] != [[0], [1], [2], [3], [4]]
 
 
-@pytest.mark.usefixtures("checked_in_full")
 def test_gumbel_noise_chooses_in_proportion_to_the_exponentials_of_the_scores():
     """Dream's rule: softmax(score / temperature) says which one goes."""
     process, table, n = Masked(4, Linear()), Table(*SHARES), 4000
@@ -230,7 +231,7 @@ def test_the_choice_is_a_function_of_scores_and_levels():
     assert not Confidence().choose(score, score, done, 3).any()
 
 
-@pytest.mark.parametrize("name", list(LEVELS))
+@pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
 def test_with_one_step_all_land_as_ancestral_lets_them(name):
     """Where everything lands on words at once there is nothing to choose: the same law, word for word."""
     process, n = LEVELS[name], 2000
