@@ -2,6 +2,7 @@
 
 import faults_hierarchy
 import faults_objective
+import faults_orders
 import faults_process
 import faults_sampler
 import faults_schedule
@@ -11,7 +12,7 @@ from planting import FAULTS
 
 import ddlib as dd
 
-MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler)
+MODULES = (faults_schedule, faults_hierarchy, faults_process, faults_objective, faults_sampler, faults_orders)
 
 
 @pytest.mark.usefixtures("as_users_call")
