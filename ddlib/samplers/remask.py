@@ -19,7 +19,7 @@ _RULES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "loop": torch.minimum,
     "confidence": torch.minimum,
 }
-_LOOP = {"on": 0.55, "off": 0.05, "plateau": 0.1}
+_LOOP = {"t_on": 0.55, "t_off": 0.05, "plateau": 0.1}  # those of ReMDM's scripts
 
 
 class Remask(Sampler):
@@ -48,20 +48,24 @@ class Remask(Sampler):
         rule: "cap", "rescale", "loop" or "confidence".
         lift: one factor in [0, 1] per edge, words' edge first, by which ``eta`` is multiplied; default all 1.
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
-        on: for "loop", the time of the grid at which the plateau is reached; default 0.55.
-        off: for "loop", the time of the grid at which it is left; default 0.05.
+        t_on: for "loop", the time of the grid at which the plateau is reached; default 0.55.
+        t_off: for "loop", the time of the grid at which it is left; default 0.05.
         plateau: for "loop", the time at which the process stands still; default 0.1, at which nine words of ten have
             come down under the linear clock.
 
     Raises:
-        TypeError, ValueError: eta or a factor outside [0, 1], another rule, times but in 1 > on > off > 0 and
+        TypeError, ValueError: eta or a factor outside [0, 1], another rule, times but in 1 > t_on > t_off > 0 and
             1 > plateau > 0 or for another rule than "loop"; when sampling, another number of factors than the process
             has edges, or a process without levels.
     """
 
+    t_on: float
+    t_off: float
+    plateau: float
+
     def __init__(
         self, eta: float = 0.02, rule: str = "cap", lift: Sequence[float] | None = None, force_transition: bool = False,
-        on: float | None = None, off: float | None = None, plateau: float | None = None,
+        t_on: float | None = None, t_off: float | None = None, plateau: float | None = None,
     ) -> None:  # fmt: skip
         self.eta = check_number("eta", eta, 0, 1, "in [0, 1]")
         require(rule in _RULES, f"rule is {rule!r}, must be one of {', '.join(map(repr, _RULES))}")
@@ -69,18 +73,16 @@ class Remask(Sampler):
         factors = [check_number(f"lift[{i}]", value, 0, 1, "in [0, 1]") for i, value in enumerate(lift or ())]
         self.lift = None if lift is None else tuple(factors)
         self.force_transition = force_transition
-        for name, value in (("on", on), ("off", off), ("plateau", plateau)):
+        for name, value in (("t_on", t_on), ("t_off", t_off), ("plateau", plateau)):
             if rule == "loop":
                 value = _LOOP[name] if value is None else value
                 setattr(self, name, check_number(name, value, 1e-9, 1 - 1e-9, "in (0, 1)"))
             require(rule == "loop" or value is None, f"{name} is {value}, must not be given for the rule {rule!r}")
         if rule == "loop":
-            require(self.on > self.off, f"on is {self.on} and off is {self.off}, must be 1 > on > off > 0")
+            require(
+                self.t_on > self.t_off, f"t_on is {self.t_on} and t_off is {self.t_off}, must be 1 > t_on > t_off > 0"
+            )
         self.on_grid, self.exact_text = rule != "confidence", rule in ("cap", "rescale")
-
-    on: float
-    off: float
-    plateau: float
 
     def init(self, run: Run) -> State:
         """As for every sampler, after the process was asked whether it has levels."""
@@ -92,11 +94,13 @@ class Remask(Sampler):
         if self.lift is not None:
             require(len(self.lift) == edges, f"lift has {len(self.lift)} entries, must have {edges}: one per edge")
         state = super().init(run)
-        never = torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device)
-        return state._replace(memo=never) if self.rule == "confidence" else state
+        if self.rule != "confidence" or not self.eta:
+            return state
+        return state._replace(memo=torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device))
 
     def step(self, run: Run, state: State, k: int) -> State:
-        process, z, psi = run.process, state.z, state.memo
+        process, z = run.process, state.z
+        psi = None if state.memo is None else state.memo.clone()
         t, s = self.time(at(run, k)), self.time(at(run, k + 1))
         lifts = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
         most = process.most_lift(t, s) if lifts else None
@@ -104,7 +108,6 @@ class Remask(Sampler):
         target = process.jump(z, t, s, run.generator, sigma if psi is None else None)
         assert target is not None
         if psi is not None and sigma is not None:
-            psi = psi.clone()
             climbs = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
             target = torch.where(climbs & (target == level), level + 1, target)
         target = torch.where(run.free, target, level)
@@ -120,16 +123,16 @@ class Remask(Sampler):
 
     def sigma(self, most: Float64[Tensor, "B n"]) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge, given the largest that there may be."""
-        factors = torch.ones(most.shape[1]) if self.lift is None else torch.tensor(self.lift)
+        factors = torch.ones(most.shape[1]) if self.lift is None else torch.tensor(self.lift, dtype=most.dtype)
         return _RULES[self.rule](most, (self.eta * factors.to(most)).expand_as(most))
 
     def time(self, grid: Times) -> Times:
         """The time of the process at times of the grid, (B,): another one by "loop" only."""
         if self.rule != "loop":
             return grid
-        coming = 1 - (1 - grid) / (1 - self.on) * (1 - self.plateau)
-        leaving = self.plateau * grid / self.off
-        return torch.where(grid > self.on, coming, torch.where(grid < self.off, leaving, self.plateau))
+        coming = 1 - (1 - grid) / (1 - self.t_on) * (1 - self.plateau)
+        leaving = self.plateau * grid / self.t_off
+        return torch.where(grid > self.t_on, coming, torch.where(grid < self.t_off, leaving, self.plateau))
 
 
 def doubt(

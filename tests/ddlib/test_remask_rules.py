@@ -39,7 +39,7 @@ def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
 @pytest.mark.parametrize(("on", "off", "plateau"), [(None, None, None), (0.8, 0.3, 0.4)])
 def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
     process, steps = dd.processes.Masked(5, Linear()), 20
-    sampler = Remask(eta, "loop", on=on, off=off, plateau=plateau)
+    sampler = Remask(eta, "loop", t_on=on, t_off=off, plateau=plateau)
     word, mask = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.int64)
     kinds = set()
     for k in range(steps):
@@ -242,12 +242,16 @@ def test_a_short_overshoot_lifts_words_to_their_own_clusters():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Remask(0.1, "loop", on=0.3, off=0.4), ValueError, "on is 0.3 and off is 0.4, must be 1 > on > off"),
-        (lambda: Remask(0.1, "loop", on=1.0), ValueError, r"on is 1.0, must be in \(0, 1\)"),
-        (lambda: Remask(0.1, "loop", off=0.0), ValueError, r"off is 0.0, must be in \(0, 1\)"),
+        (
+            lambda: Remask(0.1, "loop", t_on=0.3, t_off=0.4),
+            ValueError,
+            "t_on is 0.3 and t_off is 0.4, must be 1 > t_on",
+        ),
+        (lambda: Remask(0.1, "loop", t_on=1.0), ValueError, r"t_on is 1.0, must be in \(0, 1\)"),
+        (lambda: Remask(0.1, "loop", t_off=0.0), ValueError, r"t_off is 0.0, must be in \(0, 1\)"),
         (lambda: Remask(0.1, "loop", plateau="0.1"), TypeError, "plateau is '0.1', must be a number in"),
         (lambda: Remask(0.1, plateau=0.2), ValueError, "plateau is 0.2, must not be given for the rule 'cap'"),
-        (lambda: Remask(0.1, "confidence", on=0.2), ValueError, "on is 0.2, must not be given for the rule 'conf"),
+        (lambda: Remask(0.1, "confidence", t_on=0.2), ValueError, "t_on is 0.2, must not be given for the rule 'conf"),
         (lambda: Remask(0.1, "conf"), ValueError, "one of 'cap', 'rescale', 'loop', 'confidence'"),
         (lambda: Overshoot(1.1), ValueError, r"amount is 1.1, must be in \[0, 1\]"),
         (lambda: Overshoot(None), TypeError, r"amount is None, must be a number in \[0, 1\]"),
@@ -262,5 +266,5 @@ def test_what_is_exact_is_said():
     said = {rule: (Remask(0.1, rule).on_grid, Remask(0.1, rule).exact_text) for rule in ("cap", "loop", "confidence")}
     assert said == {"cap": (True, True), "loop": (True, False), "confidence": (False, False)}
     assert Overshoot(0.0).exact_text and not Overshoot(0.1).exact_text
-    made = dd.parts.build("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "on": 0.6})
-    assert "on=0.6, off=0.05, plateau=0.1" in repr(made)
+    made = dd.parts.build("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6})
+    assert "t_on=0.6, t_off=0.05, plateau=0.1" in repr(made)
