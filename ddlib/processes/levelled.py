@@ -122,8 +122,12 @@ class Levelled(ForwardProcess):
         law = logits.to(torch.promote_types(logits.dtype, torch.float32))
         law = law if target == 0 else self.hierarchy.between(0, target).log_push(law.log_softmax(-1))
         route, state = self.hierarchy.between(target, level), self.hierarchy.local(z, level)
+        if route.num_parents == 1:  # everybody leads there
+            return law
+        if route.spread is None:
+            return law.masked_fill(route.parents != state[:, None], -torch.inf)
         weight = route.column(state)
-        if force and level < self._depth:
+        if force:
             weight = torch.where(route.parents == state[:, None], weight, 0.0)
         return law + weight.log().to(law.dtype)
 

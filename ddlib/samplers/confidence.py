@@ -101,11 +101,11 @@ class Confidence(Order):
 
 def entropy(law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     """The entropies of normalised log-laws, in nats."""
-    return torch.special.entr(law.exp()).sum(-1)
+    return -(law.exp() * law.clamp_min(torch.finfo(law.dtype).min)).sum(-1)  # 0 log 0 = 0
 
 
 def _margin(law: Tensor) -> Tensor:
-    best = law.exp().topk(min(2, law.shape[-1]), -1).values
+    best = law.topk(min(2, law.shape[-1]), -1).values.exp()
     return best[:, 0] - best[:, 1:].sum(-1)
 
 

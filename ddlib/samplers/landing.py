@@ -81,7 +81,7 @@ def descents(
     level = process.level_of(said.z[:, None])[:, 0]
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
-        some, first = said.take(rows), sum(process.levels[:i])
+        some, first = said if len(rows) == len(level) else said.take(rows), sum(process.levels[:i])
         if walks is not None and bool(walks[j, i]):
             logits, which = some.family(_known(run)[i], some.z - sum(process.levels[:j]))
             check_finite(logits)

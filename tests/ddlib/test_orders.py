@@ -308,3 +308,7 @@ def test_they_are_made_from_plain_values():
     assert not made.exact_text and Confidence(per_step=1).exact_text and not Confidence(per_step=2).exact_text
     assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}).gamma == 1.0
     assert EntropyBounded(0.0).exact_text and not EntropyBounded().exact_text
+
+
+def test_registered():
+    assert {"confidence", "entropy_bounded"} <= set(dd.registry.available("samplers"))

@@ -268,3 +268,7 @@ def test_what_is_exact_is_said():
     assert Overshoot(0.0).exact_text and not Overshoot(0.1).exact_text
     made = dd.parts.build("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6})
     assert "t_on=0.6, t_off=0.05, plateau=0.1" in repr(made)
+
+
+def test_registered():
+    assert "overshoot" in dd.registry.available("samplers")
