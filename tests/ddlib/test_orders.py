@@ -251,7 +251,7 @@ def run(process, sampler, steps=5):
     return dd.sample(process, never, (2, 3), sampler, steps)
 
 
-@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.usefixtures("checked_in_full", "as_users_call")  # in this order
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

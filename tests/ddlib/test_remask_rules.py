@@ -238,7 +238,7 @@ def test_a_short_overshoot_lifts_words_to_their_own_clusters():
     assert shares[0] > 0.95 > 0.75 > shares[1]
 
 
-@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.usefixtures("checked_in_full", "as_users_call")  # in this order
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
