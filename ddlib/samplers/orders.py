@@ -61,19 +61,22 @@ class Order(Sampler):
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
     def choose(
-        self, score: Float64[Tensor, "B L"], preference: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], steps: int
+        self,
+        score: Float64[Tensor, "B L"],
+        level: Int64[Tensor, "B L"],
+        steps: int,
+        noise: Float64[Tensor, "B L"] | float = 0.0,
     ) -> Bool[Tensor, "B L"]:
-        """Which positions go down an edge: a function of states and laws, and row by row.
+        """Which positions go down an edge: row by row, and without noise a function of the states and laws alone.
 
         Args:
-            score: (B, L) of the laws.
-            preference: (B, L) by what positions are sorted, highest first: the score, unless chance has a say. Those
-                that agree to five digits go by position.
+            score: (B, L) of the laws, highest first; those that agree to five digits go by position.
             level: (B, L), 0 at words and at the prompt.
             steps: how many are left, this one included; enough go each time for the rest to be split evenly.
+            noise: (B, L), added to the scores by which positions are sorted.
         """
         # masks alone are all alike: without rounding the network's own, another in every batch, would choose among them
-        preference = preference.round(decimals=5).masked_fill(level == 0, -torch.inf)
+        preference = (score + noise).round(decimals=5).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         least = -(-level.sum(-1, keepdim=True) // steps)
         go = torch.arange(level.shape[1], device=level.device) < least.clamp_min(1)
@@ -100,7 +103,7 @@ class Order(Sampler):
         if steps > 1:
             for some in said:
                 score[some.b, some.i] = self._scores(run, some, level)
-            going = self.choose(score, score + noise, level, steps)
+            going = self.choose(score, level, steps, noise)
         target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
         chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
         z = settle(run, chosen, z, torch.zeros_like(state.t), target, self.force_transition, single=steps > 1)

@@ -44,10 +44,10 @@ def levels(process, denoiser, sampler, **options):
     return process.level_of(states.flatten(0, 1)).view_as(states)
 
 
-def first(process, table, sampler):
+def first(process, table, sampler, **options):
     """The positions that come down in each of the steps, of the first row."""
     length = table.logits.shape[0]
-    level = levels(process, table, sampler, shape=(2, length), steps=length)[:, 0]
+    level = levels(process, table, sampler, shape=(2, length), steps=length, **options)[:, 0]
     return [(before - after).nonzero().flatten().tolist() for before, after in itertools.pairwise(level)]
 
 
@@ -225,10 +225,10 @@ def test_the_choice_is_a_function_of_scores_and_levels():
     score = torch.tensor([[0.1, 0.9, 0.5, 0.9], [0.3, 0.2, 0.1, 0.0]], dtype=F64)
     level = torch.tensor([[1, 2, 0, 1], [0, 0, 0, 3]])
     for steps, wanted in ((9, [[1], [3]]), (2, [[1, 3], [3]]), (1, [[0, 1, 3], [3]])):
-        chosen = Confidence().choose(score, score, level, steps)
+        chosen = Confidence().choose(score, level, steps)
         assert [row.nonzero().flatten().tolist() for row in chosen] == wanted
     done = torch.zeros_like(level)
-    assert not Confidence().choose(score, score, done, 3).any()
+    assert not Confidence().choose(score, done, 3).any()
 
 
 @pytest.mark.parametrize("name", slow_but(LEVELS, "levels-xi"))
@@ -241,6 +241,14 @@ def test_with_one_step_all_land_as_ancestral_lets_them(name):
     ]
     ours, theirs = (torch.bincount(words[:, 0], minlength=6).double() for words in drawn)
     assert ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1)).sum() < 25
+
+
+def test_scores_are_those_before_temperature_and_top_p():
+    """Greedy, every law that is drawn from is certain; the one by which positions are chosen is not."""
+    process = Masked(4, Linear())
+    for options in ({"temperature": 0.0}, {"top_p": 0.4}):
+        assert first(process, Table(*SHARES), Confidence("entropy"), **options) == [[0], [2], [3], [1]]
+        assert generate(process, Table(*SHARES), Confidence(), shape=(9, 4), **options)[:, [0, 1, 3]].eq(0).all()
 
 
 def never(z, t):

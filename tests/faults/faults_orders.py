@@ -21,7 +21,7 @@ def the_surest_of_the_drawn_children_stay_as_in_maskgit(patch):
             z, level, steps = state.z, levels(run, state.z), run.steps - k
             chance = torch.zeros(z.shape, dtype=torch.float64)
             drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
-            kept = self.choose(chance, chance, level, steps) if steps > 1 else level > 0
+            kept = self.choose(chance, level, steps) if steps > 1 else level > 0
             if steps == 1:
                 drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
             z = torch.where(kept, drawn, z)
@@ -33,8 +33,9 @@ def the_surest_of_the_drawn_children_stay_as_in_maskgit(patch):
 @fault("every row has a quota of its own")
 def positions_are_chosen_from_the_whole_batch(patch):
     class Broken(Confidence):
-        def choose(self, score, preference, level, steps):
-            return super().choose(score.view(1, -1), preference.view(1, -1), level.view(1, -1), steps).view_as(level)
+        def choose(self, score, level, steps, noise=0.0):
+            one = (value.view(1, -1) for value in (score + noise, level))
+            return super().choose(*one, steps).view_as(level)
 
     return Broken()
 
