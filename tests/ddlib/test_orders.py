@@ -251,6 +251,29 @@ def test_scores_are_those_before_temperature_and_top_p():
         assert generate(process, Table(*SHARES), Confidence(), shape=(9, 4), **options)[:, [0, 1, 3]].eq(0).all()
 
 
+@pytest.mark.parametrize("name", slow_but(LEVELS, "hdlm-xi", "levels-xi-above"))
+def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
+    """q(z_s | z_t, p) among the members of a level, whatever s and t: so orders need no time."""
+    process = LEVELS[name]
+    logits = torch.randn(1, 6, generator=torch.Generator().manual_seed(0), dtype=F64)
+    state, edges = torch.arange(process.num_states), len(process.levels) - 1
+    for t, s in ((0.9, 0.2), (0.5, 0.49), (0.3, 0.01)):
+        times = (torch.tensor([v], dtype=F64) for v in (t, s))
+        posterior = process.posterior(logits.softmax(-1).expand(1, len(state), -1), state[None], *times)[0]
+        for j in range(1, edges + 1):
+            for i in range(j):
+                rows = process.level_of(state[None])[0] == j
+                found = process.descent(logits.expand(int(rows.sum()), -1), state[rows], j, i).softmax(-1)
+                first_of = sum(process.levels[:i])
+                want = posterior[rows, first_of : first_of + process.levels[i]]
+                assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
+
+
+def test_a_process_without_levels_has_no_descent():
+    with pytest.raises(TypeError, match="Uniform has no levels to come down"):
+        dd.processes.Uniform(6, Linear()).descent(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)
+
+
 def never(z, t):
     raise AssertionError("the network was asked")
 
@@ -315,6 +338,7 @@ def test_they_are_made_from_plain_values():
     )
     assert not made.exact_text and Confidence(per_step=1).exact_text and not Confidence(per_step=2).exact_text
     assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}).gamma == 1.0
+    assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}).gamma == math.inf
     assert EntropyBounded(0.0).exact_text and not EntropyBounded().exact_text
 
 
