@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -100,7 +100,7 @@ class Levelled(ForwardProcess):
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws the members that jumping positions land on, in proportion to K_{i->j}(z|y) u_i(y|p).
+        """Draws the members that jumping positions land on, by the law that ``descent`` gives.
 
         Only rows of ``logits`` at jumping positions are looked at.
         """
@@ -112,16 +112,24 @@ class Levelled(ForwardProcess):
             for j in range(i + 1, self._depth + 1):
                 rows = (target == i) & (level == j)
                 if rows.any():
-                    law = logits[rows].to(torch.promote_types(logits.dtype, torch.float32))
-                    law = law if i == 0 else self.hierarchy.between(0, i).log_push(law.log_softmax(-1))
-                    route, state = self.hierarchy.between(i, j), self.hierarchy.local(z[rows], j)
-                    weight = route.column(state)
-                    if force and j < self._depth:
-                        weight = torch.where(route.parents == state[:, None], weight, 0.0)
-                    result[rows] = self.hierarchy.offsets[i] + draw_logits(
-                        sharpen(law + weight.log().to(law.dtype)), u[rows]
-                    )
+                    law = self.descent(logits[rows], z[rows], j, i, force)
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(law), u[rows])
         return result
+
+    def descent(
+        self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
+    ) -> Float[Tensor, "N K"]:
+        law = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        law = law if target == 0 else self.hierarchy.between(0, target).log_push(law.log_softmax(-1))
+        route, state = self.hierarchy.between(target, level), self.hierarchy.local(z, level)
+        if route.num_parents == 1:  # everybody leads there
+            return law
+        if route.spread is None:
+            return law.masked_fill(route.parents != state[:, None], -torch.inf)
+        weight = route.column(state)
+        if force:
+            weight = torch.where(route.parents == state[:, None], weight, 0.0)
+        return law + weight.log().to(law.dtype)
 
     def leaving(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -81,6 +81,28 @@ class Sampled(Follows):
         law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
         law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
         return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
+
+    def descent(
+        self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
+    ) -> Float[Tensor, "N K"]:
+        """The law of the members that states land on in a level below theirs, in proportion to K(z|y) u(y|p).
+
+        Neither the time nor the other positions have a say, given the states and ``logits`` (theory section 10).
+
+        Args:
+            logits: (N, V) of the cavity law.
+            z: (N,) states, all in ``level``.
+            level: where they are.
+            target: where they land, below ``level``.
+            force: see ``land``.
+
+        Returns:
+            (N, K) log-law of the K members of ``target``, in nats, not normalised.
+
+        Raises:
+            TypeError: the process has no levels.
+        """
+        raise TypeError(f"{type(self).__name__} has no levels to come down")
 
     def leaving(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged

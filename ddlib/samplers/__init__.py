@@ -2,14 +2,17 @@
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.corrected import Corrected
 from ddlib.samplers.corrector import Corrector
 from ddlib.samplers.edge_balance import EdgeBalance
+from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.forward_backward import ForwardBackward
 from ddlib.samplers.gibbs import Gibbs
 from ddlib.samplers.loop import sample
+from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.self_correction import SelfCorrection
@@ -18,13 +21,16 @@ from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 
 __all__ = [
     "Ancestral",
+    "Confidence",
     "Corrected",
     "Corrector",
     "EdgeBalance",
+    "EntropyBounded",
     "Euler",
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
+    "Overshoot",
     "Psi",
     "Remask",
     "Run",

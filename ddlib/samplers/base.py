@@ -136,7 +136,8 @@ class Sampler(ABC):
         return [cls()]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+        own = {name: value for name, value in vars(self).items() if not hasattr(Sampler, name)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
 
 
 def at(run: Run, k: int) -> Tensor:

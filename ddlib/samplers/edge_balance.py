@@ -11,7 +11,7 @@ from ddlib.checks import check_number
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Run
 from ddlib.samplers.corrector import Corrector
-from ddlib.samplers.landing import exchange
+from ddlib.samplers.landing import shift
 from ddlib.typing import Times, Tokens
 
 
@@ -46,7 +46,9 @@ class EdgeBalance(Corrector):
             )
 
     def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
-        return exchange(run, z, t, t, self.sigma(run.process, t, h))
+        target = run.process.jump(z, t, t, run.generator, self.sigma(run.process, t, h))
+        assert target is not None
+        return shift(run, z, t, t, target, force=False)
 
     def sigma(self, process: ForwardProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge in a correction after a step of length ``h``, (B, n)."""

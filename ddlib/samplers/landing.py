@@ -1,9 +1,9 @@
 """From where positions go to what they become: the part of a step that asks the network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.categorical import draw_logits
@@ -15,7 +15,7 @@ from ddlib.samplers.network import Said
 from ddlib.typing import Times, Tokens
 
 
-def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -> Tokens:
+def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None) -> Tokens:
     """The states at ``s`` of all sequences, given the levels that their positions are in by then.
 
     The process lands each moving position as a sequence of its own. The network runs on sequences with one; without
@@ -28,51 +28,94 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool) -
         s: (B,) earlier times.
         target: (B, L) levels at ``s``; a position that keeps its level keeps its state.
         force: see ``ForwardProcess.land``.
+        chance: (B, L), filled in where a position moves: the probability of where it landed, as the network has it,
+            without temperature and top-p. Not computed without.
     """
-    uniforms, result = Uniforms(z, run.generator), z.clone()
-    for said in run.network.at(z, t, target != run.process.level_of(z)):
-        result[said.b, said.i] = settle(run, said, s, target, force, uniforms)
+    said = run.network.at(z, t, target != run.process.level_of(z))
+    return settle(run, said, z, s, target, force, chance)
+
+
+def shift(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None) -> Tokens:
+    """``move`` to levels that may be higher too: there positions climb by their own noise, without the network."""
+    level = run.process.level_of(z)
+    target = torch.where(run.free, target, level)
+    moved = move(run, z, t, s, target.minimum(level), force, chance)
+    # drawn whether or not anybody climbs, so that a text's noise is its own
+    return torch.where(target > level, run.process.climb(z, target.maximum(level), run.generator), moved)
+
+
+def settle(
+    run: Run, answers: Iterable[Said], z: Tokens, s: Times, target: Tokens, force: bool, chance: Tensor | None = None,
+    single: bool = False,
+) -> Tokens:  # fmt: skip
+    """``move`` of the positions that the network was asked about, by what it said.
+
+    ``single``: everybody goes down one edge, so that nobody draws more than once.
+    """
+    single = single or run.sharpen is not unchanged
+    walks = run.network.walks(force, single)
+    turns = 0 if walks is None or single else max(_known(run)) - 1
+    uniforms, result = Uniforms(z, run.generator, turns), z.clone()
+    for said in answers:
+        to = target[said.b, said.i]
+        walking = None if walks is None else walks[run.process.level_of(said.z[:, None])[:, 0], to]
+        if walking is None:
+            result[said.b, said.i] = _land(run, said, s, to, force, uniforms.at(said.b, said.i))
+        else:
+            for chosen, land in ((walking, _walk), (~walking, _land)):
+                if bool(chosen.any()):
+                    some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
+                    result[some.b, some.i] = land(run, some, s, to[chosen], force, draws)
+        if chance is not None:
+            chance[said.b, said.i] = _chance(run, said, result[said.b, said.i], force)
     return result
 
 
-def settle(run: Run, said: Said, s: Times, target: Tokens, force: bool, uniforms: "Uniforms") -> Int64[Tensor, "N"]:
-    """The states at ``s`` of the positions that the network spoke about; the arguments are those of ``move``."""
-    walks = run.network.walks(force, single=run.sharpen is not unchanged)
-    to, result = target[said.b, said.i], said.z.clone()
-    if walks is None:
-        return _land(run, said, s, to, force, uniforms.at(said.b, said.i))
-    walking = walks[run.process.level_of(said.z[:, None])[:, 0], to]
-    for chosen, land in ((walking, _walk), (~walking, _land)):
-        if bool(chosen.any()):
-            some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
-            result[chosen] = land(run, some, s, to[chosen], force, draws)
-    return result
-
-
-def exchange(
-    run: Run, z: Tokens, t: Times, s: Times, sigma: Float64[Tensor, "B n"] | None, force: bool = False
-) -> Tokens:
-    """The states at ``s``, for a process with levels: some climb, and as many more come down in their place.
-
-    Every level keeps its law (theory section 8). Climbing needs no network. With s = t nobody else moves.
+def descents(
+    run: Run, said: Said, target: Int64[Tensor, "N"], force: bool
+) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
+    """The laws by which positions land in levels below theirs, without temperature and top-p.
 
     Args:
         run: the call of ``sample``.
-        z: (B, L) states at ``t``.
-        t: (B,) times.
-        s: (B,) times no later.
-        sigma: (B, n) the chance to climb each edge, at most ``most_lift``; None for none.
+        said: what the network says at N positions.
+        target: (N,) the level that each lands in, below its own.
         force: see ``ForwardProcess.land``.
+
+    Yields:
+        For some of the positions at a time: which of the N, the states that they may land on, and the log-law of
+        these, normalised. By child logits alone where one step of the output's tree leads there.
     """
-    target = run.process.jump(z, t, s, run.generator, sigma)
-    assert target is not None
-    level = run.process.level_of(z)
-    target = torch.where(run.free, target, level)
-    moved = move(run, z, t, s, target.minimum(level), force)
-    if sigma is None:
-        return moved
-    # drawn whether or not anybody climbs, so that a text's noise is its own
-    return torch.where(target > level, run.process.climb(z, target.maximum(level), run.generator), moved)
+    process, walks = run.process, run.network.walks(force, single=True)
+    level = process.level_of(said.z[:, None])[:, 0]
+    for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
+        rows = ((level == j) & (target == i)).nonzero()[:, 0]
+        some, first = said if len(rows) == len(level) else said.take(rows), sum(process.levels[:i])
+        if walks is not None and bool(walks[j, i]):
+            logits, which = some.family(_known(run)[i], some.z - sum(process.levels[:j]))
+            check_finite(logits)
+        else:
+            words = some.words(target[rows], force)[:, 0]
+            logits = process.descent(words, some.z, j, i, force)
+            which = torch.arange(logits.shape[1], device=level.device).expand_as(logits)
+        yield rows, first + which, logits.log_softmax(-1)
+
+
+def _chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:
+    """The probability of the states that positions landed on."""
+    chance = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
+    target = run.process.level_of(landed[:, None])[:, 0]
+    for rows, which, law in descents(run, said, target, force):
+        mine = which == landed[rows, None]
+        chance[rows] = torch.where(mine, law.to(torch.float64).exp(), 0.0).sum(-1)
+    return chance
+
+
+def _known(run: Run) -> list[int]:
+    """The level of the output's tree that each level of the process is, -1 for none."""
+    hierarchy, children = run.process.hierarchy, run.network.children
+    assert hierarchy is not None and children is not None
+    return [-1 if j is None else j for j in children.levels_of(hierarchy)]
 
 
 def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
@@ -85,17 +128,22 @@ def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
 
 def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
     """From child to child of the output's tree: a product over each family on the way, and over no other state."""
-    hierarchy, children = run.process.hierarchy, run.network.children
-    assert hierarchy is not None and children is not None
-    known = torch.tensor([-1 if j is None else j for j in children.levels_of(hierarchy)], device=said.z.device)
+    hierarchy = run.process.hierarchy
+    assert hierarchy is not None
+    known = torch.tensor(_known(run), device=said.z.device)
     level = hierarchy.level_of(said.z)
     member = said.z - hierarchy.starts[level]
     top, bottom = known[level], known[target]
+    first = rand((len(member), 1), draws, member.device)[:, 0]
+    several = bool((top - bottom > 1).any())
+    then = rand((len(member), 1, max(_known(run)) - 1), draws, member.device)[:, 0] if several else None
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
-        u = rand((len(member), 1), draws, member.device)[:, 0]
         going = (at < top) & (at >= bottom)
+        if not bool(going.any()):
+            continue
         logits, which = said.take(going).family(at, member[going])
         check_finite(logits)
+        u = first if then is None else torch.where(top - 1 == at, first, then[:, min(at, then.shape[1] - 1)])
         child = draw_logits(run.sharpen(logits), u[going])
         member[going] = which.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
@@ -104,12 +152,15 @@ def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Ge
 class Uniforms:
     """Uniforms drawn for a whole batch, so that a position's do not depend on which others ask for theirs.
 
-    The first (B, L) are drawn at once: a step without a jump draws as many as one with jumps.
+    The first (B, L), and (B, L, more) if there are to be more, are drawn at once: a step without a jump draws as many
+    as one with jumps.
     """
 
-    def __init__(self, z: Tokens, generator: Generator) -> None:
+    def __init__(self, z: Tokens, generator: Generator, more: int = 0) -> None:
         self._z, self._generator = z, generator
         self._drawn = [rand(z.shape, generator, z.device)]
+        if more:
+            self.draw(1, (more,))
 
     def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> "Places":
         """A generator for N sequences of length 1: position ``i`` of sequence ``b`` for each."""

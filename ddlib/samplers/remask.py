@@ -4,17 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.checks import check_number, require
+from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.landing import exchange
+from ddlib.samplers.landing import move, shift
+from ddlib.typing import Times
 
 _RULES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cap": torch.minimum,
     "rescale": torch.mul,
+    "loop": torch.minimum,
+    "confidence": torch.minimum,
 }
+_LOOP = {"t_on": 0.55, "t_off": 0.05, "plateau": 0.1}  # those of ReMDM's scripts
 
 
 class Remask(Sampler):
@@ -22,34 +27,62 @@ class Remask(Sampler):
 
     On each edge of the hierarchy a token that would stay climbs with probability :math:`\sigma_i`, and tokens above
     that would stay come down in its place, so that every level keeps its law at every time (theory section 8). For
-    masks it is ReMDM (Wang et al., 2025), :math:`\sigma \le \min(1, (1 - \alpha_s) / \alpha_t)`:
+    masks it is ReMDM (Wang et al., 2025), :math:`\sigma \le most = \min(1, (1 - \alpha_s) / \alpha_t)`:
 
-        cap      sigma = min(eta, most)
-        rescale  sigma = eta most
+        cap         sigma = min(eta, most)
+        rescale     sigma = eta most
+        loop        the text is drawn down to the time ``plateau``, where the time stands still and tokens climb and
+                    come down, sigma = min(eta, most), before the rest is drawn; neither climbs before or after
+        confidence  sigma = min(eta, most) times the share of a position in exp(-psi), among those of its row that
+                    came down to its level; psi is the probability that it had when it came down
 
     In a hierarchy a word climbs to a cluster, which forgets the word and keeps its meaning. Climbing needs no network.
-    With ``eta = 0`` it is ``Ancestral``, to the bit. Needs a process with levels; ``Psi`` serves any.
+    With ``eta = 0`` it is ``Ancestral``, to the bit, for "cap" and "rescale". Needs a process with levels; ``Psi``
+    serves any.
+
+    By "confidence", as published, tokens come down as if none climbed: levels do not keep their law, and what is
+    believed least is drawn again, so that a text does not either. psi is the network's, before temperature and top-p.
 
     Args:
         eta: in [0, 1], how much is taken back.
-        rule: "cap" or "rescale".
+        rule: "cap", "rescale", "loop" or "confidence".
         lift: one factor in [0, 1] per edge, words' edge first, by which ``eta`` is multiplied; default all 1.
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        t_on: for "loop", the time of the grid at which the plateau is reached; default 0.55.
+        t_off: for "loop", the time of the grid at which it is left; default 0.05.
+        plateau: for "loop", the time at which the process stands still; default 0.1, at which nine words of ten have
+            come down under the linear clock.
 
     Raises:
-        TypeError, ValueError: eta or a factor outside [0, 1], another rule; when sampling, another number of factors
-            than the process has edges, or a process without levels.
+        TypeError, ValueError: eta or a factor outside [0, 1], another rule, times but in 1 > t_on > t_off > 0 and
+            1 > plateau > 0 or for another rule than "loop"; when sampling, another number of factors than the process
+            has edges, or a process without levels.
     """
 
+    t_on: float
+    t_off: float
+    plateau: float
+
     def __init__(
-        self, eta: float = 0.02, rule: str = "cap", lift: Sequence[float] | None = None, force_transition: bool = False
-    ) -> None:
+        self, eta: float = 0.02, rule: str = "cap", lift: Sequence[float] | None = None, force_transition: bool = False,
+        t_on: float | None = None, t_off: float | None = None, plateau: float | None = None,
+    ) -> None:  # fmt: skip
         self.eta = check_number("eta", eta, 0, 1, "in [0, 1]")
         require(rule in _RULES, f"rule is {rule!r}, must be one of {', '.join(map(repr, _RULES))}")
         self.rule = rule
         factors = [check_number(f"lift[{i}]", value, 0, 1, "in [0, 1]") for i, value in enumerate(lift or ())]
         self.lift = None if lift is None else tuple(factors)
         self.force_transition = force_transition
+        for name, value in (("t_on", t_on), ("t_off", t_off), ("plateau", plateau)):
+            if rule == "loop":
+                value = _LOOP[name] if value is None else value
+                setattr(self, name, check_number(name, value, 1e-9, 1 - 1e-9, "in (0, 1)"))
+            require(rule == "loop" or value is None, f"{name} is {value}, must not be given for the rule {rule!r}")
+        if rule == "loop":
+            require(
+                self.t_on > self.t_off, f"t_on is {self.t_on} and t_off is {self.t_off}, must be 1 > t_on > t_off > 0"
+            )
+        self.on_grid, self.exact_text = rule != "confidence", rule in ("cap", "rescale")
 
     def init(self, run: Run) -> State:
         """As for every sampler, after the process was asked whether it has levels."""
@@ -60,19 +93,59 @@ class Remask(Sampler):
             )
         if self.lift is not None:
             require(len(self.lift) == edges, f"lift has {len(self.lift)} entries, must have {edges}: one per edge")
-        return super().init(run)
+        state = super().init(run)
+        if self.rule != "confidence" or not self.eta:
+            return state
+        return state._replace(memo=torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device))
 
     def step(self, run: Run, state: State, k: int) -> State:
-        t, s = at(run, k), at(run, k + 1)
-        most = run.process.most_lift(t, s) if self.eta else None
-        sigma = None if most is None else self.sigma(most)
-        return State(exchange(run, state.z, t, s, sigma, self.force_transition), s)
+        process, z = run.process, state.z
+        psi = None if state.memo is None else state.memo.clone()
+        t, s = self.time(at(run, k)), self.time(at(run, k + 1))
+        lifts = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
+        most = process.most_lift(t, s) if lifts else None
+        sigma, level = None if most is None else self.sigma(most), process.level_of(z)
+        target = process.jump(z, t, s, run.generator, sigma if psi is None else None)
+        assert target is not None
+        if sigma is None:
+            return State(move(run, z, t, s, torch.where(run.free, target, level), self.force_transition), s)
+        if psi is not None:
+            climbs = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
+            target = torch.where(climbs & (target == level), level + 1, target)
+        return State(shift(run, z, t, s, target, self.force_transition, psi), s, psi)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(0.5), cls(1.0, "rescale")]  # so much that a mistake shows
+        # so much that a mistake shows
+        return [cls(0.5), cls(1.0, "rescale"), cls(1.0, "loop", plateau=0.4), cls(1.0, "confidence")]
 
     def sigma(self, most: Float64[Tensor, "B n"]) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge, given the largest that there may be."""
-        factors = torch.ones(most.shape[1]) if self.lift is None else torch.tensor(self.lift)
+        factors = torch.ones(most.shape[1]) if self.lift is None else torch.tensor(self.lift, dtype=most.dtype)
         return _RULES[self.rule](most, (self.eta * factors.to(most)).expand_as(most))
+
+    def time(self, grid: Times) -> Times:
+        """The time of the process at times of the grid, (B,): another one by "loop" only."""
+        if self.rule != "loop":
+            return grid
+        coming = 1 - (1 - grid) / (1 - self.t_on) * (1 - self.plateau)
+        leaving = self.plateau * grid / self.t_off
+        return torch.where(grid > self.t_on, coming, torch.where(grid < self.t_off, leaving, self.plateau))
+
+
+def doubt(
+    psi: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], sigma: Float64[Tensor, "B n"]
+) -> Float64[Tensor, "B L"]:
+    """The chance of each position to climb by "confidence".
+
+    Args:
+        psi: the probability of each position when it came down, infinite if it never did.
+        level: of each position.
+        sigma: for each edge, what the positions below it share.
+    """
+    chance = torch.zeros_like(psi)
+    for i, most in enumerate(sigma.unbind(1)):
+        here = (level == i) & psi.isfinite()
+        share = (-psi).masked_fill(~here, -torch.inf).softmax(-1)
+        chance = torch.where(here, most[:, None] * share, chance)
+    return chance

@@ -58,7 +58,8 @@ class ThetaTrapezoidal(Sampler):
         if target is not None:
             return State(self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s)
         before = run.predict(z, t)
-        z = process.land(before, z, t, u, None, run.generator, sharpen=run.sharpen)
+        middle = process.land(before, z, t, u, None, run.generator, sharpen=run.sharpen)
+        z = torch.where(run.free, middle, z)  # the second look is at the prompt too
         logits = self.extrapolated(process, before, run.predict(z, u), z, u)
         return State(process.land(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s)
 
@@ -105,13 +106,10 @@ class ThetaTrapezoidal(Sampler):
         assert last is not None
         last = torch.where(run.free, last, first)
         moves, still = first != process.level_of(z), last != first
-        near, far = Uniforms(z, run.generator), Uniforms(z, run.generator)
-        middle, heard = z.clone(), []
-        for said in run.network.at(z, t, moves | still):
-            going = said.take(moves[said.b, said.i])
-            middle[going.b, going.i] = settle(run, going, u, first, False, near)
-            heard.append(said.take(still[said.b, said.i]))
-        result, done, then = middle.clone(), 0, _all(heard)
+        heard = list(run.network.at(z, t, moves | still))
+        going = (said.take(moves[said.b, said.i]) for said in heard if bool(moves[said.b, said.i].any()))
+        middle, far = settle(run, going, z, u, first, False), Uniforms(z, run.generator)
+        result, done, then = middle.clone(), 0, _all([said.take(still[said.b, said.i]) for said in heard])
         for said in run.network.at(middle, u, still):
             places = torch.arange(done, done + len(said.z), device=z.device)
             done += len(places)

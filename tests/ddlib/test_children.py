@@ -249,6 +249,21 @@ def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, sampler):
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
 
 
+@pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Remask(1.0)])
+def test_the_walks_of_other_rows_change_no_text(sampler):
+    """Some go down one family in a step, some four, and nobody the third: a row's noise is its own all the same."""
+    process, tree = NOISE["levels"], TREES["four"]
+
+    def drawn(rows):
+        index = torch.arange(6)[rows]
+        return dd.sample(
+            process, Halves(process, tree), (len(index), 3), sampler, 6, parameterization=dd.Children(tree),
+            generator=dd.KeyedGenerator(0, 0, index),
+        )  # fmt: skip
+
+    assert torch.equal(drawn(slice(0, 6)), torch.cat([drawn(slice(i, i + 1)) for i in range(6)]))
+
+
 def test_a_position_that_goes_down_asks_for_its_family_alone():
     process, tree = NOISE["masked"], TREES["four"]
     halves = Halves(process, tree)

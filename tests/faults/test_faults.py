@@ -3,6 +3,7 @@
 import faults_correctors
 import faults_hierarchy
 import faults_objective
+import faults_orders
 import faults_process
 import faults_sampler
 import faults_schedule
@@ -21,6 +22,7 @@ MODULES = (
     faults_sampler,
     faults_correctors,
     faults_solvers,
+    faults_orders,
 )
 
 

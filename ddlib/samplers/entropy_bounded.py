@@ -1,0 +1,49 @@
+"""As many positions at once as their entropies allow."""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.checks import check_number
+from ddlib.samplers.confidence import entropy
+from ddlib.samplers.orders import Order
+
+
+class EntropyBounded(Order):
+    r"""In each row the k positions of lowest entropy go down an edge, k as large as :math:`\gamma` allows.
+
+    .. math:: \sum_{i \le k} H_i - \max_{i \le k} H_i \le \gamma
+
+    H is the entropy of the law of a position's children, in nats: the left side bounds what positions drawn at once
+    could say about each other (EB-sampler, arXiv 2505.24857). A choice among few clusters has little entropy, so that
+    many go at once. At least one goes, and at least as many as an even split of the edges left over the steps left
+    asks for. ``gamma = 0``: one edge per network call, but that certain ones go along; infinite: everything goes down
+    a level per call.
+
+    Args:
+        gamma: in nats, >= 0.
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+
+    Raises:
+        TypeError, ValueError: gamma below 0; when sampling, a process without levels.
+    """
+
+    def __init__(self, gamma: float = 0.1, force_transition: bool = False) -> None:
+        unbounded = isinstance(gamma, float) and gamma == math.inf
+        self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
+        super().__init__(force_transition)
+        self.exact_text = self.gamma == 0
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.0), cls(1.0), cls(math.inf)]
+
+    def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        return -entropy(law)
+
+    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+        entropies = -score
+        return entropies.cumsum(-1) - entropies.cummax(-1).values <= self.gamma

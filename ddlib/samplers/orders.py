@@ -1,0 +1,132 @@
+"""What samplers share that choose which positions come down next."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.landing import descents, settle
+from ddlib.samplers.network import Said
+from ddlib.typing import Times, Tokens
+
+_GRID = 257
+"""Points at which the expected level is known; in between it is interpolated."""
+
+
+class Expected(NamedTuple):
+    """How many edges a position has left, on average, by the time."""
+
+    times: Float64[Tensor, "n"]
+    edges: Float64[Tensor, "n"]
+
+
+class Order(Sampler):
+    """One edge of the hierarchy at a time, and the laws of the children say whose turn it is.
+
+    In a process with levels neither these laws nor what the network should say depend on the time, given the states
+    (theory section 10). So a step may choose which positions go down to one of their children next, as long as it
+    chooses *before* it draws: who chooses among drawn children favours the likely ones. A leaf gives each law a score
+    and says how many of the best go. On the last step all that is left lands on words at once.
+
+    The network is asked about all positions that are no words yet, and is told the time at which as many edges are left
+    on average.
+
+    Args:
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+    """
+
+    on_grid = False
+
+    def __init__(self, force_transition: bool = False) -> None:
+        self.force_transition = force_transition
+
+    @abstractmethod
+    def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+        """The score of normalised log-laws of children; positions with the highest go first."""
+
+    @abstractmethod
+    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+        """Whether positions go, each row sorted by preference; of words, which come last, the answer has no part.
+
+        Args:
+            score: (B, L).
+            level: (B, L), 0 at words and at the prompt.
+        """
+
+    def noise(self, run: Run, z: Tokens) -> Float64[Tensor, "B L"]:
+        """What is added to the scores before positions are sorted by them."""
+        return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+
+    def choose(
+        self,
+        score: Float64[Tensor, "B L"],
+        level: Int64[Tensor, "B L"],
+        steps: int,
+        noise: Float64[Tensor, "B L"] | float = 0.0,
+    ) -> Bool[Tensor, "B L"]:
+        """Which positions go down an edge: row by row, and without noise a function of the states and laws alone.
+
+        Args:
+            score: (B, L) of the laws, highest first; those that agree to five digits go by position.
+            level: (B, L), 0 at words and at the prompt.
+            steps: how many are left, this one included; enough go each time for the rest to be split evenly.
+            noise: (B, L), added to the scores by which positions are sorted.
+        """
+        # masks alone are all alike: without rounding the network's own, another in every batch, would choose among them
+        preference = (score + noise).round(decimals=5).masked_fill(level == 0, -torch.inf)
+        order = preference.sort(dim=-1, descending=True, stable=True).indices
+        least = -(-level.sum(-1, keepdim=True) // steps)
+        go = torch.arange(level.shape[1], device=level.device) < least.clamp_min(1)
+        go = go | self.wanted(score.gather(1, order), level.gather(1, order))
+        return torch.zeros_like(go).scatter(1, order, go) & (level > 0)
+
+    def init(self, run: Run) -> State:
+        """The state at t = 1, with what the time is told by as the memo, once it is known that there are levels."""
+        process, times = run.process, torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
+        chances = process.level_transition(torch.zeros_like(times), times)
+        if chances is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a process with levels, {process!r} has none: Psi serves it, in no order"
+            )
+        edges = chances[:, 0] @ torch.arange(len(process.levels), dtype=torch.float64, device=times.device)
+        state = super().init(run)
+        return State(state.z, state.t, Expected(times, edges.cummax(0).values))
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        z, steps, level = state.z, run.steps - k, levels(run, state.z)
+        said = list(run.network.at(z, state.t, level > 0))
+        noise = self.noise(run, z)  # drawn for all, so that a text's noise is its own
+        score, going = torch.zeros_like(noise), level > 0
+        if steps > 1:
+            for some in said:
+                score[some.b, some.i] = self._scores(run, some, level)
+            going = self.choose(score, level, steps, noise)
+        target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
+        chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
+        z = settle(run, chosen, z, torch.zeros_like(state.t), target, self.force_transition, single=steps > 1)
+        return State(z, told(run, z, state.memo), state.memo)
+
+    def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
+        score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)
+        for rows, _, law in descents(run, said, level[said.b, said.i] - 1, self.force_transition):
+            score[rows] = self.sure(law).to(torch.float64)
+        return score
+
+
+def levels(run: Run, z: Tokens) -> Int64[Tensor, "B L"]:
+    """How many edges each position has to go down, none where the prompt stands."""
+    return torch.where(run.free, run.process.level_of(z), 0)
+
+
+def told(run: Run, z: Tokens, expected: Expected) -> Times:
+    """The time of each row at which as many edges are left on average as it has left, (B,)."""
+    times, edges = expected
+    mean = levels(run, z).sum(-1) / run.free.sum(-1).clamp_min(1).to(torch.float64)
+    above = torch.searchsorted(edges, mean, right=True).clamp(1, len(times) - 1)
+    rise = edges[above] - edges[above - 1]
+    share = ((mean - edges[above - 1]) / torch.where(rise > 0, rise, 1.0)).clamp(0, 1)
+    t = torch.lerp(times[above - 1], times[above], share)
+    return torch.where(mean >= edges[-1], 1.0, t)

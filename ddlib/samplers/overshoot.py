@@ -1,0 +1,53 @@
+"""Ancestral sampling that goes too far and comes back."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from ddlib.categorical import draw
+from ddlib.checks import check_number
+from ddlib.noise import rand
+from ddlib.samplers.ancestral import Ancestral
+from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.landing import shift
+
+
+class Overshoot(Sampler):
+    r"""Each step goes back past its goal s, to :math:`u = (1 - amount)\, s`, and then forwards from u to s.
+
+    ``amount = 0`` is ``Ancestral``, to the bit; with 1 every step draws the whole text and noises it anew. Any process
+    keeps its law at every time of the grid. Where levels move on their own only the net move counts: who ends lower
+    lands there at once, who ends higher climbs without the network, and who went down and up to where it was stays as
+    it is (theory section 8). A little overshoot lifts words mostly to their own clusters, much of it to the mask.
+
+    Args:
+        amount: in [0, 1].
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+
+    Raises:
+        TypeError, ValueError: amount outside [0, 1].
+    """
+
+    def __init__(self, amount: float = 0.1, force_transition: bool = False) -> None:
+        self.amount = check_number("amount", amount, 0, 1, "in [0, 1]")
+        self.force_transition = force_transition
+        self.exact_text = self.amount == 0
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(0.5), cls(1.0)]  # so much that a mistake shows
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        z, t, s = state.z, at(run, k), at(run, k + 1)
+        u, process, ancestral = (1 - self.amount) * s, run.process, Ancestral(self.force_transition)
+        if self.amount == 0:
+            return ancestral.step(run, state, k)
+        chances = process.level_transition(u, s)
+        if chances is None:
+            return State(process.advance(ancestral.back(run, z, t, u), u, s, run.generator), s)
+        reached = process.jump(z, t, u, run.generator)
+        assert reached is not None
+        law = chances[torch.arange(len(z), device=z.device)[:, None], reached]
+        target = draw(law.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+        return State(shift(run, z, t, s, target, self.force_transition), s)

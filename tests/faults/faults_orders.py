@@ -1,0 +1,246 @@
+"""Theory sections 8 and 10: which position goes next, which words are taken back."""
+
+import sys
+
+import torch
+from planting import fault
+
+from ddlib.noise import rand
+from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
+from ddlib.samplers.base import at
+from ddlib.samplers.landing import move
+from ddlib.samplers.orders import levels, told
+
+LEVELLED = sys.modules["ddlib.processes.levelled"]
+
+
+@fault("first chosen, then drawn")
+def the_surest_of_the_drawn_children_stay_as_in_maskgit(patch):
+    class Broken(Confidence):
+        def step(self, run, state, k):
+            z, level, steps = state.z, levels(run, state.z), run.steps - k
+            chance = torch.zeros(z.shape, dtype=torch.float64)
+            drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
+            kept = self.choose(chance, level, steps) if steps > 1 else level > 0
+            if steps == 1:
+                drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
+            z = torch.where(kept, drawn, z)
+            return State(z, told(run, z, state.memo), state.memo)
+
+    return Broken("probability")
+
+
+@fault("every row has a quota of its own")
+def positions_are_chosen_from_the_whole_batch(patch):
+    class Broken(Confidence):
+        def choose(self, score, level, steps, noise=0.0):
+            one = (value.view(1, -1) for value in (score + noise, level))
+            return super().choose(*one, steps).view_as(level)
+
+    return Broken()
+
+
+@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
+def a_cluster_says_nothing_about_its_word(patch):
+    class Law(LEVELLED.Levelled):
+        def descent(self, logits, z, level, target, force=False):
+            return logits if target == 0 else right(self, logits, z, level, target, force)
+
+    right = LEVELLED.Levelled.descent
+    patch.setattr(LEVELLED.Levelled, "descent", Law.descent)
+    return Confidence()
+
+
+@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
+def clusters_are_drawn_by_the_mean_of_the_words_logits(patch):
+    right = LEVELLED.Levelled.descent
+
+    def descent(self, logits, z, level, target, force=False):
+        law = right(self, logits, z, level, target, force)
+        if target == 0:
+            return law
+        parents = self.hierarchy.between(0, target).parents
+        count = torch.bincount(parents, minlength=law.shape[1]).to(law)
+        mean = torch.zeros_like(law).index_add(1, parents, logits.to(law).clamp_min(-50)) / count
+        return torch.where(law.isfinite(), mean, law)
+
+    patch.setattr(LEVELLED.Levelled, "descent", descent)
+    return Confidence("entropy")
+
+
+@fault("xi < 1 lets a token leave its cluster on its way down")
+def tokens_are_kept_in_their_clusters_unasked(patch):
+    class Broken(Confidence):
+        def step(self, run, state, k):
+            self.force_transition = True
+            return super().step(run, state, k)
+
+    return Broken()
+
+
+@fault("a law is drawn from, not maximised")
+def the_surest_position_takes_its_likeliest_child(patch):
+    def likeliest(logits, u):
+        return logits.argmax(-1)
+
+    patch.setattr(LEVELLED, "draw_logits", likeliest)
+    return EntropyBounded(0.0)
+
+
+@fault("positions drawn at once are independent")
+def two_edges_per_call_are_called_exact(patch):
+    class Broken(Confidence):
+        exact_text = True
+
+        def __init__(self):
+            super().__init__(threshold=0.0)
+            self.exact_text = True
+
+    return Broken()
+
+
+@fault("positions drawn at once are independent")
+def the_largest_entropy_is_left_out_twice(patch):
+    """The bound of the EB-sampler with one entropy too few, which lets two go where none is certain."""
+
+    class Broken(EntropyBounded):
+        def wanted(self, score, level):
+            entropies = (-score).masked_fill(level == 0, 0.0)
+            return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
+
+    return Broken(0.0)
+
+
+@fault("the choice is made by what the network says now")
+def laws_are_kept_until_every_position_has_moved_once(patch):
+    class Broken(Confidence):
+        def step(self, run, state, k):
+            memo, said = state.memo if k else (state.memo, None)
+            logits = run.predict(state.z, state.t) if said is None or k % 2 == 0 else said
+            stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
+            after = super().step(stale, state._replace(memo=memo), k)
+            return after._replace(memo=(memo, logits))
+
+    return Broken()
+
+
+@fault("noise belongs to the example")
+def the_choice_goes_by_the_global_state(patch):
+    class Broken(Confidence):
+        def noise(self, run, z):
+            return super().noise(type(run)(**{**vars(run), "generator": None}), z)
+
+    return Broken(temperature=1.0)
+
+
+@fault("the prompt takes no turn")
+def the_prompt_is_given_up_on_its_first_turn(patch):
+    class Broken(Confidence):
+        def step(self, run, state, k):
+            everywhere = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
+            fixed = torch.where(run.free, state.z, run.process.num_states - 1)
+            return super().step(everywhere, state._replace(z=fixed), k)
+
+    return Broken()
+
+
+@fault("on its plateau time stands still, and z follows q at that time")
+def the_plateau_is_told_as_the_time_of_the_grid(patch):
+    class Broken(Remask):
+        def step(self, run, state, k):
+            return super().step(run, state, k)._replace(t=at(run, k + 1))
+
+        def finalize(self, run, state):
+            return state.z.clamp_max(run.process.vocab_size - 1)
+
+    return Broken(1.0, "loop", plateau=0.4)
+
+
+@fault("on its plateau time stands still, and z follows q at that time")
+def positions_jump_on_while_the_plateau_lasts(patch):
+    class Broken(Remask):
+        def step(self, run, state, k):
+            t, s = self.time(at(run, k)), self.time(at(run, k + 1))
+            if not bool((t == s).all()):
+                return super().step(run, state, k)
+            return State(Ancestral().back(run, state.z, at(run, k), at(run, k + 1)), s)
+
+    return Broken(1.0, "loop", plateau=0.4)
+
+
+@fault("what climbs on the plateau comes down again")
+def words_climb_on_the_plateau_and_masks_stay(patch):
+    right = LEVELLED.exchange
+
+    def change(joint, level, lift):
+        return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
+
+    patch.setattr(LEVELLED, "exchange", change)
+    return Remask(1.0, "loop", plateau=0.4)
+
+
+@fault("what is not certain is not said to keep its law")
+def confidence_is_said_to_keep_the_levels(patch):
+    class Broken(Remask):
+        def __init__(self):
+            super().__init__(1.0, "confidence")
+            self.on_grid = True
+
+    return Broken()
+
+
+def overshoot(change):
+    """Overshoot with other chances of the way forwards."""
+
+    class Broken(Overshoot):
+        def step(self, run, state, k):
+            process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+            u = (1 - self.amount) * s
+            if process.level_transition(u, s) is None:
+                return super().step(run, state, k)
+            level = process.level_of(z)
+            target = change(process, z, t, s, u, run.generator)
+            below = move(run, z, t, s, target.minimum(level), False)
+            above = process.climb(z, target.maximum(level), run.generator)
+            return State(torch.where(target > level, above, below), s)
+
+    return Broken(0.5)
+
+
+def climbed(process, level, chances, generator):
+    law = chances[torch.arange(len(level))[:, None], level]
+    return (rand(level.shape, generator, level.device)[..., None] >= law.cumsum(-1)[..., :-1]).sum(-1)
+
+
+@fault("who overshoots comes back from u to s")
+def the_way_back_is_that_from_the_start_of_the_step(patch):
+    def change(process, z, t, s, u, generator):
+        return climbed(process, process.jump(z, t, u, generator), process.level_transition(s, t), generator)
+
+    return overshoot(change)
+
+
+@fault("who overshoots comes back from u to s")
+def the_way_back_starts_at_the_level_that_the_step_started_from(patch):
+    def change(process, z, t, s, u, generator):
+        up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
+        return torch.where(up > process.level_of(z), up, process.jump(z, t, u, generator))
+
+    return overshoot(change)
+
+
+@fault("who overshoots comes back from u to s")
+def there_is_no_way_back(patch):
+    return overshoot(lambda process, z, t, s, u, generator: process.jump(z, t, u, generator))
+
+
+@fault("who overshoots comes back from u to s, by the process of the noise")
+def whoever_jumps_again_comes_back_as_another_word(patch):
+    class Broken(Overshoot):
+        def step(self, run, state, k):
+            t, s = at(run, k), at(run, k + 1)
+            u = (1 - self.amount) * s
+            low = Ancestral().back(run, state.z, t, u)
+            return State(run.process.sample(low.clamp_max(run.process.vocab_size - 1), s, run.generator), s)
+
+    return Broken(0.5)
