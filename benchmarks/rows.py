@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import sampler_costs
+
 RUNS = 3
 """Consecutive runs in which a target must hold."""
 
@@ -103,6 +105,10 @@ CPU = (
     Row("Training step, 4 x 128, 16 x 128 tokens, HDLM, children", OURS, "training_laptop_hdlm", "words time", 1.5),
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
+SAMPLERS = tuple(
+    Row(f"Sampler `{name}`: beside the network", "the blocks", "samplers", name, 0.05, **OF_BLOCKS)
+    for name in sampler_costs.names()
+)
 OF = " of their time"
 SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)
 COMPILED = "compiled `F.linear` and `F.cross_entropy`"

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import head, noising, products, sampling, training
+from benchmarks import head, noising, products, sampler_costs, sampling, training
 from benchmarks.measuring import FRESH, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -76,6 +76,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),
         "sampling_masked": partial(sampling.measure, "masked", text),
         "sampling_hdlm": partial(sampling.measure, "hdlm", text),
+        "samplers": partial(sampler_costs.every, sampler_costs.TINY_COSTS if tiny else sampler_costs.COSTS),
     }
     if full:
         found["training"] = partial(training.measure, training.TINY_STEP if tiny else training.STEP, repeats)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.measuring import FRESH, RESULTS
-from benchmarks.rows import CPU, GPU, Measured, Row, middle, read
+from benchmarks.rows import CPU, GPU, SAMPLERS, Measured, Row, middle, read
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
@@ -21,13 +21,14 @@ BESIDE = " on fresh pages |"
 
 
 def render(results: Path = RESULTS) -> str:
-    """Both tables, each under what it was measured on; the CPU's with another setting of the allocator beside it."""
+    """All tables, each under what it was measured on; the CPU's with another setting of the allocator beside it."""
     fresh = [f" {spread(read(row, results / FRESH))} |" for row in CPU]
     cpu = [HEAD + BESIDE, *(line(read(row, results)) + beside for row, beside in zip(CPU, fresh, strict=True))]
+    samplers = [HEAD, *(line(read(row, results)) for row in SAMPLERS)]
     gpu = [HEAD, *(line(read(row, results)) for row in GPU)]
     return "\n\n".join(
         f"{title}: {where(rows, results)}\n\n" + "\n".join([lines[0], ruler(lines[0]), *lines[1:]])
-        for title, rows, lines in (("CPU", CPU, cpu), ("GPU", GPU, gpu))
+        for title, rows, lines in (("CPU", CPU, cpu), ("Samplers", SAMPLERS, samplers), ("GPU", GPU, gpu))
     )
 
 

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ddlib.hierarchies import Tree
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.presets import hdlm_levels
-from ddlib.processes import ForwardProcess, Hierarchical, Masked, Uniform
+from ddlib.processes import ForwardProcess, Masked, Uniform
 from ddlib.samplers import Sampler, sample
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.cases import frequencies, tally
@@ -23,6 +22,14 @@ PAIR = torch.tensor(
     dtype=torch.float64,
 )
 _STEPS, _DRAWS = 48, 4000
+_FEW = 8
+"""Words that a process is reduced to where it has more than twice as many."""
+
+
+def over(law: Tensor, words: int) -> Tensor:
+    """A law of words, or of pairs of them, as much alike over another number of words."""
+    tiled = law.repeat((-(-words // 4),) * law.ndim)[(slice(words),) * law.ndim]
+    return tiled / tiled.sum()
 
 
 class Run(NamedTuple):
@@ -30,8 +37,16 @@ class Run(NamedTuple):
 
     sampler: Sampler
     process: ForwardProcess
-    small: ForwardProcess
-    """Of the same kind over three words, all of whose texts of two can be listed."""
+
+    @property
+    def word(self) -> Tensor:
+        """The law of a word."""
+        return over(WORD, self.process.vocab_size)
+
+    @property
+    def pair(self) -> Tensor:
+        """The joint law of two."""
+        return over(PAIR, self.process.vocab_size)
 
     def draw(self, law: Tensor, rows: int, generator: Generator, steps: int = _STEPS, **options: object) -> Tensor:
         """Texts drawn with the exact denoiser of the joint ``law``, (rows, L)."""
@@ -49,50 +64,57 @@ def processes() -> tuple[ForwardProcess, ...]:
     )
 
 
-def _small() -> tuple[ForwardProcess, ...]:
-    """Of the same kinds over three words, all of whose texts of two can be listed."""
-    tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
-    return (Masked(3, Cosine()), tree, Uniform(3, Linear()))
+def few(process: ForwardProcess) -> ForwardProcess:
+    """The process, or its like over few words."""
+    return process if process.vocab_size <= 2 * _FEW else process.reduced(_FEW)
 
 
-def runs(sampler: Sampler) -> list[Run]:
-    """The sampler on one process of every kind that it serves.
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
+    """The sampler on one process of every kind that it serves, or on the one that is given.
 
     Raises:
+        TypeError: it does not serve that one.
         ValueError: it serves none of them.
     """
-    served = [run for run in (Run(sampler, *pair) for pair in zip(processes(), _small(), strict=True)) if _serves(run)]
+    if on is not None:
+        run = Run(sampler, few(on))
+        if (refusal := _refusal(run)) is not None:
+            raise refusal
+        return [run]
+    served = [run for run in (Run(sampler, process) for process in processes()) if _refusal(run) is None]
     if not served:
         raise ValueError(f"{sampler!r} raises TypeError for masked, hierarchical and uniform processes alike")
     return served
 
 
-def _serves(run: Run) -> bool:
+def _refusal(run: Run) -> TypeError | None:
+    """Why the process is not served."""
     try:
-        run.draw(WORD, 1, torch.Generator().manual_seed(0), 2)
-    except TypeError:
-        return False
+        run.draw(run.word, 1, torch.Generator().manual_seed(0), 2)
+    except TypeError as error:
+        return error
     except Exception:  # it does serve it, badly: the claims will say how
-        return True
-    return True
+        return None
+    return None
 
 
 def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
-    tokens = run.draw(WORD, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
-    inside = tokens.clamp(0, 3)
+    law = run.word
+    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
+    inside = tokens.clamp(0, len(law) - 1)
     yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
-    yield frequencies("draws of a word", ("position", "x"), tally(tokens, 4), WORD[None], _DRAWS)
+    yield frequencies("draws of a word", ("position", "x"), tally(tokens, len(law)), law[None], _DRAWS)
 
 
 def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
     """The states at each time of the grid: what a sampler takes back must be what it lets come."""
     seen: dict[int, tuple[Tensor, float]] = {}
     run.draw(
-        WORD, _DRAWS, torch.Generator().manual_seed(5), int(point["steps"]),
+        run.word, _DRAWS, torch.Generator().manual_seed(5), int(point["steps"]),
         on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
     )  # fmt: skip
     for z, t in seen.values():
-        law = run.process.predictive(WORD[None, None], torch.tensor([t], dtype=torch.float64))[0]
+        law = run.process.predictive(run.word[None, None], torch.tensor([t], dtype=torch.float64))[0]
         yield frequencies(
             f"draws of z at t = {t:.3g}", ("position", "z"), tally(z, run.process.num_states), law, _DRAWS
         )
@@ -121,24 +143,26 @@ def _no_draw(run: Run) -> str:
 def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
     # rates may grow without limit near the data, so that is where the steps are
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
-    tokens = run.draw(PAIR, _DRAWS, torch.Generator().manual_seed(2), times=grid)
-    counts = tally((4 * tokens[:, :1] + tokens[:, 1:]), 16).view(4, 4)
-    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, PAIR, _DRAWS)
+    law, size = run.pair, run.process.vocab_size
+    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(2), times=grid)
+    counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
+    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)
 
 
 def _prompts(run: Run, point: Point) -> Iterator[Comparison]:
-    tokens = run.draw(PAIR, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([1]))
-    yield Comparison("the prompt", ("example",), tokens[:, 0], torch.ones(_DRAWS, dtype=torch.int64), 0.0)
-    evidence = run.process.word_likelihood(torch.arange(4)[None], torch.tensor([0.5], dtype=torch.float64))[0]
-    if not torch.equal(evidence > 0, torch.eye(4) > 0):
+    size, given = run.process.vocab_size, min(1, run.process.vocab_size - 1)
+    tokens = run.draw(run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([given]))
+    yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
+    evidence = run.process.word_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
+    if not torch.equal(evidence > 0, torch.eye(size) > 0):
         return  # a word is no certain evidence in this process, so that the prompt is believed only as t runs to 0
-    law = PAIR[1] / PAIR[1].sum()
-    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], 4), law[None], _DRAWS)
+    law = run.pair[given] / run.pair[given].sum()
+    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), law[None], _DRAWS)
 
 
 def _calls(run: Run, point: Point) -> Iterator[Comparison]:
     steps, calls = int(point["steps"]), count()
-    exact = exact_cavity(run.process, PAIR)
+    exact = exact_cavity(run.process, run.pair)
 
     def counted(z: Tensor, t: Tensor) -> Tensor:
         next(calls)
@@ -148,13 +172,13 @@ def _calls(run: Run, point: Point) -> Iterator[Comparison]:
     used = torch.tensor(next(calls))
     most = run.sampler.calls * steps + run.sampler.end_calls
     yield Comparison(f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0)
-    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, 3), 0.0)
+    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
 
 
 def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
     def keyed(rows: slice) -> Tensor:
         index = torch.arange(4)[rows]
-        return run.draw(PAIR, len(index), KeyedGenerator(seed=1, step=2, index=index), 8)
+        return run.draw(run.pair, len(index), KeyedGenerator(seed=1, step=2, index=index), 8)
 
     whole = keyed(slice(0, 4))
     yield Comparison("words drawn again", ("example", "position"), keyed(slice(0, 4)), whole, 0.0)

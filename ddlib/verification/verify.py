@@ -42,7 +42,10 @@ _PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.C
 
 
 @torch.no_grad()
-def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector, level: str = "quick") -> Report:
+def verify(
+    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector, level: str = "quick", *,
+    on: ForwardProcess | None = None,
+) -> Report:  # fmt: skip
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
@@ -56,9 +59,11 @@ def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector,
     Args:
         subject: the object; not modified.
         level: "quick" (a few seconds) or "full" (more points, longer integrals).
+        on: of a sampler, the process that it is run on; default one of every kind that it serves.
 
     Raises:
-        TypeError: another kind of object, or a large process that offers no reduction.
+        TypeError: another kind of object, a large process that offers no reduction, or a sampler that does not serve
+            the process ``on``.
         ValueError: unknown level.
 
     Example:
@@ -67,11 +72,13 @@ def verify(subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector,
         True
     """
     require(level in ("quick", "full"), f"level is {level!r}, must be 'quick' or 'full'")
+    if on is not None and not (isinstance(on, ForwardProcess) and isinstance(subject, Sampler)):
+        raise TypeError(f"on is {on!r}, must be a process, and the subject a sampler")
     for kind, run in _KINDS.items():
         if isinstance(subject, kind):
             start = time.perf_counter()
             with _one_thread():
-                checks, note = run(subject, level == "full")
+                checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
         f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, or a corrector"
@@ -163,7 +170,12 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
-    return _served("sampler", sampler.runs(subject), (*sampler.CLAIMS, *kernel.CLAIMS), full)
+    checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
+    return checks + _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0], note
+
+
+def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    return _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:

@@ -94,7 +94,7 @@ def test_each_method_of_a_process_is_in_one_of_the_three_groups():
     groups = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Contract, Follows, Sampled)]
     assert not groups[0] & groups[1] and not groups[2] & (groups[0] | groups[1])
     levels = {"jump", "most_lift", "level_transition", "climb", "draw_path"}
-    assert groups[2] == levels | {"land", "descent", "descends"}
+    assert groups[2] == levels | {"land", "descent", "descends", "leaving", "leave", "from_anywhere"}
     assert not [name for name in vars(ForwardProcess) if not name.startswith("_")]
 
 

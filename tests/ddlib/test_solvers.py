@@ -20,8 +20,8 @@ from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.kernel import CLAIMS, STRONG, errors
-from ddlib.verification.sampler import Run, runs
+from ddlib.verification.kernel import CLAIMS, STRONG, errors, runs
+from ddlib.verification.sampler import Run
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
@@ -106,19 +106,19 @@ def slopes(sampler, run, first, **law):
 def test_the_error_falls_as_the_steps_to_the_order(sampler):
     for run in runs(Ancestral()):
         for slope in slopes(sampler, run, 8):
-            better = isinstance(run.small, Masked) or sampler.order == 2  # by chance of a half, and of few steps
+            better = isinstance(run.process, Masked) or sampler.order == 2  # by chance of a half, and of few steps
             assert sampler.order - 0.3 < slope < sampler.order + (1.1 if better else 0.3)
 
 
 def test_for_masks_on_a_linear_clock_the_second_order_is_all_there_is():
     process = Masked(3, Linear())
     for theta in (0.2, 0.5, 0.7):
-        assert max(errors(Run(ThetaTrapezoidal(theta), process, process), [1, 2, 5])) < 1e-12
+        assert max(errors(Run(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
 
 
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
-    run = Run(ThetaTrapezoidal(), process, process)
+    run = Run(ThetaTrapezoidal(), process)
     trapezoid, ancestral = (errors(run._replace(sampler=x), [8], joint=STRONG)[0] for x in (run.sampler, Ancestral()))
     assert all(0.8 < slope < 1.3 for slope in slopes(run.sampler, run, 8, joint=STRONG))
     assert trapezoid < ancestral / 3  # and still worth a second call

@@ -1,0 +1,109 @@
+"""The tables and the picture of docs/children.md, from what ``equal_compute.py report`` wrote.
+
+    python -m benchmarks.equal_page benchmarks/results/equal_compute.json
+
+Rewrites what stands between the two marks of the page, and docs/images/children.png.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.equal_compute import RUNS, SECONDS
+from benchmarks.results_page import DOCS
+from benchmarks.table import page
+from ddlib import plot
+
+BEGIN, END = "<!-- tables: benchmarks/equal_page.py -->", "<!-- end of tables -->"
+PAIRS = (
+    ("MDLM, children", "MDLM, words", "masks: children less words"),
+    ("HDLM, children", "HDLM, words", "two levels: children less words"),
+    ("HDLM, words", "MDLM, words", "words: two levels less masks"),
+    ("HDLM, children", "MDLM, children", "children: two levels less masks"),
+    ("HDLM, three levels, children", "HDLM, children", "children: three levels less two"),
+    ("MDLM, children, as many steps", "MDLM, words", "masks, equal steps: children less words"),
+    ("HDLM, children, as many steps", "HDLM, words", "two levels, equal steps: children less words"),
+)
+"""Which runs are compared: their difference over the same windows."""
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def price(told: dict[str, Any], name: str) -> float:
+    """CPU seconds of one step."""
+    prices: dict[str, float] = told["speed"]["seconds_per_step"]
+    return prices[name.removesuffix(", as many steps")]
+
+
+def bounds(told: dict[str, Any], runs: Runs) -> list[str]:
+    """Every run with its price, its steps and its bound, seed by seed."""
+    lines = ["| run | CPU seconds a step | steps | nats per token, each seed |", "| --- | --- | --- | --- |"]
+    for name, seeds in runs.items():
+        values = ", ".join(_measure(run["bound"]) for run in seeds)
+        lines.append(f"| {name} | {price(told, name):.3f} | {seeds[0]['steps']:,} | {values} |")
+    return lines
+
+
+def differences(runs: Runs) -> list[str]:
+    """What is compared, seed by seed."""
+    lines = ["| difference | nats per token, each seed |", "| --- | --- |"]
+    for one, other, what in PAIRS:
+        lines.append(f"| {what} | {', '.join(_measure(run['less'][other], '+') for run in runs[one])} |")
+    return lines
+
+
+def sources(runs: Runs) -> list[str]:
+    """Source by source, the mean of the seeds."""
+    names = list(next(iter(runs.values()))[0]["by_source"])
+    lines = [f"| run | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
+    for name, seeds in runs.items():
+        cells = [sum(run["by_source"][source]["value"] for run in seeds) / len(seeds) for source in names]
+        lines.append(f"| {name} | {' | '.join(f'{cell:.3f}' for cell in cells)} |")
+    return lines
+
+
+def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
+    """Curves over CPU seconds, and over steps for those that make as many."""
+    figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
+    colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE, "#8CD3A8"]
+    for (name, seeds), colour in zip(runs.items(), colours, strict=True):
+        style = dict(color=colour, markersize=3, label=name)
+        for run in seeds:
+            steps = [*(point["steps"] for point in run["curve"]), run["steps"]]
+            nats = [*(point["nats_per_token"] for point in run["curve"]), run["bound"]["value"]]
+            if not RUNS[name].equal_steps_of:
+                left.plot([price(told, name) * step for step in steps], nats, "o-", **style)
+            if RUNS[name].equal_steps_of or RUNS[name].head is None:
+                right.plot(steps, nats, "o-", **style)
+            style["label"] = "_"
+    for axes, what, title in ((left, "CPU seconds", f"equal compute: {SECONDS:.0f} s"), (right, "step", "equal steps")):
+        axes.set(xlabel=what, ylabel="held-out bound, nats per token")
+        axes.set_title(f"{title}, two seeds", loc="left", fontweight="bold")
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def tables(told: dict[str, Any], runs: Runs) -> str:
+    """All three, as they stand between the page's marks."""
+    parts: Sequence[list[str]] = (bounds(told, runs), differences(runs), sources(runs))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _measure(value: dict[str, float], sign: str = "") -> str:
+    return f"{value['value']:{sign}.3f} ± {value['error']:.3f}"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    runs = {name: [run for run in told["runs"] if run["run"] == name] for name in RUNS}
+    path = DOCS / "children.md"
+    path.write_text(page(path.read_text(encoding="utf-8"), tables(told, runs), BEGIN, END), encoding="utf-8")
+    draw(told, runs, DOCS / "images" / "children.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What every sampler spends beside the network.
+
+    python -m benchmarks.sampler_costs                # all that are registered
+    python -m benchmarks.sampler_costs gibbs remask
+
+One text of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 words, on one thread of a CPU in
+float32. The network is the blocks and the products of the output layer; what the sampler itself spends is everything
+else: draws, laws, orders, softmax. ``outside`` is that over the blocks' time. As in ``sampling`` the blocks run at
+every fourth call, which is timed, and the last features stand in at the others; their median counts for all calls.
+
+A sampler runs on the hierarchy of ``sampling`` if that process is one that it serves, else on GIDD.
+"""
+
+import argparse
+import json
+import statistics
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+from benchmarks.head import parents
+from benchmarks.measuring import now
+from benchmarks.sampling import TEXT, TINY_TEXT, Sometimes, Text, network
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Sampler, head
+from ddlib_models import DiT
+
+COSTS, TINY_COSTS = TEXT._replace(steps=32, every=4), TINY_TEXT
+
+
+class Watched(Sometimes):
+    """``Sometimes`` for samplers that ask about every position too; times the products of the output layer."""
+
+    def __init__(self, model: DiT, given: Text) -> None:
+        super().__init__(model, given, lambda z, t: None)
+        self.products = 0.0
+        self._linear = head.linear
+
+    def __call__(self, z: Tensor, t: Tensor) -> Tensor:
+        return self.product(self.features(z, t), *self.model.words())
+
+    def product(self, *arguments: Tensor | None) -> Tensor:
+        """A product of the output layer."""
+        begin = now(self.device)
+        result = self._linear(*arguments)
+        self.products += now(self.device) - begin
+        return result
+
+
+def processes(given: Text) -> list[ForwardProcess]:
+    """What samplers are run on: the first that they serve."""
+    return [dd.presets.hdlm(parents(given.vocabulary)), dd.presets.gidd(given.vocabulary.words, 0.2)]
+
+
+@torch.no_grad()
+def measure(sampler: Sampler, given: Text = COSTS) -> dict[str, Any]:
+    """Seconds of blocks, of products and of the rest, for one text."""
+    for process in processes(given):
+        model = network(process, given)
+        watched, generator = Watched(model, given), torch.Generator().manual_seed(0)
+        begin = now(given.device)
+        try:
+            with patch.object(head, "linear", watched.product):
+                shape = (given.sequences, given.length)
+                dd.sample(process, watched, shape, sampler, given.steps, generator=generator, compact=False)
+        except TypeError:
+            continue
+        whole = now(given.device) - begin
+        blocks = statistics.median(watched.blocks) * watched.calls
+        outside = whole - sum(watched.blocks) - sum(watched.others) - watched.products
+        return {
+            "ratios": {"outside": outside / blocks},
+            "seconds": {"blocks": blocks, "products": watched.products, "outside": outside},
+            "calls": watched.calls, "steps": given.steps, "process": type(process).__name__, "sampler": repr(sampler),
+        }  # fmt: skip
+    raise TypeError(f"{sampler!r} serves neither a hierarchy nor GIDD")
+
+
+def names() -> list[str]:
+    """The samplers that come with ddlib."""
+    points = dd.registry.available("samplers")
+    return [name for name, point in points.items() if point.value.startswith("ddlib.")]
+
+
+def of(name: str, given: Text = COSTS) -> dict[str, Any]:
+    """What the first example of a registered sampler spends."""
+    return measure(dd.registry.get("samplers", name).examples()[0], given)
+
+
+def every(given: Text = COSTS) -> dict[str, Any]:
+    """What all of them spend."""
+    told = {name: of(name, given) for name in names()}
+    return {"ratios": {name: one["ratios"]["outside"] for name, one in told.items()}, **told}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("samplers", nargs="*", help="registered names; default all")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.samplers or names():
+        print(name, json.dumps(of(name, TINY_COSTS if options.tiny else COSTS)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Draws docs/images/samplers.png, what every sampler does to one text: ``python docs/figures_samplers.py``."""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+from ddlib import plot
+from ddlib.plot.paths import image
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Sampler
+
+PATH = Path(__file__).parent / "images" / "samplers.png"
+LENGTH, WORDS, STEPS = 32, 12, 40
+KINDS = [
+    plot.Band("the word that it ends as", plot.BLUE, "-"),
+    plot.Band("another word", plot.VERMILION, "-"),
+    plot.Band("cluster", plot.ORANGE, "-"),
+    plot.Band("mask", plot.DARK, "-"),
+]
+
+
+def processes() -> dict[str, ForwardProcess]:
+    """What samplers are shown on: the first that they serve."""
+    return {
+        "clusters, xi = 0.9": dd.presets.hdlm([i // 3 for i in range(WORDS)], xi=0.9),
+        "GIDD": dd.presets.gidd(WORDS, 0.3),
+    }
+
+
+def denoiser(z: Tensor, t: Tensor) -> Tensor:
+    """A network that is sure of the positions on the left, and knows nothing of those on the right."""
+    generator = torch.Generator().manual_seed(3)
+    sure = torch.linspace(5, 0, z.shape[1])[:, None]
+    return (sure * torch.randn(z.shape[1], WORDS, generator=generator)).expand(len(z), -1, -1)
+
+
+def path(process: ForwardProcess, sampler: Sampler) -> Tensor:
+    """The states of one text after every step, (STEPS + 1, LENGTH)."""
+    seen: list[Tensor] = []
+    dd.sample(
+        process, denoiser, (1, LENGTH), sampler, STEPS, generator=torch.Generator().manual_seed(0),
+        on_step=lambda k, t, z: seen.append(z[0].clone()),
+    )  # fmt: skip
+    return torch.stack(seen)
+
+
+def kinds(process: ForwardProcess, states: Tensor) -> Tensor:
+    """The number of the band of every state."""
+    level = process.level_of(states)
+    word = torch.where(states == states[-1], 0, 1)
+    above = torch.where(states == process.num_states - 1, 3, 2)
+    return torch.where(level == 0, word, above)
+
+
+def draw(where: Path) -> None:
+    """One panel for every sampler that comes with ddlib."""
+    points = dd.registry.available("samplers")
+    names = [name for name, point in points.items() if point.value.startswith("ddlib.")]
+    figure, panels = plot.panels(math.ceil(len(names) / 4), 4, size=(3.2, 2.6))
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    for name, axes in zip(names, panels, strict=False):
+        sampler = dd.registry.get("samplers", name).examples()[0]
+        for title, process in processes().items():
+            try:
+                states = path(process, sampler)
+            except TypeError:  # it does not serve this one
+                continue
+            image(torch.linspace(1, 0, len(states)), kinds(process, states), KINDS, axes)
+            axes.set_title(f"{name}: {title}", loc="left", fontweight="bold", fontsize=9)
+            axes.get_legend().remove()
+            axes.set(xlabel="", ylabel="", xticks=[], yticks=[])
+            break
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=band.colour, label=band.name) for band in KINDS]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(KINDS), frameon=False)
+    figure.savefig(where)
+
+
+if __name__ == "__main__":
+    draw(PATH)
