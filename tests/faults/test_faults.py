@@ -27,7 +27,7 @@ MODULES = (
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("fault", slow_but(FAULTS, *FAULTS[4::6]), ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", slow_but(FAULTS, *FAULTS[4::8]), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_refuted(fault, monkeypatch):
     report = dd.verify(fault.plant(monkeypatch))
     assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"
