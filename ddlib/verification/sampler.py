@@ -114,10 +114,16 @@ def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
         on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
     )  # fmt: skip
     for z, t in seen.values():
-        law = run.process.predictive(run.word[None, None], torch.tensor([t], dtype=torch.float64))[0]
-        yield frequencies(
-            f"draws of z at t = {t:.3g}", ("position", "z"), tally(z, run.process.num_states), law, _DRAWS
-        )
+        yield _states(run, z, t, run.word[None, None])
+
+
+def _states(run: Run, z: Tensor, t: float, words: Tensor) -> Comparison:
+    """Draws of states at t against q_t of the laws of ``words`` (1, L, V)."""
+    law, counts = (
+        run.process.predictive(words, torch.tensor([t], dtype=torch.float64))[0],
+        tally(z, run.process.num_states),
+    )
+    return frequencies(f"draws of z at t = {t:.3g}", ("position", "z"), counts, law, _DRAWS)
 
 
 def _off_the_grid(run: Run) -> str:
@@ -144,7 +150,15 @@ def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
     # rates may grow without limit near the data, so that is where the steps are
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     law, size = run.pair, run.process.vocab_size
-    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(2), times=grid)
+    seen: dict[int, tuple[Tensor, float]] = {}
+    tokens = run.draw(
+        law, _DRAWS, torch.Generator().manual_seed(2), times=grid,
+        on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
+    )  # fmt: skip
+    if run.sampler.on_grid:
+        each = torch.stack([law.sum(1), law.sum(0)])[None]
+        for z, t in list(seen.values())[:: len(grid) // 5]:
+            yield _states(run, z, t, each)
     counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
     yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)
 
@@ -195,7 +209,8 @@ CLAIMS = (
     Claim("sampler", "on the way", "a word's state follows q_t at every time of the grid",
           "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},), _off_the_grid,
           rests_on=("one word",)),
-    Claim("sampler", "two words", "two dependent words follow their joint law", "binomial bounds, false alarm 1e-6",
+    Claim("sampler", "two words", "two dependent words follow their joint law, and on the way each its q_t",
+          "binomial bounds, false alarm 1e-6",
           _two_words, ({"steps": 100},), ({"steps": 400},), _hurried, rests_on=("one word",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
           _prompts, applies=_hurried, rests_on=("two words",)),
