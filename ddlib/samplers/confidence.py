@@ -101,7 +101,7 @@ class Confidence(Order):
 
 def entropy(law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
     """The entropies of normalised log-laws, in nats."""
-    return -(law.exp() * law.clamp_min(torch.finfo(law.dtype).min)).sum(-1)  # 0 log 0 = 0
+    return -torch.linalg.vecdot(law.exp(), law.clamp_min(torch.finfo(law.dtype).min))  # 0 log 0 = 0
 
 
 def _margin(law: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ from ddlib.samplers.base import Run
 from ddlib.samplers.network import Said
 from ddlib.typing import Times, Tokens
 
+_ROWS = 64
+"""Laws of words that are looked at together."""
+
 
 def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None) -> Tokens:
     """The states at ``s`` of all sequences, given the levels that their positions are in by then.
@@ -73,7 +76,7 @@ def settle(
 
 def descents(
     run: Run, said: Said, target: Int64[Tensor, "N"], force: bool
-) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
+) -> Iterator[tuple[Int64[Tensor, "n"], int, Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """The laws by which positions land in levels below theirs, without temperature and top-p.
 
     Args:
@@ -83,30 +86,33 @@ def descents(
         force: see ``ForwardProcess.land``.
 
     Yields:
-        For some of the positions at a time: which of the N, the states that they may land on, and the log-law of
-        these, normalised. By child logits alone where one step of the output's tree leads there.
+        For a few positions of one level at a time, so that what is computed of them stays in the processor's cache:
+        which of the N, the first state of the level that they land in, the members of it that they may land on, and
+        the log-law of these, normalised. By child logits alone where one step of the output's tree leads there.
     """
     process, walks = run.process, run.network.walks(force, single=True)
     level = process.level_of(said.z[:, None])[:, 0]
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
         some, first = said if len(rows) == len(level) else said.take(rows), sum(process.levels[:i])
-        if walks is not None and bool(walks[j, i]):
+        walking = walks is not None and bool(walks[j, i])
+        if walking:
             logits, which = some.family(_known(run)[i], some.z - sum(process.levels[:j]))
             check_finite(logits)
         else:
-            words = some.words(target[rows], force)[:, 0]
-            logits = process.descent(words, some.z, j, i, force)
-            which = torch.arange(logits.shape[1], device=level.device).expand_as(logits)
-        yield rows, first + which, logits.log_softmax(-1)
+            logits = some.words(target[rows], force)[:, 0]
+            which = torch.arange(process.levels[i], device=level.device).expand(len(rows), -1)
+        for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
+            law = logits[part] if walking else process.descent(logits[part], some.z[part], j, i, force)
+            yield rows[part], first, which[part], law.log_softmax(-1)
 
 
 def _chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:
     """The probability of the states that positions landed on."""
     chance = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
     target = run.process.level_of(landed[:, None])[:, 0]
-    for rows, which, law in descents(run, said, target, force):
-        mine = which == landed[rows, None]
+    for rows, first, which, law in descents(run, said, target, force):
+        mine = which == landed[rows, None] - first
         chance[rows] = torch.where(mine, law.to(torch.float64).exp(), 0.0).sum(-1)
     return chance
 

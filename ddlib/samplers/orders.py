@@ -111,7 +111,7 @@ class Order(Sampler):
 
     def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
         score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)
-        for rows, _, law in descents(run, said, level[said.b, said.i] - 1, self.force_transition):
+        for rows, _, _, law in descents(run, said, level[said.b, said.i] - 1, self.force_transition):
             score[rows] = self.sure(law).to(torch.float64)
         return score
 
