@@ -5,11 +5,13 @@ it is refused on the others. The command fails where a sampler is refuted.
 """
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import ddlib as dd
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler
+from ddlib.samplers import Corrector, Sampler
 
 PAGE = Path(__file__).parent / "samplers.md"
 BEGIN, END = "<!-- table: python docs/table_samplers.py -->", "<!-- end of table -->"
@@ -20,12 +22,23 @@ def registered(kind: str) -> list[str]:
     return [name for name, point in dd.registry.available(kind).items() if point.value.startswith("ddlib.")]
 
 
+def short(part: Any) -> str:
+    """A sampler or a corrector as one would write it, defaults left out."""
+    said = []
+    for name, parameter in signature(type(part)).parameters.items():
+        value = getattr(part, name)
+        if value != parameter.default:
+            own = isinstance(value, Sampler | Corrector)
+            said.append(short(value) if own else f"{name}={value!r}")
+    return f"{type(part).__name__}({', '.join(said)})"
+
+
 def refusal(sampler: Sampler, process: ForwardProcess) -> str:
     """Why the sampler does not serve the process; empty where it is verified."""
     try:
         report = dd.verify(sampler, on=process)
     except TypeError as error:
-        return str(error).replace(repr(process), "this process")
+        return str(error).replace(repr(process), "this process").replace(type(process).__name__, "this process")
     if not report.ok:
         raise SystemExit(f"{sampler!r} on {process!r} is refuted:\n{report}")
     return ""
@@ -49,7 +62,7 @@ def table() -> str:
     for name in registered("samplers"):
         for sampler in dd.registry.get("samplers", name).examples():
             cells = (cell(sampler, examples, notes) for examples in kinds.values())
-            lines.append(f"| `{sampler!r}` | {' | '.join(cells)} |")
+            lines.append(f"| `{short(sampler)}` | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])
 
 

@@ -21,7 +21,7 @@ def lines():
 def test_the_table_has_every_sampler_and_every_process():
     head, _, *rows = [line for line in lines() if line.startswith("|")]
     assert head.split("|")[2:-1] == [f" {name} " for name in table_samplers.registered("processes")]
-    samplers = [repr(one) for name in table_samplers.registered("samplers") for one in examples(name)]
+    samplers = [table_samplers.short(one) for name in table_samplers.registered("samplers") for one in examples(name)]
     assert [row.split("`")[1] for row in rows] == samplers
     assert all(row.count("|") == head.count("|") for row in rows)
 
@@ -51,6 +51,7 @@ def test_the_table_is_what_the_command_writes():
     assert lines() == table_samplers.table().splitlines()
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path):
     figures_samplers.draw(tmp_path / "samplers.png")
     assert (tmp_path / "samplers.png").stat().st_size > 10_000
