@@ -26,7 +26,7 @@ def short(part: Any) -> str:
     """A sampler or a corrector as one would write it, defaults left out."""
     said = []
     for name, parameter in signature(type(part)).parameters.items():
-        value = getattr(part, name)
+        value = getattr(part, name, parameter.default)
         if value != parameter.default:
             own = isinstance(value, Sampler | Corrector)
             said.append(short(value) if own else f"{name}={value!r}")
