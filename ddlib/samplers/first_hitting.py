@@ -25,7 +25,10 @@ class FirstHitting(Sampler):
 
     def init(self, run: Run) -> State:
         """The state at t = 1, with the time (B, L, n) at which each position enters each level as the memo."""
-        entries, z = run.process.draw_path(run.free.shape, run.generator, run.free.device)
+        try:
+            entries, z = run.process.draw_path(run.free.shape, run.generator, run.free.device)
+        except TypeError as error:
+            raise TypeError(f"{error}; Ancestral serves it") from error
         entries = torch.where(run.free[..., None], entries, 2.0)
         events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
         return State(z, run.times[0].expand(len(z)), (entries, events, (events >= 0).sum(-1)))
