@@ -70,18 +70,27 @@ def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
     for (name, seeds), colour in zip(runs.items(), colours, strict=True):
         style = dict(color=colour, markersize=3, label=name)
         for run in seeds:
-            steps = [*(point["steps"] for point in run["curve"]), run["steps"]]
-            nats = [*(point["nats_per_token"] for point in run["curve"]), run["bound"]["value"]]
+            curve = [(point["steps"], point["nats_per_token"]) for point in run["curve"]]
+            end = (run["steps"], run["bound"]["value"])
             if not RUNS[name].equal_steps_of:
-                left.plot([price(told, name) * step for step in steps], nats, "o-", **style)
+                _path(left, curve, end, price(told, name), style)
             if RUNS[name].equal_steps_of or RUNS[name].head is None:
-                right.plot(steps, nats, "o-", **style)
+                _path(right, curve, end, 1.0, style)
             style["label"] = "_"
     for axes, what, title in ((left, "CPU seconds", f"equal compute: {SECONDS:.0f} s"), (right, "step", "equal steps")):
         axes.set(xlabel=what, ylabel="held-out bound, nats per token")
         axes.set_title(f"{title}, two seeds", loc="left", fontweight="bold")
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
+
+
+def _path(
+    axes: Any, curve: list[tuple[int, float]], end: tuple[int, float], price: float, style: dict[str, Any]
+) -> None:
+    """A curve of few windows, and apart from it the end, of all."""
+    steps, nats = zip(*curve, strict=True)
+    axes.plot([price * step for step in steps], nats, "o-", **style)
+    axes.plot(price * end[0], end[1], "D", color=style["color"], markersize=5)
 
 
 def tables(told: dict[str, Any], runs: Runs) -> str:
