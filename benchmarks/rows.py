@@ -106,8 +106,9 @@ CPU = (
     Row("Logits of 128 rows by stripes", "one product", "products", "stripes: one_product time", None),
 )  # fmt: skip
 SAMPLERS = tuple(
-    Row(f"Sampler `{name}`: beside the network", "the blocks", "samplers", name, 0.05, **OF_BLOCKS)
+    Row(f"`{name}`, logits of {kind}", "the blocks", "samplers", f"{name}, {kind}", 0.05, **OF_BLOCKS)
     for name in sampler_costs.names()
+    for kind in sampler_costs.KINDS
 )
 OF = " of their time"
 SPEED, OF_PEAK = " tokens/s", dict[str, Any](unit=" of it, all logits counted", percent=True)

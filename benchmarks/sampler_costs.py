@@ -8,12 +8,14 @@ float32. The network is the blocks and the products of the output layer; what th
 else: draws, laws, orders, softmax. ``outside`` is that over the blocks' time. As in ``sampling`` the blocks run at
 every fourth call, which is timed, and the last features stand in at the others; their median counts for all calls.
 
-A sampler runs on the hierarchy of ``sampling`` if that process is one that it serves, else on GIDD.
+A sampler runs on the hierarchy of ``sampling`` if that process is one that it serves, else on GIDD; by logits of words,
+and by those of the children of each state.
 """
 
 import argparse
 import json
 import statistics
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -28,6 +30,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler, head
 from ddlib_models import DiT
 
+KINDS = ("words", "children")
 COSTS, TINY_COSTS = TEXT._replace(steps=32, every=4), TINY_TEXT
 
 
@@ -37,10 +40,10 @@ class Watched(Sometimes):
     def __init__(self, model: DiT, given: Text) -> None:
         super().__init__(model, given, lambda z, t: None)
         self.products = 0.0
-        self._linear = head.linear
+        self._linear, self._layer = head.linear, model.words()
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
-        return self.product(self.features(z, t), *self.model.words())
+        return self.product(self.features(z, t), *self._layer)
 
     def product(self, *arguments: Tensor | None) -> Tensor:
         """A product of the output layer."""
@@ -56,16 +59,20 @@ def processes(given: Text) -> list[ForwardProcess]:
 
 
 @torch.no_grad()
-def measure(sampler: Sampler, given: Text = COSTS) -> dict[str, Any]:
+def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
     """Seconds of blocks, of products and of the rest, for one text."""
     for process in processes(given):
-        model = network(process, given)
+        model = network(process, given, tree=[parents(given.vocabulary)] if children else None)
+        meaning = dd.Children.of(model) if children else "cavity"
         watched, generator = Watched(model, given), torch.Generator().manual_seed(0)
         begin = now(given.device)
         try:
             with patch.object(head, "linear", watched.product):
                 shape = (given.sequences, given.length)
-                dd.sample(process, watched, shape, sampler, given.steps, generator=generator, compact=False)
+                dd.sample(
+                    process, watched, shape, sampler, given.steps, generator=generator, parameterization=meaning,
+                    compact=False,
+                )  # fmt: skip
         except TypeError:
             continue
         whole = now(given.device) - begin
@@ -85,14 +92,16 @@ def names() -> list[str]:
     return [name for name, point in points.items() if point.value.startswith("ddlib.")]
 
 
-def of(name: str, given: Text = COSTS) -> dict[str, Any]:
-    """What the first example of a registered sampler spends."""
-    return measure(dd.registry.get("samplers", name).examples()[0], given)
+def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
+    """What a registered sampler spends as it comes; where it needs to be told something, its first example."""
+    kind = dd.registry.get("samplers", name)
+    told = any(one.default is one.empty for one in signature(kind).parameters.values())
+    return measure(kind.examples()[0] if told else kind(), children, given)
 
 
 def every(given: Text = COSTS) -> dict[str, Any]:
-    """What all of them spend."""
-    told = {name: of(name, given) for name in names()}
+    """What all of them spend, by both kinds of logits."""
+    told = {f"{name}, {kind}": of(name, kind == "children", given) for name in names() for kind in KINDS}
     return {"ratios": {name: one["ratios"]["outside"] for name, one in told.items()}, **told}
 
 
@@ -104,7 +113,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.samplers or names():
-        print(name, json.dumps(of(name, TINY_COSTS if options.tiny else COSTS)), flush=True)
+        for kind in KINDS:
+            found = of(name, kind == "children", TINY_COSTS if options.tiny else COSTS)
+            print(name, kind, json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.head import GPT2, TINY, Sizes, parents
 from benchmarks.measuring import REPEATS, now
-from ddlib.processes import Hierarchical
+from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib_models import DiT
 from ddlib_models.sizes import small
@@ -129,10 +129,10 @@ class Papers(NamedTuple):
         return law
 
 
-def network(process: Hierarchical, given: Text) -> DiT:
-    """A DiT with random weights."""
+def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = None) -> DiT:
+    """A DiT with random weights; with a tree it gives logits of children."""
     torch.manual_seed(0)
-    model = DiT(process.num_states, process.vocab_size, **given.network)
+    model = DiT(process.num_states, process.vocab_size, **given.network, tree=tree)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     return model.eval().to(given.device)
