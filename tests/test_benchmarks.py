@@ -21,6 +21,7 @@ from benchmarks import (
     results_page,
     rows,
     run,
+    sampler_costs,
     sampling,
     table,
     training,
@@ -95,6 +96,14 @@ def test_sampling_counts_the_network(name):
     assert 0 < told["calls"] <= sampling.TINY_TEXT.steps
     assert told["ratios"]["outside"] == times["outside"] / times["blocks"]
     assert told["ratios"]["papers time"] == times["papers"] / (times["blocks"] + times["outside"])
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_what_a_sampler_spends_beside_the_network(children):
+    told = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
+    times = told["seconds"]
+    assert told["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
+    assert sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"] == sampler_costs.TINY_COSTS.steps
 
 
 def test_first_hitting_beside_ancestral():
@@ -187,7 +196,7 @@ def test_memory_is_measured_by_the_command_in_a_process_of_its_own(tmp_path):
 
 def test_every_row_has_a_benchmark():
     work = run.cpu(tiny=True, full=True)
-    assert {row.file for row in rows.CPU} == set(work)
+    assert {row.file for row in (*rows.CPU, *rows.SAMPLERS)} == set(work)
     assert {row.file for row in rows.GPU} == {*run.gpu(), "gpu_head", "packing_gpu"}
 
 
@@ -232,7 +241,7 @@ def test_the_table_takes_the_place_between_its_markers(tmp_path):
     page = f"before\n\n{table.BEGIN}\nold\n{table.END}\n\nafter\n"
     new = table.page(page, table.render(tmp_path))
     assert new.startswith("before") and new.endswith("after\n") and "old" not in new
-    assert new.count("| unmeasured |") == len(rows.CPU) + len(rows.GPU)
+    assert new.count("| unmeasured |") == len(rows.CPU) + len(rows.SAMPLERS) + len(rows.GPU)
     assert table.page(new, table.render(tmp_path)) == new
     with pytest.raises(ValueError, match="must hold the lines"):
         table.page("no markers", "")
