@@ -11,6 +11,7 @@ from ddlib.denoiser import posterior_logits
 from ddlib.noise import rand
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.landing import move
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -19,8 +20,8 @@ class Psi(Sampler):
 
     :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`: the law at s is the same
     for every kappa, so any process can take back what it drew (Psi-samplers, arXiv 2602.21185; theory section 9). For
-    masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and step,
-    but with ``kappa = 1``, which is ``Ancestral``, to the bit.
+    masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and step; for
+    processes with levels only where something comes down. ``kappa = 1`` is ``Ancestral``, to the bit.
 
     Args:
         kappa: in [0, 1]; 0 forgets all noise in every step.
@@ -42,11 +43,17 @@ class Psi(Sampler):
         if self.kappa == 1:
             return Ancestral(self.force_transition).step(run, state, k)
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
-        logits = run.predict(z, t)
-        near = process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)
-        anew = process.sample(self._words(run, logits, z, t), s, run.generator)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        return State(torch.where(keep, near, anew), s)
+        target = process.jump(z, t, s, run.generator)
+        if target is not None:  # who is noised anew comes down to a word first
+            target = torch.where(run.free, torch.where(keep, target, 0), process.level_of(z))
+            near = move(run, z, t, s, target, self.force_transition)
+            words = torch.where(keep | ~run.free, 0, near)
+        else:
+            logits = run.predict(z, t)
+            near = process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)
+            words = self._words(run, logits, z, t)
+        return State(torch.where(keep, near, process.sample(words, s, run.generator)), s)
 
     def _words(self, run: Run, logits: Logits, z: Tokens, t: Times) -> Tokens:
         """Draws from q(x|z_t, p)."""

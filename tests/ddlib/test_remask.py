@@ -92,6 +92,16 @@ def test_words_are_taken_back_and_climbing_needs_no_network(name):
     assert halves.calls <= int(falls.any(-1).any(-1).sum()) < 30  # a step in which nobody falls makes no call
 
 
+@pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
+def test_psi_asks_only_about_what_comes_down(name):
+    process = LEVELS[name]
+    halves = Halves(process)
+    states = trajectory(process, halves, Psi(0.9), shape=(1, 3), steps=60)
+    level = process.level_of(states.flatten(0, 1)).view_as(states)
+    assert (level.diff(dim=0) > 0).any() and (level.diff(dim=0) < 0).any()
+    assert halves.calls < 60  # nobody of three comes down in some steps
+
+
 def test_a_factor_of_zero_keeps_an_edge_shut():
     process = LEVELS["levels"]
     states = trajectory(process, Halves(process), Remask(1.0, "rescale", lift=[1.0, 0.0, 0.0]), shape=(6, 8), steps=30)
