@@ -9,7 +9,7 @@ from ddlib.categorical import draw_logits
 from ddlib.noise import rand
 from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
 from ddlib.samplers.base import at
-from ddlib.samplers.landing import exchange
+from ddlib.samplers.landing import shift
 
 LEVELLED = sys.modules["ddlib.processes.levelled"]
 
@@ -96,7 +96,8 @@ def edges_are_balanced_at_the_time_before(patch):
     class Broken(EdgeBalance):
         def correct(self, run, z, t, h):
             u = (t + h).clamp_max(1)
-            return exchange(run, z, u, u, self.sigma(run.process, t, h))
+            target = run.process.jump(z, u, u, run.generator, self.sigma(run.process, t, h))
+            return shift(run, z, u, u, target, force=False)
 
     return Broken(3.0)
 
