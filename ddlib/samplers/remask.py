@@ -29,12 +29,12 @@ class Remask(Sampler):
     that would stay come down in its place, so that every level keeps its law at every time (theory section 8). For
     masks it is ReMDM (Wang et al., 2025), :math:`\sigma \le most = \min(1, (1 - \alpha_s) / \alpha_t)`:
 
-        cap         sigma = min(eta, most)
-        rescale     sigma = eta most
-        loop        the text is drawn down to the time ``plateau``, where the time stands still and tokens climb and
-                    come down, sigma = min(eta, most), before the rest is drawn; neither climbs before or after
-        confidence  sigma = min(eta, most) times the share of a position in exp(-psi), among those of its row that
-                    came down to its level; psi is the probability that it had when it came down
+    - cap: sigma = min(eta, most);
+    - rescale: sigma = eta most;
+    - loop: the text is drawn down to the time ``plateau``, where the time stands still and tokens climb and come down,
+      sigma = min(eta, most), before the rest is drawn; nobody climbs before or after;
+    - confidence: sigma = min(eta, most) times the share of a position in exp(-psi), among those of its row that came
+      down to its level; psi is the probability that it had when it came down.
 
     In a hierarchy a word climbs to a cluster, which forgets the word and keeps its meaning. Climbing needs no network.
     With ``eta = 0`` it is ``Ancestral``, to the bit, for "cap" and "rescale". Needs a process with levels; ``Psi``
