@@ -103,7 +103,7 @@ def test_what_a_sampler_spends_beside_the_network(children):
     told = sampler_costs.of("confidence", children, sampler_costs.TINY_COSTS)
     times = told["seconds"]
     assert told["ratios"]["outside"] == times["outside"] / times["blocks"] > 0 and times["products"] > 0
-    assert sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"] == sampler_costs.TINY_COSTS.steps
+    assert 0 < sampler_costs.of("psi", children, sampler_costs.TINY_COSTS)["calls"] <= sampler_costs.TINY_COSTS.steps
 
 
 def test_first_hitting_beside_ancestral():
