@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import sampler_costs
+from ddlib import registry
 
 RUNS = 3
 """Consecutive runs in which a target must hold."""
@@ -107,7 +108,7 @@ CPU = (
 )  # fmt: skip
 SAMPLERS = tuple(
     Row(f"`{name}`, logits of {kind}", "the blocks", "samplers", f"{name}, {kind}", 0.05, **OF_BLOCKS)
-    for name in sampler_costs.names()
+    for name in registry.own("samplers")
     for kind in sampler_costs.KINDS
 )
 OF = " of their time"

@@ -86,12 +86,6 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
     raise TypeError(f"{sampler!r} serves neither a hierarchy nor GIDD")
 
 
-def names() -> list[str]:
-    """The samplers that come with ddlib."""
-    points = dd.registry.available("samplers")
-    return [name for name, point in points.items() if point.value.startswith("ddlib.")]
-
-
 def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
     """What a registered sampler spends as it comes; where it needs to be told something, its first example."""
     kind = dd.registry.get("samplers", name)
@@ -101,7 +95,9 @@ def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]
 
 def every(given: Text = COSTS) -> dict[str, Any]:
     """What all of them spend, by both kinds of logits."""
-    told = {f"{name}, {kind}": of(name, kind == "children", given) for name in names() for kind in KINDS}
+    told = {
+        f"{name}, {kind}": of(name, kind == "children", given) for name in dd.registry.own("samplers") for kind in KINDS
+    }
     return {"ratios": {name: one["ratios"]["outside"] for name, one in told.items()}, **told}
 
 
@@ -112,7 +108,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in options.samplers or names():
+    for name in options.samplers or dd.registry.own("samplers"):
         for kind in KINDS:
             found = of(name, kind == "children", TINY_COSTS if options.tiny else COSTS)
             print(name, kind, json.dumps(found), flush=True)

@@ -71,6 +71,15 @@ def available(kind: str) -> dict[str, EntryPoint]:
     return {name: points[0] for name, points in sorted(_claims(kind).items())}
 
 
+def own(kind: str) -> list[str]:
+    """The names of a kind that come with ddlib, not with a plug-in.
+
+    Raises:
+        ValueError: unknown kind.
+    """
+    return [name for name, point in available(kind).items() if point.value.startswith("ddlib.")]
+
+
 def get(kind: str, name: str) -> Any:
     """Loads the class registered under ``name``, and no other; of backbones and presets the class or function.
 

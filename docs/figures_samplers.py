@@ -57,8 +57,7 @@ def kinds(process: ForwardProcess, states: Tensor) -> Tensor:
 
 def draw(where: Path) -> None:
     """One panel for every sampler that comes with ddlib."""
-    points = dd.registry.available("samplers")
-    names = [name for name, point in points.items() if point.value.startswith("ddlib.")]
+    names = dd.registry.own("samplers")
     figure, panels = plot.panels(math.ceil(len(names) / 4), 4, size=(3.2, 2.6))
     for axes in panels[len(names) :]:
         axes.set_axis_off()

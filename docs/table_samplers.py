@@ -17,11 +17,6 @@ PAGE = Path(__file__).parent / "samplers.md"
 BEGIN, END = "<!-- table: python docs/table_samplers.py -->", "<!-- end of table -->"
 
 
-def registered(kind: str) -> list[str]:
-    """The names of what comes with ddlib, not with a plug-in."""
-    return [name for name, point in dd.registry.available(kind).items() if point.value.startswith("ddlib.")]
-
-
 def short(part: Any) -> str:
     """A sampler or a corrector as one would write it, defaults left out."""
     said = []
@@ -56,10 +51,10 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
 
 def table() -> str:
     """The table and its notes."""
-    kinds = {name: dd.registry.get("processes", name).examples() for name in registered("processes")}
+    kinds = {name: dd.registry.get("processes", name).examples() for name in dd.registry.own("processes")}
     notes: list[str] = []
     lines = [f"| sampler | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
-    for name in registered("samplers"):
+    for name in dd.registry.own("samplers"):
         for sampler in dd.registry.get("samplers", name).examples():
             cells = (cell(sampler, examples, notes) for examples in kinds.values())
             lines.append(f"| `{short(sampler)}` | {' | '.join(cells)} |")

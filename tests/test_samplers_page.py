@@ -20,8 +20,8 @@ def lines():
 
 def test_the_table_has_every_sampler_and_every_process():
     head, _, *rows = [line for line in lines() if line.startswith("|")]
-    assert head.split("|")[2:-1] == [f" {name} " for name in table_samplers.registered("processes")]
-    samplers = [table_samplers.short(one) for name in table_samplers.registered("samplers") for one in examples(name)]
+    assert head.split("|")[2:-1] == [f" {name} " for name in dd.registry.own("processes")]
+    samplers = [table_samplers.short(one) for name in dd.registry.own("samplers") for one in examples(name)]
     assert [row.split("`")[1] for row in rows] == samplers
     assert all(row.count("|") == head.count("|") for row in rows)
 
@@ -29,7 +29,7 @@ def test_the_table_has_every_sampler_and_every_process():
 def test_every_sampler_is_named_on_the_page_and_drawn():
     text = (DOCS / "samplers.md").read_text(encoding="utf-8")
     for kind in ("samplers", "correctors"):
-        for name in table_samplers.registered(kind):
+        for name in dd.registry.own(kind):
             assert f"`{dd.registry.get(kind, name).__name__}" in text
     assert (DOCS / "images" / "samplers.png").exists()
 

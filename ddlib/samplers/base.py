@@ -136,8 +136,13 @@ class Sampler(ABC):
         return [cls()]
 
     def __repr__(self) -> str:
-        own = {name: value for name, value in vars(self).items() if not hasattr(Sampler, name)}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+        return shown(self, Sampler)
+
+
+def shown(part: object, contract: type) -> str:
+    """A sampler or a corrector with its arguments, without what its ``contract`` asks it to say of itself."""
+    own = (f"{name}={value!r}" for name, value in vars(part).items() if not hasattr(contract, name))
+    return f"{type(part).__name__}({', '.join(own)})"
 
 
 def at(run: Run, k: int) -> Tensor:

@@ -86,7 +86,3 @@ class Corrected(Sampler):
         """The predictor's words, and what the corrector makes of them in the end."""
         words = torch.where(run.free, self.predictor.finalize(run, state), state.z)
         return self.corrector.end(run, words)
-
-    def __repr__(self) -> str:
-        said = (f"{name}={getattr(self, name)!r}" for name in ("predictor", "corrector", "steps", "interval"))
-        return f"{type(self).__name__}({', '.join(said)})"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import Run, shown
 from ddlib.typing import Times, Tokens
 
 
@@ -55,5 +55,4 @@ class Corrector(ABC):
         return [cls()]
 
     def __repr__(self) -> str:
-        said = (f"{name}={value!r}" for name, value in vars(self).items() if name not in Corrector.__annotations__)
-        return f"{type(self).__name__}({', '.join(said)})"
+        return shown(self, Corrector)

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Self
 
-import torch
-
 from ddlib.categorical import draw
 from ddlib.checks import check_number
 from ddlib.noise import rand
+from ddlib.processes.times import into
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State, at
 from ddlib.samplers.landing import shift
@@ -48,6 +47,6 @@ class Overshoot(Sampler):
             return State(process.advance(ancestral.back(run, z, t, u), u, s, run.generator), s)
         reached = process.jump(z, t, u, run.generator)
         assert reached is not None
-        law = chances[torch.arange(len(z), device=z.device)[:, None], reached]
+        law = into(chances.mT, reached)
         target = draw(law.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
         return State(shift(run, z, t, s, target, self.force_transition), s)

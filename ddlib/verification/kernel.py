@@ -43,14 +43,8 @@ def _draws(run: Run, point: Point) -> Iterator[Comparison]:
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
     z = texts.repeat_interleave(each, 0)
-    call = Call(
-        run.process,
-        predict,
-        unchanged,
-        _GRID,
-        torch.ones_like(z, dtype=torch.bool),
-        torch.Generator().manual_seed(6 + k),
-    )
+    everywhere, generator = torch.ones_like(z, dtype=torch.bool), torch.Generator().manual_seed(6 + k)
+    call = Call(run.process, predict, unchanged, _GRID, everywhere, generator)
     t, s = float(_GRID[k]), float(_GRID[k + 1])
     drawn = run.sampler.step(call, State(z, at(t, len(z))), k).z
     counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)

@@ -1,6 +1,6 @@
 """What holds for every sampler that is given the exact denoiser of a known text."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -108,22 +108,21 @@ def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
 
 def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
     """The states at each time of the grid: what a sampler takes back must be what it lets come."""
-    seen: dict[int, tuple[Tensor, float]] = {}
-    run.draw(
-        run.word, _DRAWS, torch.Generator().manual_seed(5), int(point["steps"]),
-        on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
-    )  # fmt: skip
-    for z, t in seen.values():
-        yield _states(run, z, t, run.word[None, None])
+    seen: list[Comparison] = []
+    steps, keep = int(point["steps"]), _seen(run, run.word[None, None], seen)
+    run.draw(run.word, _DRAWS, torch.Generator().manual_seed(5), steps, on_step=keep)
+    yield from seen
 
 
-def _states(run: Run, z: Tensor, t: float, words: Tensor) -> Comparison:
-    """Draws of states at t against q_t of the laws of ``words`` (1, L, V)."""
-    law, counts = (
-        run.process.predictive(words, torch.tensor([t], dtype=torch.float64))[0],
-        tally(z, run.process.num_states),
-    )
-    return frequencies(f"draws of z at t = {t:.3g}", ("position", "z"), counts, law, _DRAWS)
+def _seen(run: Run, words: Tensor, into: list[Comparison], every: int = 1) -> Callable[[int, Tensor, Tensor], None]:
+    """For ``on_step``: collects draws of states at every so many steps against q_t of the laws ``words`` (1, L, V)."""
+
+    def keep(k: int, t: Tensor, z: Tensor) -> None:
+        if (k + 1) % every == 0:
+            law, counts = run.process.predictive(words, t[:1])[0], tally(z, run.process.num_states)
+            into.append(frequencies(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), counts, law, _DRAWS))
+
+    return keep
 
 
 def _off_the_grid(run: Run) -> str:
@@ -150,15 +149,12 @@ def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
     # rates may grow without limit near the data, so that is where the steps are
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     law, size = run.pair, run.process.vocab_size
-    seen: dict[int, tuple[Tensor, float]] = {}
+    seen: list[Comparison] = []
+    keep = _seen(run, torch.stack([law.sum(1), law.sum(0)])[None], seen, len(grid) // 5)
     tokens = run.draw(
-        law, _DRAWS, torch.Generator().manual_seed(2), times=grid,
-        on_step=lambda k, t, z: seen.update({k: (z.clone(), float(t[0]))}),
-    )  # fmt: skip
-    if run.sampler.on_grid:
-        each = torch.stack([law.sum(1), law.sum(0)])[None]
-        for z, t in list(seen.values())[:: len(grid) // 5]:
-            yield _states(run, z, t, each)
+        law, _DRAWS, torch.Generator().manual_seed(2), times=grid, on_step=keep if run.sampler.on_grid else None
+    )
+    yield from seen
     counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
     yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)
 
