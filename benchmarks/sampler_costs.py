@@ -4,9 +4,10 @@
     python -m benchmarks.sampler_costs gibbs remask
 
 One text of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 words, on one thread of a CPU in
-float32. The network is the blocks and the products of the output layer; what the sampler itself spends is everything
-else: draws, laws, orders, softmax. ``outside`` is that over the blocks' time. As in ``sampling`` the blocks run at
-every fourth call, which is timed, and the last features stand in at the others; their median counts for all calls.
+float32. The network is the blocks and the products of the output layer, with the picking of its rows; what the sampler
+itself spends is everything else: draws, laws, orders, softmax. ``outside`` is that over the blocks' time. As in
+``sampling`` the blocks run at every fourth call, which is timed, and the last features stand in at the others; their
+median counts for all calls.
 
 A sampler runs on the hierarchy of ``sampling`` if that process is one that it serves, else on GIDD; by logits of words,
 and by those of the children of each state.
@@ -15,19 +16,22 @@ and by those of the children of each state.
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 import ddlib as dd
 from benchmarks.head import parents
 from benchmarks.measuring import now
 from benchmarks.sampling import TEXT, TINY_TEXT, Sometimes, Text, network
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Sampler, head
+from ddlib.samplers import Sampler
+from ddlib.samplers.head import Head
 from ddlib_models import DiT
 
 KINDS = ("words", "children")
@@ -40,15 +44,18 @@ class Watched(Sometimes):
     def __init__(self, model: DiT, given: Text) -> None:
         super().__init__(model, given, lambda z, t: None)
         self.products = 0.0
-        self._linear, self._layer = head.linear, model.words()
+        self._product, self._layer = Head.product, model.words()
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:
-        return self.product(self.features(z, t), *self._layer)
+        return self._timed(linear, self.features(z, t), *self._layer)
 
-    def product(self, *arguments: Tensor | None) -> Tensor:
+    def product(self, layer: Head, *arguments: Tensor | slice) -> Tensor:
         """A product of the output layer."""
+        return self._timed(self._product, layer, *arguments)
+
+    def _timed(self, run: Callable[..., Tensor], *arguments: object) -> Tensor:
         begin = now(self.device)
-        result = self._linear(*arguments)
+        result = run(*arguments)
         self.products += now(self.device) - begin
         return result
 
@@ -67,7 +74,7 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
         watched, generator = Watched(model, given), torch.Generator().manual_seed(0)
         begin = now(given.device)
         try:
-            with patch.object(head, "linear", watched.product):
+            with patch.object(Head, "product", lambda *of, run=watched.product: run(*of)):
                 shape = (given.sequences, given.length)
                 dd.sample(
                     process, watched, shape, sampler, given.steps, generator=generator, parameterization=meaning,

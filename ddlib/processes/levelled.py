@@ -120,7 +120,9 @@ class Levelled(ForwardProcess):
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
     ) -> Float[Tensor, "N K"]:
         law = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        law = law if target == 0 else self.hierarchy.between(0, target).log_push(law.log_softmax(-1))
+        if target > 0:
+            up = self.hierarchy.between(0, target)
+            law = up.log_push(law if up.spread is None else law.log_softmax(-1))
         route, state = self.hierarchy.between(target, level), self.hierarchy.local(z, level)
         if route.num_parents == 1:  # everybody leads there
             return law

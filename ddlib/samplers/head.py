@@ -1,5 +1,7 @@
 """The output layer as samplers use it: the logits of the words, or of the children, that decide where a row lands."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -43,27 +45,30 @@ class Head:
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
     ) -> Float[Tensor, "N K"]:
         """All logits of the rows ``hidden``; on a CPU -inf at words that have no say where states ``z`` land."""
-        weight, bias = self.weight, self.bias
-        hidden = hidden.to(weight.dtype)
         if self.children is not None or hidden.device.type != "cpu":
-            logits = linear(hidden, weight, bias)  # one launch over all words, not several for every cluster
+            logits = self.product(hidden)  # one launch, not several for every cluster
             rows = None if self.children is None else self.children.rows
             return logits if rows is None else logits[:, rows]
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        logits = torch.full((len(hidden), len(weight)), -torch.inf, dtype=wide, device=hidden.device)
         distinct, which = torch.stack([z, target]).unique(dim=1, return_inverse=True)
-        all_words = torch.zeros_like(which, dtype=torch.bool)
-        for k, (state, to) in enumerate(distinct.t().tolist()):
-            words = self._words(state, to, force)
-            if words is None:
-                all_words |= which == k
-                continue
-            mine = (which == k).nonzero()
-            here = linear(hidden[mine[:, 0]], weight[words], None if bias is None else bias[words])
-            logits[mine, words] = here.to(wide)
-        if bool(all_words.any()):
-            logits[all_words] = linear(hidden[all_words], weight, bias).to(wide)
+        words = [self._words(state, to, force) for state, to in distinct.t().tolist()]
+        if all(one is None for one in words):
+            return self.product(hidden)
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        logits = torch.full((len(hidden), len(self.weight)), -torch.inf, dtype=wide, device=hidden.device)
+        for k, one in enumerate(words):
+            if one is not None:
+                mine = (which == k).nonzero()
+                logits[mine, one] = self.product(hidden[mine[:, 0]], one)
+        everything = torch.tensor([one is None for one in words], device=which.device)[which]
+        if bool(everything.any()):
+            logits[everything] = self.product(hidden[everything])
         return logits
+
+    def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
+        """Logits of some rows of the matrix, in float32 or wider; of all of them by default."""
+        bias = None if self.bias is None else self.bias[columns]
+        logits = linear(hidden.to(self.weight.dtype), self.weight[columns], bias)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
@@ -74,18 +79,16 @@ class Head:
         """
         assert self.children is not None
         families = self.children.families(level)
-        hidden = hidden.to(self.weight.dtype)
-        width = int(families.sizes[parent].max())
-        wide = torch.promote_types(self.weight.dtype, torch.float32)
-        logits = torch.full((len(hidden), width), -torch.inf, dtype=wide, device=hidden.device)
-        members = torch.zeros_like(logits, dtype=torch.int64)
-        distinct, which = parent.unique(return_inverse=True)
-        for k, one in enumerate(distinct.tolist()):
-            family, mine = families.of(one), (which == k).nonzero()[:, 0]
-            bias = None if self.bias is None else self.bias[family.columns]
-            logits[mine, : family.size] = linear(hidden[mine], self.weight[family.columns], bias).to(wide)
-            members[mine, : family.size] = families.members(one)
-        return logits, members
+        return grouped(
+            parent, families.members, lambda mine, one, _: self.product(hidden[mine], families.of(one).columns)
+        )
+
+    def under(
+        self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Logits of the words under one state per row, and which they are, as ``family`` has them."""
+        assert self.process.hierarchy is not None
+        return grouped(z, self.process.hierarchy.under, lambda mine, _, words: self.product(hidden[mine], words))
 
     def check(self, features: Tensor, z: Tensor, number: int) -> None:
         """Raises ValueError unless features are (B, number, D), on the device of the matrix and of the states."""
@@ -100,3 +103,27 @@ class Head:
             return None
         level = int(hierarchy.level_of(torch.tensor(z, device=hierarchy.starts.device)))
         return hierarchy.under(z) if self.process.descends(level, target, force) else None
+
+
+def grouped(
+    key: Int64[Tensor, "N"], members: Callable[[int], Tensor], logits: Callable[[Tensor, int, Tensor], Tensor]
+) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+    """What is computed for all positions with one key at once: logits (N, K), and whose they are.
+
+    Args:
+        key: of each position.
+        members: of a key, those that logits are computed of.
+        logits: ``(rows, key, its members) -> logits`` of these for some of the N.
+    """
+    distinct, which = key.unique(return_inverse=True)
+    theirs = [members(one) for one in distinct.tolist()]
+    shape = (len(key), max(map(len, theirs)))
+    found, whose = None, key.new_zeros(shape)
+    for k, (one, own) in enumerate(zip(distinct.tolist(), theirs, strict=True)):
+        mine = (which == k).nonzero()[:, 0]
+        here = logits(mine, one, own)
+        found = here.new_full(shape, -torch.inf) if found is None else found
+        found[mine, : len(own)] = here
+        whose[mine, : len(own)] = own
+    assert found is not None
+    return found, whose

@@ -95,16 +95,28 @@ def descents(
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
         some, first = said if len(rows) == len(level) else said.take(rows), sum(process.levels[:i])
-        walking = walks is not None and bool(walks[j, i])
-        if walking:
-            logits, which = some.family(_known(run)[i], some.z - sum(process.levels[:j]))
-            check_finite(logits)
-        else:
-            logits = some.words(target[rows], force)[:, 0]
-            which = torch.arange(process.levels[i], device=level.device).expand(len(rows), -1)
+        found = _members(run, some, j, i, walks, force)
+        logits = some.words(target[rows], force)[:, 0] if found is None else found[0]
+        which = (
+            torch.arange(process.levels[i], device=level.device).expand(len(rows), -1) if found is None else found[1]
+        )
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            law = logits[part] if walking else process.descent(logits[part], some.z[part], j, i, force)
+            law = logits[part] if found else process.descent(logits[part], some.z[part], j, i, force)
             yield rows[part], first, which[part], law.log_softmax(-1)
+
+
+def _members(
+    run: Run, said: Said, level: int, target: int, walks: Tensor | None, force: bool
+) -> tuple[Float[Tensor, "n K"], Int64[Tensor, "n K"]] | None:
+    """Logits of the members that are within reach alone, and which they are; None where others have a say."""
+    if walks is not None and bool(walks[level, target]):
+        found = said.family(_known(run)[target], said.z - sum(run.process.levels[:level]))
+    elif target == 0 and run.network.narrow(level, force):
+        found = said.under()
+    else:
+        return None
+    check_finite(found[0])
+    return found
 
 
 def _chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.checks import check_devices, check_logits
 from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.head import Head
+from ddlib.samplers.head import Head, grouped
 from ddlib.typing import Denoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
@@ -91,6 +91,16 @@ class Network:
                 )
         return table
 
+    def narrow(self, level: int, force: bool) -> bool:
+        """Whether states of a level of the process land on words by word logits of the words under them alone.
+
+        As ``walks``, where looking at few of them is quicker.
+        """
+        process = self.process
+        if self.children is not None or process.hierarchy is None or process.device.type != "cpu":
+            return False
+        return level < len(process.levels) - 1 and process.descends(level, 0, force)
+
     def _run(self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"]) -> tuple[Tensor, Int64[Tensor, "B L"]]:
         """Features (B, n, D) of a split denoiser, logits (B, n, K) of another; and where each position is among the n.
 
@@ -162,3 +172,12 @@ class Said(NamedTuple):
         parents = children.tree.maps[level].parents
         logits = torch.where(parents == parent[:, None], own, -torch.inf)
         return logits, torch.arange(len(parents), device=own.device).expand_as(logits)
+
+    def under(self) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
+        """Word logits: those of the words under each state, others -inf, and which they are."""
+        network, hierarchy = self.network, self.network.process.hierarchy
+        assert hierarchy is not None
+        if network.head is not None:
+            return network.head.under(self.output, self.z)
+        own = self.output.to(torch.promote_types(self.output.dtype, torch.float32))
+        return grouped(self.z, hierarchy.under, lambda mine, _, words: own[mine][:, words])

@@ -85,6 +85,19 @@ def test_log_push_survives_what_push_cannot_hold():
     assert torch.equal(log_law.grad, torch.tensor([[0.0, 0.0, 1.0]]))
 
 
+@pytest.mark.parametrize("scale", [1, 30, 60, 90, 3000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale):
+    """One peak serves the whole row as long as no cluster is so far below it that its sum would lose digits."""
+    m = parent_map([0, 2, 1, 0, 2, 2, 1])
+    log_law = (scale * torch.randn(50, 7, generator=torch.Generator().manual_seed(scale), dtype=dtype)).requires_grad_()
+    want = torch.stack([log_law[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)
+    found = m.log_push(log_law)
+    torch.testing.assert_close(found, want)
+    ours, theirs = (torch.autograd.grad(one.sum(), log_law, retain_graph=True)[0] for one in (found, want))
+    torch.testing.assert_close(ours, theirs)
+
+
 @given(strategies.hierarchies())
 def test_states_are_words_then_levels_then_the_mask(hierarchy: Hierarchy):
     assert hierarchy.num_states == sum(hierarchy.levels)

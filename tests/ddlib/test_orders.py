@@ -13,6 +13,7 @@ from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
 from ddlib.samplers.confidence import entropy
+from ddlib.samplers.network import Network
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -219,6 +220,23 @@ def test_only_families_are_asked_for():
         denoiser = Children(process, process.hierarchy)
         dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
     assert max(widths) <= 3 < process.num_states - 1
+
+
+def test_scores_of_cluster_members_by_word_logits_need_no_other_words():
+    process = LEVELS["levels"]  # six words in four clusters in two
+    widths, linear = [], torch.nn.functional.linear
+    z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
+    network = Network(process, Halves(process))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlib.samplers.head.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1])
+        for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
+            logits, which = said.under()
+    assert widths == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
+    whole = Halves(process)(z, torch.ones(1))[0]
+    for k, state in enumerate(z[0].tolist()):
+        words = process.hierarchy.under(state)
+        torch.testing.assert_close(logits[k, : len(words)].to(whole.dtype), whole[k, words])
+        assert which[k, : len(words)].tolist() == words.tolist() and (logits[k, len(words) :] == -torch.inf).all()
 
 
 def test_the_choice_is_a_function_of_scores_and_levels():
