@@ -30,7 +30,7 @@ from recipes.lexicon import embeddings
 from recipes.measure import scoring
 from recipes.quickstart import make_clusters, read_data
 
-SEEDS, TEXTS, ABOVE = (0, 1), 128, 8
+CONFIG, SEEDS, TEXTS, ABOVE = Config(), (0, 1), 128, 8
 MODELS = ("masks", "two levels", "three levels")
 
 
@@ -83,7 +83,7 @@ def fit(work: Path) -> None:
     """Trains all models of all seeds, as the quickstart does, and keeps weights, clusters and bounds."""
     console = make_console()
     for seed in SEEDS:
-        config, folder = replace(Config(), seed=seed), work / str(seed)
+        config, folder = replace(CONFIG, seed=seed), work / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
         data = read_data(config, console)
         parents, bounds = tree(config, data), {}
@@ -113,7 +113,7 @@ class Counted(nn.Module):
 def draw(work: Path, part: int, of: int) -> None:
     """Draws every cell of every seed that is not there yet."""
     for seed in SEEDS:
-        config = replace(Config(), seed=seed)
+        config = replace(CONFIG, seed=seed)
         data = read_data(config, make_console())
         told = torch.load(work / str(seed) / "told.pt")
         made = processes(told["parents"], config.vocab_size)
@@ -140,7 +140,7 @@ def judge(work: Path, name: str) -> None:
     for seed in SEEDS:
         real = work / str(seed) / "held-out.json"
         if not real.exists():
-            data = read_data(replace(Config(), seed=seed), make_console())
+            data = read_data(replace(CONFIG, seed=seed), make_console())
             windows = data.validation.tokens[:: len(data.validation.tokens) // TEXTS][:TEXTS].tolist()
             texts = [data.tokenizer.decode(row) for row in windows]
             real.write_text(json.dumps({"seed": seed, "words": windows, "texts": texts}), encoding="utf-8")
