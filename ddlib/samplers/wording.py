@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.checks import check_number, require
+from ddlib.checks import check_number, require, visible
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Tokens
 
@@ -63,11 +63,12 @@ class Wording:
         if self.penalty != 1:
             logits = logits - self._standing(logits, texts, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
         left = logits.masked_fill(out, -torch.inf)
-        empty = ~left.amax(-1).isfinite()
-        if bool(empty.any()):
-            raise ValueError(
-                f"forbidden words are all that the network thinks possible at position {int(i[empty][0])}, "
-                "must leave another"
+        if visible(left):
+            empty = ~left.amax(-1).isfinite()
+            require(
+                not bool(empty.any()),
+                f"forbidden words are all that the network thinks possible at position {i[empty][:1].tolist()}, "
+                "must leave another",
             )
         return left
 
