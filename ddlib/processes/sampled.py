@@ -73,11 +73,11 @@ class Sampled(Follows):
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         known, possible = evidence(self, z, t)
-        words = sharpen(logits.log_softmax(-1) + known.to(logits.dtype)).flatten(0, 1)
-        x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        words = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
+        x = draw_logits(words, rand(z.shape, generator, z.device))
         law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
-        law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
-        return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        law = torch.where(possible, law, one_hot(z, self.num_states))
+        return draw(law, rand(z.shape, generator, z.device))
 
     def descent(
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
