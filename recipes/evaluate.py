@@ -80,9 +80,9 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
-        at_least(1, sequences=1 if self.sequences is None else self.sequences)
+        limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
+        at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
-        at_least(1, likelihood_steps=1 if self.likelihood_steps is None else self.likelihood_steps)
         if self.likelihood is not None:
             parts.build("samplers", self.likelihood, place="likelihood")
         elif self.likelihood_steps is not None:
@@ -193,10 +193,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
-    wanted = options.sequences or len(data.validation)
-    likely = (
-        None if order is None else exact(saved, data, order, options.likelihood_steps, wanted, options.batch, world)
-    )
+    asked = options.likelihood_steps, options.sequences, options.batch
+    likely = None if order is None else exact(saved, data, order, *asked, world)
     replicates = bounds(saved, data, options, world)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},

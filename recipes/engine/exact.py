@@ -29,7 +29,7 @@ def reader(saved: Saved, name: str) -> Sampler:
 
 
 def exact(
-    saved: Saved, data: Prepared, order: Sampler, steps: int | None, sequences: int, batch: int, world: World
+    saved: Saved, data: Prepared, order: Sampler, steps: int | None, sequences: int | None, batch: int, world: World
 ) -> dict[str, Any]:
     """The likelihood of the first validation sequences in its units, and how it was found.
 
@@ -40,11 +40,12 @@ def exact(
         data: the prepared text.
         order: which position goes next.
         steps: network calls of a sequence, at most; None for one per edge.
-        sequences: how many; all if there are fewer.
+        sequences: how many; None for all.
         batch: sequences that one process takes at a time.
         world: this process among others.
     """
-    packed, wanted, calls = saved.recipe.data.packed, min(sequences, len(data.validation)), []
+    packed, wanted = saved.recipe.data.packed, min(sequences or len(data.validation), len(data.validation))
+    calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
         terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, saved.parameterization)
