@@ -65,8 +65,9 @@ def likelihood(
         compact: as in ``sample``.
 
     Raises:
-        TypeError, ValueError: bad x, given or steps; what has no exact likelihood: see ``check_likelihood``; logits as
-            in ``nelbo``. But for logits, before the network runs.
+        TypeError, ValueError: before the network runs, bad x, given or steps, and what has no exact likelihood: another
+            sampler than an order, or one that chooses by chance; a process without levels, or one in which tokens leave
+            their cluster (xi < 1), or one that does not start at the mask alone. Logits as in ``nelbo``.
 
     Example:
         >>> import ddlib as dd
