@@ -107,5 +107,5 @@ def test_a_clock_that_ends_late_enough_for_float64_is_served():
 
 
 def test_where_to_look_for_it():
-    with pytest.raises(AttributeError, match=r"did you mean dd\.likelihood"):
+    with pytest.raises(AttributeError, match=r"did you mean .*dd\.likelihood"):
         dd.log_likelihood  # noqa: B018
