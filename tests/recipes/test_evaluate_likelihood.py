@@ -18,6 +18,7 @@ from recipes.saved import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 ENTROPY = "confidence:score=entropy"
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,8 @@ def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=AL
 
 
 def test_it_is_that_of_ddlib_with_the_padding_given(published):
-    likely, saved, data = found(published), open_saved(published.run), published.data
-    stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=11, seed=0, threads=0)
+    likely, saved, data = found(published, sequences=5), open_saved(published.run), published.data
+    stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
     batch = next(stream)
     order = dd.samplers.Confidence("entropy")
     own = dd.likelihood(
@@ -53,26 +54,26 @@ def test_it_is_that_of_ddlib_with_the_padding_given(published):
     assert likely["perplexity"]["value"] == pytest.approx(math.exp(nats), rel=1e-5)
     assert likely["nats_per_token"]["error"] > 0 and likely["nats_per_token"]["noise"] is None
     how = likely["protocol"]
-    assert (how["sequences"], how["tokens"], how["padding"], how["order"]) == (11, tokens, "given", repr(order))
+    assert (how["sequences"], how["tokens"], how["padding"], how["order"]) == (5, tokens, "given", repr(order))
     assert how["calls"] == own.calls == 2 * int(batch.mask.sum(1).max())  # two levels
 
 
 def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
-    whole = found(published)
-    for batch in (1, 7):
-        other = found(published, batch=batch)
+    whole = found(published, "left_to_right")
+    for batch in (3, 11):
+        other = found(published, "left_to_right", batch=batch)
         assert other["nats_per_token"]["value"] == pytest.approx(whole["nats_per_token"]["value"], rel=1e-5)
         assert other["protocol"] == whole["protocol"]
-    few = found(published, sequences=3)
+    few = found(published, "left_to_right", sequences=3)
     assert few["protocol"]["sequences"] == 3 and few["protocol"]["tokens"] < whole["protocol"]["tokens"]
     assert few["nats_per_token"]["error"] > 0
 
 
 def test_fewer_steps_are_another_model(published):
-    whole, fast = found(published), found(published, steps=4)
+    whole, fast = (found(published, steps=steps, sequences=3) for steps in (None, 4))
     assert fast["protocol"]["calls"] == fast["protocol"]["steps"] == 4 and whole["protocol"]["steps"] == "one per edge"
     assert fast["nats_per_token"]["value"] != pytest.approx(whole["nats_per_token"]["value"], rel=1e-6)
-    assert found(published, "entropy_bounded:gamma=inf")["protocol"]["calls"] == 2
+    assert found(published, "entropy_bounded:gamma=inf", sequences=3)["protocol"]["calls"] == 2
 
 
 def test_a_network_of_packed_rows_sees_no_padding(packed):
