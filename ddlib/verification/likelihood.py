@@ -15,7 +15,7 @@ from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.oracle import exact_cavity
 from ddlib.verification.sampler import Run, few, hurried
 
-_DRAWS, _ALL = 4000, 99
+_DRAWS, _ALL = 2000, 99
 """Steps that are enough for one edge at a time."""
 
 
