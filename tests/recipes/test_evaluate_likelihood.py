@@ -69,6 +69,25 @@ def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     assert few["nats_per_token"]["error"] > 0
 
 
+class Share(World):
+    """One of several processes, that hears nothing of the others."""
+
+    def gather(self, value):
+        return [value]
+
+
+def test_two_processes_share_the_texts(published):
+    whole, parts = (
+        [found(published, "left_to_right", steps=3, world=world) for world in worlds]
+        for worlds in ([ALONE], [Share(rank, 2, ALONE.device) for rank in range(2)])
+    )
+    for name in ("sequences", "tokens"):
+        assert sum(part["protocol"][name] for part in parts) == whole[0]["protocol"][name]
+    nats = sum(part["nats_per_token"]["value"] * part["protocol"]["tokens"] for part in parts)
+    expected = whole[0]["nats_per_token"]["value"] * whole[0]["protocol"]["tokens"]
+    assert nats == pytest.approx(expected, rel=1e-5)
+
+
 def test_fewer_steps_are_another_model(published):
     whole, fast = (found(published, steps=steps, sequences=3) for steps in (None, 4))
     assert fast["protocol"]["calls"] == fast["protocol"]["steps"] == 4 and whole["protocol"]["steps"] == "one per edge"
