@@ -12,7 +12,9 @@ from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.forward_backward import ForwardBackward
 from ddlib.samplers.gibbs import Gibbs
+from ddlib.samplers.left_to_right import LeftToRight
 from ddlib.samplers.loop import sample
+from ddlib.samplers.orders import Order
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
@@ -33,6 +35,8 @@ __all__ = [
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
+    "LeftToRight",
+    "Order",
     "Overshoot",
     "Psi",
     "Remask",

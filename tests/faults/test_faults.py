@@ -2,6 +2,7 @@
 
 import faults_correctors
 import faults_hierarchy
+import faults_likelihood
 import faults_objective
 import faults_orders
 import faults_process
@@ -23,6 +24,7 @@ MODULES = (
     faults_correctors,
     faults_solvers,
     faults_orders,
+    faults_likelihood,
 )
 
 
