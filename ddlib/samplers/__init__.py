@@ -13,6 +13,7 @@ from ddlib.samplers.forward_backward import ForwardBackward
 from ddlib.samplers.gibbs import Gibbs
 from ddlib.samplers.loop import sample
 from ddlib.samplers.overshoot import Overshoot
+from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.self_correction import SelfCorrection
@@ -31,6 +32,7 @@ __all__ = [
     "ForwardBackward",
     "Gibbs",
     "Overshoot",
+    "Particles",
     "Psi",
     "Remask",
     "Run",

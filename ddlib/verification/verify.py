@@ -23,6 +23,7 @@ from ddlib.verification import (
     large,
     numerics,
     objective,
+    particles,
     process,
     reverse,
     sampler,
@@ -171,11 +172,13 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
-    return checks + _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0], note
+    checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
+    return checks + _served("reward", particles.runs(subject), particles.CLAIMS, full)[0], note
 
 
 def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
-    return _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
+    checks, note = _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
+    return checks + _served("reward", particles.runs(subject, process), particles.CLAIMS, full)[0], note
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
