@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Particles, Sampler, State, sample
+from ddlib.samplers import Particles, Sampler, sample
 from ddlib.samplers import Run as Call
 from ddlib.samplers.network import Network
 from ddlib.verification import sampler as every
@@ -60,15 +60,11 @@ def _law(run: Run) -> Tensor:
     return run.word[:, None] * run.word.flip(0)
 
 
-def _texts(sizes: tuple[int, int]) -> Tensor:
-    return torch.cartesian_prod(torch.arange(sizes[0]), torch.arange(sizes[1]))
-
-
 def _tilt(run: Run, law: Tensor, t: float) -> Tensor:
     """``law`` of texts times exp(scale r), not normalised."""
-    times = torch.full((law.numel(),), t, dtype=torch.float64)
-    sizes = (law.shape[0], law.shape[1])
-    return law * (_SCALE * Prefers(run.process)(_texts(sizes), times)).exp().view(sizes)
+    texts = torch.cartesian_prod(*map(torch.arange, law.shape))
+    times = torch.full((len(texts),), t, dtype=torch.float64)
+    return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
 
 
 def _call(run: Run, rows: int, steps: int, generator: Generator) -> Call:
@@ -81,17 +77,16 @@ def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Compa
     size = expected.shape[1]
     each = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
     each.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
-    allowed = _ERRORS * each.std(0) / len(z) ** 0.5 + 20 * weights.max() / len(
-        z
-    )  # rare texts have no error to speak of
-    return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, allowed.view_as(expected))
+    # what is drawn too rarely for an error of its own has that of a count
+    error = each.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt()) / len(z) ** 0.5
+    return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error)
 
 
 def _tilted(run: Run, point: Point) -> Iterator[Comparison]:
     """E[Z f(text drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
     steps, particles = int(point["steps"]), cast(Particles, run.sampler)
     generator = torch.Generator().manual_seed(9)
-    call, state = _call(run, _DRAWS, steps, generator), None
+    call = _call(run, _DRAWS, steps, generator)
     state = particles.init(call)
     for k in range(steps):
         state = particles.step(call, state, k)
@@ -112,7 +107,7 @@ def _many(run: Run, point: Point) -> Iterator[Comparison]:
     """By keyed noise, in which copies must be told apart."""
     many = _mild(cast(Particles, run.sampler), run.process, _MANY)
     call = _call(run, _TEXTS, 4, KeyedGenerator(3, 4, torch.arange(_TEXTS)))
-    state: State = many.init(call)
+    state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
     text, law = many.finalize(call, state), _tilt(run, _law(run), 0.0)

@@ -203,7 +203,8 @@ def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
 
 def _halfway(run: Run, steps: int) -> tuple[Call, State]:
     """Four rows of keyed noise, after half of the steps."""
-    network, times = Network(run.process, exact_cavity(run.process, run.pair)), torch.linspace(1, 0, steps + 1).double()
+    network = Network(run.process, exact_cavity(run.process, run.pair))
+    times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     noise = KeyedGenerator(seed=1, step=3, index=torch.arange(4))
     call = Call(run.process, network, unchanged, times, torch.ones(4, 2, dtype=torch.bool), noise)
     state = run.sampler.init(call)

@@ -4,6 +4,7 @@ import faults_correctors
 import faults_hierarchy
 import faults_objective
 import faults_orders
+import faults_particles
 import faults_process
 import faults_sampler
 import faults_schedule
@@ -23,6 +24,7 @@ MODULES = (
     faults_correctors,
     faults_solvers,
     faults_orders,
+    faults_particles,
 )
 
 
