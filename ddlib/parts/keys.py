@@ -160,7 +160,7 @@ def _is_function(annotation: Any) -> bool:
     """Whether an annotation is a callable, or None beside one."""
     if get_origin(annotation) in (Union, types.UnionType):
         return all(part is types.NoneType or _is_function(part) for part in get_args(annotation))
-    return get_origin(annotation) is Callable
+    return annotation is Callable or get_origin(annotation) is Callable
 
 
 def _plain(annotation: Any) -> Any:

@@ -96,7 +96,7 @@ class Particles(Sampler):
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
         if isinstance(sampler, Particles):
-            raise TypeError(f"sampler is {sampler!r}, must not be particles itself: add the rewards up, ask for more")
+            raise TypeError(f"sampler is {sampler!r}, must not be particles itself: add the rewards up, raise number")
         if not callable(reward) or isinstance(reward, type):
             raise TypeError(f"reward is {reward!r}, must be a function (z, t) -> (N,) of states (N, L) and times (N,)")
         self.sampler, self.reward, self.number = sampler, reward, check_count("number", number)
@@ -148,7 +148,7 @@ class Particles(Sampler):
         cloud: Cloud = state.memo
         each = rows[:, None] * self.number + torch.arange(self.number, device=rows.device)
         inner = self.sampler.pick(cloud.state, each.flatten())
-        return _shown(Cloud(inner, *(of_row[rows] for of_row in cloud[1:])))
+        return State(state.z[rows], state.t[rows], Cloud(inner, *(of_row[rows] for of_row in cloud[1:])))
 
     def __repr__(self) -> str:
         name = getattr(self.reward, "__qualname__", repr(self.reward))
