@@ -20,7 +20,7 @@ from ddlib.verification.claim import Claim, Comparison, Point
 from ddlib.verification.oracle import exact_cavity
 from ddlib.verification.sampler import Run
 
-_DRAWS, _MANY, _TEXTS = 6000, 32, 2000
+_DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
 _ERRORS = 6.0
 _SCALE, _ESS = 0.7, 0.9
 """Not 1, at which a scale has no say, or every row resamples."""
@@ -120,11 +120,12 @@ def _alone(run: Run, point: Point) -> Iterator[Comparison]:
     """Rows resample on their own."""
 
     def keyed(rows: slice) -> Tensor:
-        index = torch.arange(12)[rows]
+        index = torch.arange(_ALONE)[rows]
         return run.draw(_law(run), len(index), KeyedGenerator(seed=5, step=6, index=index), 8)
 
-    whole, parts = keyed(slice(0, 12)), torch.cat([keyed(slice(0, 1)), keyed(slice(1, 12))])
-    yield Comparison("words of an example in another batch", ("example", "position"), parts, whole, 0.0)
+    whole = keyed(slice(0, _ALONE))
+    alone = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
+    yield Comparison("words of an example alone", ("example", "position"), alone, whole, 0.0)
 
 
 def _prompted(run: Run, point: Point) -> Iterator[Comparison]:

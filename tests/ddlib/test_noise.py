@@ -203,6 +203,7 @@ def test_numbers_of_copies_are_uniform(axis):
     assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("number", "error"), [(0, ValueError), (1.0, TypeError)])
 def test_a_number_of_copies_that_is_none_is_refused(number, error):
     with pytest.raises(error, match=f"number is {number}, must be"):

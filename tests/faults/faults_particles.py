@@ -7,8 +7,8 @@ from ddlib.samplers import Ancestral, FirstHitting, Particles, Psi, State
 from ddlib.samplers.particles import Constant, systematic
 
 
-def particles(cls, sampler=None, number=3):
-    return cls(Ancestral() if sampler is None else sampler, Constant(), number)
+def particles(cls, sampler=None, number=2):
+    return cls(FirstHitting() if sampler is None else sampler, Constant(), number)
 
 
 @fault("after resampling all weigh the same")
@@ -157,7 +157,7 @@ def the_last_particle_is_never_copied(patch):
         return systematic(share, u).clamp_max(share.shape[1] - 2)
 
     patch.setattr("ddlib.samplers.particles.systematic", short)
-    return particles(Particles, Psi(0.5))
+    return particles(Particles, Psi(0.5), 3)
 
 
 @fault("a row takes its memo along")
@@ -178,13 +178,3 @@ def rows_leave_their_states_behind(patch):
             return State(state.z[some], state.t[rows])
 
     return Broken()
-
-
-@fault("copies take the memo of their sampler along")
-def resampled_particles_jump_at_the_times_of_others(patch):
-    class Broken(Particles):
-        def _resample(self, run, cloud):
-            done = super()._resample(run, cloud)
-            return done._replace(state=done.state._replace(memo=cloud.state.memo))
-
-    return particles(Broken, FirstHitting())
