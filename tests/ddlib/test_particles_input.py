@@ -30,8 +30,8 @@ def only(value, row, particle, after=0.5):
     """A reward of 0 but for one particle of one row, from some time on."""
 
     def reward(z, t):
-        said = torch.zeros_like(t)
-        said[2 * row + particle] = torch.where(t[0] <= after, value, 0.0)
+        said = torch.zeros_like(t, dtype=torch.float64)
+        said[2 * row + particle] = value if float(t[0]) <= after else 0.0
         return said
 
     return reward
