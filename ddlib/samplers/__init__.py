@@ -16,6 +16,7 @@ from ddlib.samplers.left_to_right import LeftToRight
 from ddlib.samplers.loop import sample
 from ddlib.samplers.orders import Order
 from ddlib.samplers.overshoot import Overshoot
+from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.self_correction import SelfCorrection
@@ -38,6 +39,7 @@ __all__ = [
     "LeftToRight",
     "Order",
     "Overshoot",
+    "Particles",
     "Psi",
     "Remask",
     "Run",

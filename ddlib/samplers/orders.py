@@ -141,6 +141,10 @@ class Order(Sampler):
         z = settle(run, said, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single)
         return State(z, told(run, z, state.memo), state.memo)
 
+    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        """The memo is of no row: it tells the time to all."""
+        return state._replace(z=state.z[rows], t=state.t[rows])
+
     def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
         score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)
         for rows, _, _, law in descents(run, said, level[said.b, said.i] - 1, self.force_transition):
