@@ -47,6 +47,9 @@ class Guidance(ABC):
             width, an unknown parameterization.
     """
 
+    parts: ClassVar[tuple[str, ...]]
+    """The arguments that are called."""
+
     outside: ClassVar[float]
     """The strength outside ``interval``."""
 

@@ -58,6 +58,7 @@ class ClassifierBased(Guidance):
             or +inf, -inf where the text stands, or no gradient for "first order".
     """
 
+    parts = ("denoiser", "classifier")
     outside = 0.0
 
     def __init__(

@@ -54,6 +54,7 @@ class ClassifierFree(Guidance):
         tensor([[[0.9000, 0.1000]]])
     """
 
+    parts = ("conditional", "unconditional")
     outside = 1.0
     least = 0.0
 
@@ -79,7 +80,7 @@ class ClassifierFree(Guidance):
             return self.hear(place, "conditional")[0]
         if bool((gamma == 0).all()):
             return self.hear(place, "unconditional")[0]
-        return tempered(*self.hear(place, "conditional", "unconditional"), gamma)
+        return tempered(*self.hear(place, *self.parts), gamma)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -10,7 +10,7 @@ from ddlib.typing import Times, Tokens
 
 
 def check_steered(run: Run, sampler: Sampler) -> None:
-    """Raises TypeError where the denoiser tells the law of z_s and the sampler, or what sharpens laws, cannot use it."""
+    """Raises TypeError where the denoiser tells the law of z_s and the sampler, or what sharpens, cannot use it."""
     if run.network.step_law is None:
         return
     if not sampler.by_steps:
