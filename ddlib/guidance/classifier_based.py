@@ -101,7 +101,7 @@ class ClassifierBased(Guidance):
         choices = torch.arange(reach.shape[-1], device=z.device)
         others = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
         change = here.new_zeros(reach.shape)
-        for places in others.split(max(1, _HELD // states[0].numel())):
+        for places in others.split(max(1, _HELD // states[0].numel())) if len(others) else ():
             b, i, k = places.unbind(1)
             tried = states[b]
             tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(states)

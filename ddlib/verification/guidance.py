@@ -125,12 +125,19 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
 
 def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     process, z = guided.process, texts(guided.process)
-    weight = torch.randn(process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    linear = guided.replaced(
-        classifier=lambda states, t: (states.to(torch.float64) @ weight).sum(1), strength=1.5, interval=(0.0, 1.0)
-    )
+    weight = 0.5 * torch.randn(process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+    def total(states: Tensor) -> Tensor:
+        return (states.to(torch.float64) @ weight).sum(1)
+
+    linear = guided.replaced(classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0))
     first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
-    yield Comparison("the law to first order", _AXES, first, exact, 1e-5)
+    yield Comparison("the law by a linear classifier, to first order", _AXES, first, exact, 1e-5)
+    square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
+    law = told(process, square.denoiser, square.of_parts, z, kind(square))
+    slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: law.shape[-1]] - weight[z][..., None])
+    expected = by_level(process, law * (1.5 * slope).exp(), kind(square))
+    yield Comparison("the law by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
 
 
 def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -236,8 +243,8 @@ CLAIMS = (
     Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next law is that given the label",
           "1e-9", _bayes, applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
           rests_on=("single changes",)),
-    Claim("guidance", "first order", "of a classifier that is linear it is exact", "1e-5", _slopes, applies=_one,
-          rests_on=("single changes",)),
+    Claim("guidance", "first order", "of a linear classifier it is exact, of a square it is its slope at z", "1e-5",
+          _slopes, applies=_one, rests_on=("single changes",)),
     Claim("guidance", "draws", "z_s is drawn by the steered law, and levels are as without",
           "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
 )  # fmt: skip

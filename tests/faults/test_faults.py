@@ -1,6 +1,7 @@
 """The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
 
 import faults_correctors
+import faults_guidance
 import faults_hierarchy
 import faults_objective
 import faults_orders
@@ -23,6 +24,7 @@ MODULES = (
     faults_correctors,
     faults_solvers,
     faults_orders,
+    faults_guidance,
 )
 
 
