@@ -42,6 +42,10 @@ class Counted:
         return self.inner(*given)
 
 
+def constant(row):
+    return lambda z, t: row.expand(*z.shape, -1)
+
+
 def parts(process):
     return Counted(Lookup(process, 1)), Counted(Lookup(process, 2))
 
@@ -98,8 +102,8 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     process = KINDS[name]
     generator = torch.Generator().manual_seed(0)
     said = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
-    children = [lambda z, t, row=row: row.expand(*z.shape, -1) for row in said]
-    words = [lambda z, t, row=dd.word_logits(process.hierarchy, row): row.expand(*z.shape, -1) for row in said]
+    children = [constant(row) for row in said]
+    words = [constant(dd.word_logits(process.hierarchy, row)) for row in said]
     z, laws = texts(process), []
     for own, meaning in (
         (children, "children"),
@@ -126,7 +130,7 @@ def test_the_power_of_a_sum_is_no_sum_of_powers():
     """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
     process = KINDS["tree"]
     laws = [torch.tensor(law, dtype=F64).log() for law in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
-    one, other = (lambda z, t, law=law: law.expand(*z.shape, -1) for law in laws)
+    one, other = map(constant, laws)
     z = torch.tensor([[process.num_states - 1]])
     clusters = {}
     for on in ("states", "words"):
@@ -202,8 +206,7 @@ def test_what_a_part_rules_out_stays_ruled_out():
     z, t = torch.tensor([[4]]), at(0.5)
 
     def law(conditional, unconditional, strength):
-        rows = (torch.tensor(row, dtype=F64) for row in (conditional, unconditional))
-        one, other = (lambda z, t, row=row: row.expand(*z.shape, -1) for row in rows)
+        one, other = (constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional))
         return ClassifierFree(process, one, other, strength)(z, t)[0, 0].tolist()
 
     assert law([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
