@@ -80,7 +80,8 @@ class ClassifierFree(Guidance):
             return self.hear(place, "conditional")[0]
         if bool((gamma == 0).all()):
             return self.hear(place, "unconditional")[0]
-        return tempered(*self.hear(place, *self.parts), gamma)
+        conditional, unconditional = self.hear(place, *self.parts)
+        return tempered(conditional, unconditional, gamma)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

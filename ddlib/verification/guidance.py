@@ -75,8 +75,8 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
     process, z, gamma = guided.process, texts(guided.process), float(point["strength"])
     one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
     what = kind(one)
-    parts = (told(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
-    expected = tempered(process, *parts, gamma, what)
+    given, every = (told(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
+    expected = tempered(process, given, every, gamma, what)
     yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
 
 
@@ -96,7 +96,8 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
         parameterization="cavity",
     )  # fmt: skip
     what, z = kind(one), _every(process)
-    expected = tempered(process, *(dense(process, law, what) for law in laws), gamma, what)
+    given, every = (dense(process, law, what) for law in laws)
+    expected = tempered(process, given, every, gamma, what)
     yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
 
 

@@ -377,7 +377,7 @@ def test_chunks_change_nothing(monkeypatch):
     z = texts(guidance.process)
     whole, calls = guidance(z, at(0.5, len(z))), guidance.classifier.calls
     monkeypatch.setattr(sys.modules["ddlib.guidance.classifier_based"], "_HELD", 60)
-    assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > calls + 50
+    assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
 
 
 def test_what_a_classifier_rules_out_is_not_drawn():

@@ -56,9 +56,7 @@ def the_unconditional_is_left_out(patch):
 @fault("child laws are tempered, not words")
 def words_are_tempered_where_states_are_asked_for(patch):
     class Broken(ClassifierFree):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            self._place = WordLaws
+        _place = property(lambda self: WordLaws, lambda self, value: None)
 
     return free(cls=Broken)
 
@@ -197,7 +195,7 @@ def the_classifier_sees_nothing_but_the_change(patch):
             return super()._said(states.mean(1, keepdim=True).expand_as(states), t)
 
     process = processes()["masked"]
-    return Broken(process, Lookup(process, 1), First(process), 1.5)
+    return Broken(process, Lookup(process, 1), First(process, 2), 1.5)
 
 
 class First(Scale):
