@@ -269,8 +269,9 @@ def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
 
 
-def test_where_nothing_jumps_the_parts_are_not_called():
-    guidance = free("xi")
+@pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
+def test_where_nothing_jumps_the_parts_are_not_called(name):
+    guidance = free(name)
     grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
     whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
     assert guidance.conditional.calls < 15 and guidance.conditional.rows == 4 * guidance.conditional.calls
