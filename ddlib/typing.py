@@ -133,7 +133,7 @@ class SteeredDenoiser(Protocol):
 
     @property
     def step_law(self) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """``(z, t, s) -> `` log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
+        """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
         ...
 
 

@@ -98,7 +98,7 @@ class Guidance(ABC):
 
     @property
     def step_law(self) -> Callable[[Tokens, Times, Times], StateLaw] | None:
-        """``(z, t, s) -> `` log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
+        """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
         return self._step_law if self._place is StepLaws and self._alone is None else None
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:

@@ -1,7 +1,6 @@
 """The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
 
 import faults_correctors
-import faults_guidance
 import faults_hierarchy
 import faults_objective
 import faults_orders
@@ -9,6 +8,7 @@ import faults_process
 import faults_sampler
 import faults_schedule
 import faults_solvers
+import faults_steering
 import pytest
 from cases import slow_but
 from planting import FAULTS
@@ -24,7 +24,7 @@ MODULES = (
     faults_correctors,
     faults_solvers,
     faults_orders,
-    faults_guidance,
+    faults_steering,
 )
 
 
