@@ -124,7 +124,7 @@ class ChildDenoiser(SplitDenoiser, Protocol):
 
 
 @runtime_checkable
-class SteeredDenoiser(Protocol):
+class GuidedDenoiser(Protocol):
     """A denoiser that may tell the law of the next state itself, where no law of words does, see ``ddlib.guidance``."""
 
     def __call__(self, z: Tensor, t: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Run, Sampler, State, at, joint
+from ddlib.samplers.guided import land
 from ddlib.samplers.landing import move
-from ddlib.samplers.steering import land
 from ddlib.typing import Logits, Times, Tokens
 
 

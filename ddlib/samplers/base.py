@@ -84,7 +84,7 @@ class Sampler(ABC):
 
     @property
     def by_steps(self) -> bool:
-        """Whether it draws z_s by ``steering.land`` where the denoiser tells its law (``typing.SteeredDenoiser``)."""
+        """Whether it draws z_s by ``guided.land`` where the denoiser tells its law (``typing.GuidedDenoiser``)."""
         return False
 
     def kernel(

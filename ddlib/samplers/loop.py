@@ -13,8 +13,8 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
+from ddlib.samplers.guided import check_guided
 from ddlib.samplers.network import Network
-from ddlib.samplers.steering import check_steered
 from ddlib.typing import Denoiser, Tokens
 
 
@@ -85,7 +85,7 @@ def sample(
         sharpen = partial(_sharpen, temperature=temperature, top_p=top_p)
 
     run = Run(process, network, sharpen, _grid(steps, times).to(place), free, generator)
-    check_steered(run, sampler)
+    check_guided(run, sampler)
     state = sampler.init(run)
     for k in range(-1, run.steps):
         state = state if k < 0 else sampler.step(run, state, k)

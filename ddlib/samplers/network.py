@@ -11,7 +11,7 @@ from ddlib.checks import check_devices, check_logits
 from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head, grouped
-from ddlib.typing import Denoiser, Logits, SparseDenoiser, SplitDenoiser, SteeredDenoiser, Times, Tokens
+from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
 """Logits held at a time."""
@@ -43,7 +43,7 @@ class Network:
         self.process, self.denoiser = process, denoiser
         self.parameterization, self.compact = parameterization, compact
         self.children = child_logits(process, parameterization)
-        self.step_law = denoiser.step_law if isinstance(denoiser, SteeredDenoiser) else None
+        self.step_law = denoiser.step_law if isinstance(denoiser, GuidedDenoiser) else None
         self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
         self.head = None if self._split is None else Head(process, self._split, self.children)
 

@@ -8,7 +8,7 @@ from planting import fault
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.places import ChildLaws, StepLaws, WordLaws
 from ddlib.guidance.zoo import Lookup, Scale, processes
-from ddlib.samplers import steering
+from ddlib.samplers import guided
 
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 
@@ -109,7 +109,7 @@ def steps_are_drawn_without_guidance(patch):
     process = processes()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
     told = plain.replaced(strength=lambda t: torch.ones_like(t)).step_law
-    right = steering.land
+    right = guided.land
 
     def land(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)

@@ -9,7 +9,7 @@ from ddlib.samplers.base import Run, Sampler
 from ddlib.typing import Times, Tokens
 
 
-def check_steered(run: Run, sampler: Sampler) -> None:
+def check_guided(run: Run, sampler: Sampler) -> None:
     """Raises TypeError where the denoiser tells the law of z_s and the sampler, or what sharpens, cannot use it."""
     if run.network.step_law is None:
         return
