@@ -24,7 +24,7 @@ def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[T
     return index.squeeze(1), (reach - before).squeeze(1).clamp_min(0)
 
 
-def draw(weights: Float[Tensor, "N K"], u: Float64[Tensor, "N"]) -> Int64[Tensor, "N"]:
+def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
     """One index per row, drawn in proportion to non-negative ``weights`` by the uniform ``u`` in [0, 1).
 
     Rows need not be normalised. An index of zero weight is never returned.
@@ -32,10 +32,11 @@ def draw(weights: Float[Tensor, "N K"], u: Float64[Tensor, "N"]) -> Int64[Tensor
     Raises:
         ValueError: a row without mass, or with NaN.
     """
-    rows, count = weights.shape
+    count = weights.shape[-1]
+    rows, shape, u = u.numel(), u.shape, u.flatten()
     width = max(1, math.isqrt(count))
     blocks = -(-count // width)
-    padded = torch.nn.functional.pad(weights, (0, blocks * width - count)).view(rows, blocks, width)
+    padded = torch.nn.functional.pad(weights, (0, blocks * width - count)).reshape(rows, blocks, width)
     sums = padded.sum(-1)
     if visible(sums):
         require(
@@ -46,10 +47,10 @@ def draw(weights: Float[Tensor, "N K"], u: Float64[Tensor, "N"]) -> Int64[Tensor
     # block sums are rounded: rescale what is left of the uniform to the block's own float64 total
     chosen = sums.gather(1, block[:, None]).squeeze(1).to(torch.float64)
     left = left / chosen.clamp_min(torch.finfo(torch.float64).tiny) * members.sum(-1, dtype=torch.float64)
-    return block * width + _invert(members, left)[0]
+    return (block * width + _invert(members, left)[0]).view(shape)
 
 
-def draw_logits(logits: Float[Tensor, "N K"], u: Float64[Tensor, "N"]) -> Int64[Tensor, "N"]:
+def draw_logits(logits: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
     """One index per row, drawn from ``softmax(logits)`` by the uniform ``u`` in [0, 1).
 
     Half-precision logits are raised to float32 first; float32 is enough, since only relative errors of the

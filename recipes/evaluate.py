@@ -32,9 +32,9 @@ from recipes.data import Prepared, open_prepared
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
-from recipes.generate import Sampling, draw, protocol
 from recipes.measure import Estimate, Terms, basis, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
+from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"

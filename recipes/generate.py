@@ -10,10 +10,10 @@ are twelve, and all else stands. A space before a gap belongs to what fills it, 
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import tyro
@@ -21,45 +21,19 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
-import ddlib as dd
-from ddlib import parts
 from recipes.config import at_least, plugins
 from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
 from recipes.lexicon.naming import cluster_names
+from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import Precision, Saved, open_saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\s*mask\s*(?::\s*\d*\s*)?[\]>)}]", re.IGNORECASE)
 """What others write for one."""
 
-NOISE = 2**62
-"""Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
-
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
-
-OnStep = Callable[[int, Tensor, Tensor], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How words are drawn."""
-
-    steps: int = 128
-    sampler: str = "ancestral"
-    """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
-    temperature: float = 1.0
-    """Of every law that is drawn from; 0 is greedy."""
-    top_p: float = 1.0
-    """Keep the fewest words that hold this much probability."""
-
-    def __post_init__(self) -> None:
-        at_least(1, steps=self.steps)
-        at_least(0, temperature=self.temperature)
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p}: must lie in (0, 1]")
-        parts.build("samplers", self.sampler, place="sampler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +53,8 @@ class Options:
     batch: int = 16
     """Samples drawn at a time; changes nothing but memory and speed."""
     seed: int = 0
+    numbers: tuple[int, ...] = ()
+    """Of the samples, in place of 0, 1, 2 and so on: a number is a seed of its own, whatever is drawn beside it."""
     trajectory: bool = False
     """Show the first sample on its way from noise."""
     trust: tuple[str, ...] = ()
@@ -88,7 +64,7 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
-        at_least(0, seed=self.seed)
+        at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
         if self.prompt is not None and (found := LIKE_A_GAP.search(GAP.sub("", self.prompt))):
             raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
 
@@ -117,55 +93,6 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
     return torch.tensor(states)
 
 
-def draw(
-    saved: Saved,
-    sampling: Sampling,
-    seed: int,
-    index: Int[Tensor, " B"],
-    length: int,
-    prompt: Int[Tensor, "... P"] | None = None,
-    on_step: OnStep | None = None,
-) -> Int[Tensor, "B L"]:
-    """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
-
-    Args:
-        saved: the model.
-        sampling: how.
-        seed: of the noise.
-        index: number of each sample, on the model's device.
-        length: tokens of a sample.
-        prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
-        on_step: see ``dd.sample``.
-    """
-    return dd.sample(
-        saved.process,
-        saved.denoiser,
-        (len(index), length),
-        parts.build("samplers", sampling.sampler),
-        sampling.steps,
-        None if prompt is None else prompt.to(index.device),
-        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        parameterization=saved.parameterization,
-        generator=dd.KeyedGenerator(seed, NOISE, index),
-        on_step=on_step,
-    )
-
-
-def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
-    """All that decides a sample."""
-    return {
-        "checkpoint_sha256": saved.sha256,
-        "ema": saved.recipe.optimizer.ema or None,
-        **asdict(sampling),
-        "network_precision": saved.precision,
-        "draw_precision": "float64",
-        "length": length,
-        "seed": seed,
-    }
-
-
 def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
     """Prints states of one sample, from noise to words."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
@@ -189,13 +116,14 @@ def generate(options: Options, console: Console) -> list[str]:
     trace: list[tuple[float, Tensor]] = []
     follow = (lambda k, t, z: trace.append((float(t[0]), z[0].cpu()))) if options.trajectory else None
     rows: list[list[int]] = []
-    for index in torch.arange(options.samples, device=device).split(options.batch):
+    numbers = options.numbers or range(options.samples)
+    for index in torch.tensor(numbers, device=device).split(options.batch):
         on_step = follow if not rows else None
         rows += draw(saved, options.sampling, options.seed, index, length, prompt, on_step).tolist()
     if options.trajectory:
         show(saved, trace, console)
     texts = [saved.tokenizer.decode(saved.document(row)) for row in rows]
-    for number, text in enumerate(texts):
+    for number, text in zip(numbers, texts, strict=True):
         console.print(f"sample {number}", style="bold")
         console.print(text, markup=False)
     if options.out is not None:
@@ -203,7 +131,7 @@ def generate(options: Options, console: Console) -> list[str]:
         how["provenance"] = provenance(plugins(saved.recipe))
         lines = [
             json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)
-            for number, (text, row) in enumerate(zip(texts, rows, strict=True))
+            for number, text, row in zip(numbers, texts, rows, strict=True)
         ]
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least
-from recipes.generate import Sampling, draw, protocol
+from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import Precision, open_saved
 
 try:

@@ -12,6 +12,8 @@ import torch
 
 from benchmarks import (
     attention,
+    frontier,
+    frontier_page,
     gpu_head,
     gpu_losses,
     head,
@@ -28,6 +30,8 @@ from benchmarks import (
     utilisation,
 )
 from benchmarks.measuring import over_ours, report, require_equal, seconds
+from recipes.measure import scoring
+from recipes.quickstart import SMOKE
 
 ROOT = Path(__file__).parent.parent
 
@@ -256,3 +260,34 @@ def test_the_results_page_shows_what_is_stored():
     stored = json.loads((ROOT / "benchmarks" / "results" / "first_results.json").read_text())
     page = (ROOT / "docs" / "results.md").read_text()
     assert results_page.tables(results_page.by_process(stored)) in page
+
+
+@pytest.mark.slow
+def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
+    """At sizes that teach nothing; the judge counts letters."""
+    for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2, "ABOVE": 4}.items():
+        monkeypatch.setattr(frontier, name, value)
+    cells = [cell for cell in frontier.CELLS if cell.steps == 8 or cell.sampler.endswith(("gamma=0.1", "gamma=16.0"))]
+    monkeypatch.setattr(frontier, "CELLS", cells)
+    frontier.fit(tmp_path)
+    for part in (0, 1, 1):  # the last has nothing left to do
+        frontier.draw(tmp_path, part, 2)
+
+    def letters(scorer, texts):
+        return scoring.Scores(torch.tensor([float(len(text)) for text in texts]), torch.full((len(texts),), 2), 0)
+
+    monkeypatch.setattr(scoring, "load_scorer", lambda name: argparse.Namespace(revision="r"))
+    monkeypatch.setattr(scoring, "score", letters)
+    frontier.judge(tmp_path, "folder/of/judge")
+    frontier.report(tmp_path, tmp_path / "told.json")
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["judge"] == {"name": "judge", "revision": "r"} and len(told["held-out"]) == 1
+    found = frontier_page.points(told)
+    assert set(found) == set(cells) and all(0 < point.calls <= 192 for point in found.values())
+    edges = {cell.model: point.calls for cell, point in found.items() if cell.sampler == "entropy_bounded:gamma=0.1"}
+    assert edges["masks"] <= SMOKE.window and edges["three levels"] <= 3 * SMOKE.window
+    for name in ("FRONTIER", "CALLS"):
+        monkeypatch.setattr(frontier_page, name, [cell for cell in getattr(frontier, name) if cell in found])
+    text = frontier_page.tables(told, found)
+    assert "| `entropy_bounded:gamma=16.0`, 192 steps |" in text and "| two levels |" in text
+    frontier_page.draw_calls(found, tmp_path / "calls.png")

@@ -28,8 +28,7 @@ class Follows(Contract):
             TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices.
         """
         self.check_inputs(x=x, t=t)
-        law = self.marginal(x, t.to(torch.float64)).flatten(0, 1)
-        return draw(law, rand(x.shape, generator, x.device).flatten()).view_as(x)
+        return draw(self.marginal(x, t.to(torch.float64)), rand(x.shape, generator, x.device))
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t: a step forwards in time, for whoever noises again.
@@ -45,7 +44,7 @@ class Follows(Contract):
         """
         self.check_forwards(z, s, t)
         law = each_time(self.transition, s, t)[torch.arange(len(z), device=z.device)[:, None], z]
-        return draw(law.flatten(0, 1), rand(z.shape, generator, z.device).flatten()).view_as(z)
+        return draw(law, rand(z.shape, generator, z.device))
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raises unless states and times are well formed and s <= t."""

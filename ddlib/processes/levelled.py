@@ -94,7 +94,7 @@ class Levelled(ForwardProcess):
 
     def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None) -> Tokens:
         law = self.level_posterior(self.level_of(z), t, s, lift)
-        return draw(law.flatten(0, 1), rand(z.shape, generator, z.device).flatten()).view_as(z)
+        return draw(law, rand(z.shape, generator, z.device))
 
     def land(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,

@@ -72,15 +72,12 @@ class Sampled(Follows):
         here on p(x|z_t), so that z_s is drawn given z_t and a word.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        likelihood = self.word_likelihood(z, t)
-        # a word that is given, a prompt, may be one that no noise leads to at this time: it stays
-        possible = (likelihood > 0).any(-1, keepdim=True)
-        evidence = torch.where(possible, likelihood, 1.0).log().to(logits.dtype)
-        words = sharpen(logits.log_softmax(-1) + evidence).flatten(0, 1)
-        x = draw_logits(words, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        known, possible = evidence(self, z, t)
+        words = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
+        x = draw_logits(words, rand(z.shape, generator, z.device))
         law = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
-        law = torch.where(possible, law, one_hot(z, self.num_states)).flatten(0, 1)
-        return draw(law, rand(z.shape, generator, z.device).flatten()).view_as(z)
+        law = torch.where(possible, law, one_hot(z, self.num_states))
+        return draw(law, rand(z.shape, generator, z.device))
 
     def descent(
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
@@ -173,9 +170,18 @@ class Sampled(Follows):
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateLaw:
         """``reverse_rate`` of the law that ``sharpen`` leaves of p(x|z); 0 from states that no noise leads to."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        likelihood = self.word_likelihood(z, t)
-        possible = (likelihood > 0).any(-1, keepdim=True)
-        evidence = torch.where(possible, likelihood, 1.0).log().to(logits.dtype)
-        words = sharpen(logits.log_softmax(-1) + evidence)
-        cavity = torch.where(evidence > -torch.inf, words - evidence, -torch.inf).softmax(-1)
+        known, possible = evidence(self, z, t)
+        known = known.to(logits.dtype)
+        words = sharpen(logits.log_softmax(-1) + known)
+        cavity = torch.where(known > -torch.inf, words - known, -torch.inf).softmax(-1)
         return torch.where(possible, self.reverse_rate(cavity, z, t), 0.0)
+
+
+def evidence(process: Follows, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:
+    """log q_t(z|.) of every word, and whether some word may have become ``z``; where none may, 0 for all.
+
+    A word that is given, a prompt, may be one that no noise leads to at this time: it stays.
+    """
+    likelihood = process.word_likelihood(z, t)
+    possible = (likelihood > 0).any(-1, keepdim=True)
+    return torch.where(possible, likelihood, 1.0).log(), possible

@@ -6,6 +6,7 @@ from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.corrected import Corrected
 from ddlib.samplers.corrector import Corrector
 from ddlib.samplers.edge_balance import EdgeBalance
+from ddlib.samplers.ending import Ending, EndOfText, Settled
 from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
@@ -25,6 +26,8 @@ __all__ = [
     "Corrected",
     "Corrector",
     "EdgeBalance",
+    "EndOfText",
+    "Ending",
     "EntropyBounded",
     "Euler",
     "FirstHitting",
@@ -36,6 +39,7 @@ __all__ = [
     "Run",
     "Sampler",
     "SelfCorrection",
+    "Settled",
     "State",
     "TauLeaping",
     "ThetaTrapezoidal",

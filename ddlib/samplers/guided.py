@@ -4,24 +4,30 @@ import torch
 
 from ddlib.categorical import draw_logits
 from ddlib.noise import rand
-from ddlib.processes.sampled import unchanged
 from ddlib.samplers.base import Run, Sampler
+from ddlib.samplers.network import Network
 from ddlib.typing import Times, Tokens
 
 
-def check_guided(run: Run, sampler: Sampler) -> None:
-    """Raises TypeError where the denoiser tells the law of z_s and the sampler, or what sharpens, cannot use it."""
-    if run.network.step_law is None:
+def check_guided(network: Network, sampler: Sampler, plain: bool) -> None:
+    """Raises TypeError where the denoiser tells the law of z_s, and the sampler or the knobs cannot use it.
+
+    Args:
+        network: of a call of ``sample``.
+        sampler: its sampler.
+        plain: whether all knobs of laws are at their defaults.
+    """
+    if network.step_law is None:
         return
     if not sampler.by_steps:
         raise TypeError(
-            f"{sampler!r} draws by laws of words, {run.network.denoiser!r} steers the law of z_s: Ancestral() draws "
-            "from it, and on='words' serves every sampler"
+            f"{sampler!r} draws by laws of words, {network.denoiser!r} steers the law of z_s: Ancestral() draws from "
+            "it, and on='words' serves every sampler"
         )
-    if run.sharpen is not unchanged:
+    if not plain:
         raise TypeError(
-            "temperature, top_p and their like act on laws of words, which nothing is drawn from here: "
-            f"{run.network.denoiser!r} steers the law of z_s; leave them as they are, or steer on='words'"
+            "temperature, top_p, forbidden and their like act on laws of words, which nothing is drawn from here: "
+            f"{network.denoiser!r} steers the law of z_s; leave them as they are, or steer on='words'"
         )
 
 

@@ -34,7 +34,9 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, c
         chance: (B, L), filled in where a position moves: the probability of where it landed, as the network has it,
             without temperature and top-p. Not computed without.
     """
-    said = run.network.at(z, t, target != run.process.level_of(z))
+    level = run.process.level_of(z)
+    target = torch.where(run.free, target, level)
+    said = run.network.at(z, t, target != level)
     return settle(run, said, z, s, target, force, chance)
 
 

@@ -1,20 +1,23 @@
 """The loop that every sampler runs in."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_count, check_number, check_shape, check_tokens, require
+from ddlib.checks import check_count, check_shape, check_tokens, require
 from ddlib.denoiser import Parameterization
-from ddlib.noise import Generator
+from ddlib.noise import Generator, KeyedGenerator
 from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import unchanged
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
+from ddlib.samplers.ending import Ending
 from ddlib.samplers.guided import check_guided
 from ddlib.samplers.network import Network
+from ddlib.samplers.sharpening import Knob, Sharpening
+from ddlib.samplers.wording import Wording
 from ddlib.typing import Denoiser, Tokens
 
 
@@ -29,11 +32,17 @@ def sample(
     *,
     infill: bool = False,
     times: Tensor | None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
+    temperature: Knob = 1.0,
+    top_p: Knob = 1.0,
+    top_k: int | None = None,
+    min_p: float = 0.0,
+    forbidden: Sequence[int] = (),
+    repetition_penalty: float = 1.0,
+    endings: Sequence[Ending] = (),
     parameterization: Parameterization = "cavity",
     compact: bool = True,
     generator: Generator = None,
+    seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Tokens:
@@ -51,18 +60,25 @@ def sample(
             "draw this one".
         infill: whether ``prompt`` may hold masks.
         times: (steps + 1,) a grid of one's own, decreasing from 1 to 0; replaces ``steps``.
-        temperature: of every law of words or clusters that is drawn from; 0 is greedy.
+        temperature: of every law of words or clusters that is drawn from; 0 is greedy. This and ``top_p`` may be
+            functions of the time that a step begins at, from 1 to 0.
         top_p: keep the fewest of its members that hold this much probability.
+        top_k: keep the likeliest so many of its members; None for all.
+        min_p: keep its members that are at least this share as likely as the likeliest.
+        forbidden: numbers of words that are never drawn; where a prompt has them they stand.
+        repetition_penalty: a word that stands elsewhere in the text counts this many times less, at least 1.
+        endings: when a text is finished early, such as ``EndOfText`` and ``Settled``.
         parameterization: what the logits mean, as in ``nelbo``.
         compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
             goes by the number of the row, or that is compiled for one batch size.
         generator: source of randomness.
+        seeds: (B,) in its place, one for each row: a text is a function of its own, whatever the batch.
         device: where to sample; default the prompt's, else the process's.
         on_step: called as ``on_step(k, t, z)`` after each step, with t (B,) and z (B, L), and with k = -1 at the start.
 
     Raises:
-        TypeError, ValueError: a bad shape, steps, grid, prompt, temperature or top_p; logits as in ``nelbo``; a
-            sampler that the process cannot serve.
+        TypeError, ValueError: a bad shape, steps, grid, prompt, seeds, or knob of the laws; forbidden words that leave
+            a cluster none; logits as in ``nelbo``; a sampler that the process cannot serve.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -73,26 +89,49 @@ def sample(
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
     for name, size in zip("BL", shape, strict=True):
         check_count(f"shape's {name}", size)
-    check_number("temperature", temperature, 0, 1e6, ">= 0")
-    check_number("top_p", top_p, 1e-9, 1, "in (0, 1]")
+    sharpening = Sharpening(temperature, top_p, top_k, min_p)
+    for ending in endings:
+        if not isinstance(ending, Ending):
+            raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(word)")
+        ending.check(process)
+    wording = Wording(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
+    drawn = free
+    memos: list[Any] = [None for _ in endings]
 
-    network = Network(process, denoiser, parameterization, compact)
-
-    sharpen = unchanged
-    if temperature != 1 or top_p < 1:
-        sharpen = partial(_sharpen, temperature=temperature, top_p=top_p)
-
-    run = Run(process, network, sharpen, _grid(steps, times).to(place), free, generator)
-    check_guided(run, sampler)
+    network = Network(process, denoiser, parameterization, compact, wording if wording else None)
+    check_guided(network, sampler, plain=sharpening.idle and not wording)
+    generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
+    run = Run(process, network, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
     state = sampler.init(run)
     for k in range(-1, run.steps):
-        state = state if k < 0 else sampler.step(run, state, k)
+        if k >= 0:
+            run = replace(run, sharpen=sharpening.at(float(run.times[k])))
+            state = sampler.step(run, state, k)
         state = state._replace(z=torch.where(free, state.z, fixed))
+        if k < run.steps - 1:
+            for i, ending in enumerate(endings):
+                words, now, memos[i] = ending.finished(run, state, drawn, memos[i])
+                fixed, free = torch.where(now & free, words, fixed), free & ~now
+                run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
         if on_step is not None:
             on_step(k, state.t, state.z)
-    return torch.where(free, sampler.finalize(run, state), fixed)
+        if endings and not bool(free.any()):
+            break
+    else:
+        run = replace(run, sharpen=sharpening.at(0.0))
+        fixed = torch.where(free, sampler.finalize(run, state), fixed)
+    for ending in endings:
+        fixed = ending.trim(fixed, drawn)
+    return fixed
+
+
+def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch.device) -> KeyedGenerator:
+    require(generator is None, f"seeds is {seeds!r} and generator is {generator!r}, must be one of them")
+    require(len(seeds) == rows, f"seeds holds {len(seeds)}, must be {rows}, one for each row of shape")
+    index = torch.tensor([check_count("seeds", seed, 0) for seed in seeds], device=device)
+    return KeyedGenerator(0, 0, index)
 
 
 def _grid(steps: int, times: Tensor | None) -> Tensor:
@@ -132,16 +171,3 @@ def _prompt(
     fixed[:, : given.shape[1]] = torch.where(words, given, 0)
     free[:, : given.shape[1]] = ~words
     return fixed, free
-
-
-def _sharpen(log_law: Tensor, temperature: float, top_p: float) -> Tensor:
-    log_law = log_law - log_law.amax(-1, keepdim=True)
-    if temperature == 0:
-        log_law = torch.where(log_law == 0, 0.0, -torch.inf)
-    elif temperature != 1:
-        log_law = (log_law.to(torch.float64) / temperature).to(log_law.dtype)
-    if top_p < 1:
-        ordered, order = log_law.softmax(-1).sort(-1, descending=True)
-        beyond = ordered.cumsum(-1) - ordered >= top_p
-        log_law = log_law.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
-    return log_law

@@ -11,6 +11,7 @@ from ddlib.checks import check_devices, check_logits
 from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head, grouped
+from ddlib.samplers.wording import Wording
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
@@ -28,10 +29,14 @@ class Network:
         denoiser: ``(z, t) -> logits``, split or not.
         parameterization: what the logits mean, as in ``nelbo``.
         compact: whether sequences that are not asked about are left out of the batch.
+        wording: what is made of the law of words; None for nothing.
 
     Raises:
         ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
     """
+
+    shares: bool = False
+    """Whether it answers for all positions and remembers that: whoever asks about the same states again has it."""
 
     def __init__(
         self,
@@ -39,9 +44,11 @@ class Network:
         denoiser: Denoiser,
         parameterization: Parameterization = "cavity",
         compact: bool = False,
+        wording: Wording | None = None,
     ) -> None:
         self.process, self.denoiser = process, denoiser
-        self.parameterization, self.compact = parameterization, compact
+        self.parameterization, self.compact, self.wording = parameterization, compact, wording
+        self._last: tuple[Tokens, Times, Tensor] | None = None
         self.children = child_logits(process, parameterization)
         self.step_law = denoiser.step_law if isinstance(denoiser, GuidedDenoiser) else None
         self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
@@ -49,8 +56,15 @@ class Network:
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """The logits over words at every position, (B, L, V)."""
-        logits = self.denoiser(z, t.to(torch.get_default_dtype()))
-        return cavity_logits(self.process, logits, z, t, self.parameterization)
+        if self.shares:
+            output = self._whole(z, t)
+            if self.head is not None:
+                shape, flat = z.shape, z.flatten()
+                output = self.head.logits(output.flatten(0, 1), flat, torch.zeros_like(flat), False).view(*shape, -1)
+        else:
+            output = self.denoiser(z, t.to(torch.get_default_dtype()))
+        logits = cavity_logits(self.process, output, z, t, self.parameterization)
+        return logits if self.wording is None else self.wording.everywhere(logits, z)
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Said"]:
         """What it says at some positions, a chunk of N at a time; no call if there are none.
@@ -62,12 +76,16 @@ class Network:
         """
         if not bool(where.any()):
             return
-        kept = where.any(-1) if self.compact else torch.ones_like(where[:, 0])
-        output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept])
+        kept = where.any(-1) if self.compact and not self.shares else torch.ones_like(where[:, 0])
+        if self.shares:
+            output, column = self._whole(z, t), torch.arange(z.shape[1], device=z.device).expand_as(z)
+        else:
+            output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept])
         slot = kept.cumsum(0) - 1
         for places in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = places.unbind(1)
-            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], t[b])
+            texts = z[b, : 0 if self.wording is None else None]
+            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], t[b], texts)
 
     def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
         """From which level of the process (rows) to which one goes down from child to child, by child logits alone.
@@ -80,7 +98,7 @@ class Network:
             single: only by one step of the tree.
         """
         process = self.process
-        if self.children is None or process.hierarchy is None or process.device.type != "cpu":
+        if self.children is None or process.hierarchy is None or not self._narrows:
             return None
         table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
         known = self.children.levels_of(process.hierarchy)
@@ -98,9 +116,21 @@ class Network:
         As ``walks``, where looking at few of them is quicker.
         """
         process = self.process
-        if self.children is not None or process.hierarchy is None or process.device.type != "cpu":
+        if self.children is not None or process.hierarchy is None or not self._narrows:
             return False
         return level < len(process.levels) - 1 and process.descends(level, 0, force)
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether it may be quicker to look at few logits; what is made of the law of words needs all of it."""
+        return self.process.device.type == "cpu" and self.wording is None
+
+    def _whole(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
+        """What it says everywhere, said once about the same states and times."""
+        if self._last is None or not (torch.equal(self._last[0], z) and torch.equal(self._last[1], t)):
+            output, _ = self._run(z, t.to(torch.get_default_dtype()), torch.ones_like(z, dtype=torch.bool))
+            self._last = z.clone(), t.clone(), output
+        return self._last[2]
 
     def _run(self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"]) -> tuple[Tensor, Int64[Tensor, "B L"]]:
         """Features (B, n, D) of a split denoiser, logits (B, n, K) of another; and where each position is among the n.
@@ -141,6 +171,8 @@ class Said(NamedTuple):
     """Their states."""
     t: Float[Tensor, "N"]
     """Their times."""
+    texts: Int64[Tensor, "N L"]
+    """The texts they stand in, where that matters; else (N, 0)."""
 
     def take(self, some: Tensor) -> "Said":
         """Some of the positions."""
@@ -155,7 +187,8 @@ class Said(NamedTuple):
         """
         network = self.network
         rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
-        return cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
+        logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
+        return logits if network.wording is None else network.wording(logits[:, 0], self.texts, self.i)[:, None]
 
     def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Child logits: those of the children of one state per position, others -inf, and which they are.

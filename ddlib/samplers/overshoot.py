@@ -48,5 +48,5 @@ class Overshoot(Sampler):
         reached = process.jump(z, t, u, run.generator)
         assert reached is not None
         law = into(chances.mT, reached)
-        target = draw(law.flatten(0, 1), rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+        target = draw(law, rand(z.shape, run.generator, z.device))
         return State(shift(run, z, t, s, target, self.force_transition), s)

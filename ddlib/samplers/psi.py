@@ -60,5 +60,5 @@ class Psi(Sampler):
         if run.process.exact_ends:  # then that is the law of z_0
             zero = torch.zeros_like(t)
             return run.process.land(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
-        scores = run.sharpen(posterior_logits(run.process, logits, z, t)).flatten(0, 1)
-        return draw_logits(scores, rand(z.shape, run.generator, z.device).flatten()).view_as(z)
+        scores = run.sharpen(posterior_logits(run.process, logits, z, t))
+        return draw_logits(scores, rand(z.shape, run.generator, z.device))

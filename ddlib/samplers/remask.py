@@ -108,7 +108,7 @@ class Remask(Sampler):
         target = process.jump(z, t, s, run.generator, sigma if psi is None else None)
         assert target is not None
         if sigma is None:
-            return State(move(run, z, t, s, torch.where(run.free, target, level), self.force_transition), s)
+            return State(move(run, z, t, s, target, self.force_transition), s)
         if psi is not None:
             climbs = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
             target = torch.where(climbs & (target == level), level + 1, target)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.checks import check_number
 from ddlib.processes import ForwardProcess
+from ddlib.processes.sampled import evidence
 from ddlib.samplers.base import Run, Sampler, State, at, joint
 from ddlib.samplers.landing import Uniforms, settle
 from ddlib.samplers.network import Said
@@ -80,12 +81,10 @@ class ThetaTrapezoidal(Sampler):
             u: (B,) times.
         """
         a = 1 / (2 * self.theta * (1 - self.theta))
-        likelihood = process.word_likelihood(z, u)
-        # a word that is given, a prompt, may be one that no noise leads to at this time
-        evidence = torch.where((likelihood > 0).any(-1, keepdim=True), likelihood, 1.0).log().to(after.dtype)
-        now, then = ((logits.log_softmax(-1) + evidence).softmax(-1) for logits in (after, before))
+        known = evidence(process, z, u)[0].to(after.dtype)
+        now, then = ((logits.log_softmax(-1) + known).softmax(-1) for logits in (after, before))
         law = (a * now - (a - 1) * then).clamp_min(0)
-        return torch.where(law > 0, law.log() - evidence, -torch.inf)
+        return torch.where(law > 0, law.log() - known, -torch.inf)
 
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times

@@ -261,9 +261,11 @@ def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
     for sampler in others:
         with pytest.raises(TypeError, match=r"steers the law of z_s: Ancestral\(\) draws from it.*on='words'"):
             guided(guidance, sampler)
-    for option in ({"temperature": 0.5}, {"top_p": 0.9}):
+    for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
         with pytest.raises(TypeError, match=r"temperature.*laws of words.*leave them"):
             guided(guidance, **option)
+    with pytest.raises(TypeError, match=r"tells the law of the state that comes next"):
+        guided(guidance, endings=[dd.samplers.Settled()])
     with pytest.raises(TypeError, match=r"tells the law of the state that comes next.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
@@ -278,6 +280,17 @@ def test_where_nothing_jumps_the_parts_are_not_called(name):
     rows = guidance.conditional.rows
     assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
     assert guidance.conditional.rows - rows < rows
+
+
+@pytest.mark.parametrize("name", ["tree", "uniform"])
+def test_knobs_and_endings_go_with_a_guidance(name):
+    guidance = free(name, on="words" if name == "uniform" else "states")
+    endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
+    words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
+    assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
+    whole = free("gidd")
+    ended = guided(whole, endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
+    assert bool((ended < 4).all())
 
 
 def test_a_clean_end_that_is_not_exact_draws_tempered_words():

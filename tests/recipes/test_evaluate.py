@@ -18,8 +18,8 @@ from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
 from recipes.evaluate import Estimate, Options, bounds, estimates, evaluate, main, result_path, samples
-from recipes.generate import Sampling
 from recipes.measure import Terms, measure
+from recipes.sampling import Sampling
 from recipes.saved import open_saved
 from recipes.watch import METRICS, read_metrics
 

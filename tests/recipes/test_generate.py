@@ -9,8 +9,9 @@ from published import LENGTH, publish_tiny
 import ddlib as dd
 from recipes import evaluate
 from recipes.console import make_console
-from recipes.generate import NOISE, Options, Sampling, draw, generate, main, prompt_states
+from recipes.generate import Options, generate, main, prompt_states
 from recipes.lexicon.naming import cluster_names
+from recipes.sampling import NOISE, Sampling, draw
 from recipes.saved import open_saved
 
 
@@ -43,6 +44,38 @@ def test_a_sample_is_that_of_ddlib(saved):
         generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
     )
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
+
+
+def test_every_knob_is_that_of_ddlib(saved):
+    word = next(
+        word for word in range(saved.process.vocab_size) if len(saved.encode(saved.tokenizer.decode([word]))) == 1
+    )
+    fill = saved.special.eos if saved.recipe.data.packed else saved.special.pad
+    sampling = Sampling(
+        steps=6, temperature=(1.0, 0.5), top_p=(0.9, 0.8), top_k=20, min_p=0.01, repetition_penalty=1.5, min_tokens=3,
+        forbidden=(saved.tokenizer.decode([word]),), end="last", stop_entropy=0.01,
+    )  # fmt: skip
+    expected = dd.sample(
+        saved.process, saved.denoiser, (2, LENGTH), steps=6, temperature=lambda t: 0.5 + 0.5 * t,
+        top_p=lambda t: 0.8 + (0.9 - 0.8) * t, top_k=20, min_p=0.01, repetition_penalty=1.5, forbidden=[word],
+        endings=[
+            dd.samplers.EndOfText(saved.special.eos, 3, fill=fill),
+            dd.samplers.Settled(0.01),
+        ],
+        parameterization="posterior", generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
+    )  # fmt: skip
+    assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
+
+
+def test_a_forbidden_text_is_one_token(saved):
+    with pytest.raises(ValueError, match=r"forbidden='The state of our union': is \d+ tokens, must be one"):
+        draw(saved, Sampling(forbidden=("The state of our union",)), 0, torch.arange(1), LENGTH)
+
+
+def test_a_sample_has_its_number_as_its_seed(run):
+    options = dict(run=str(run), length=8, sampling=Sampling(steps=4))
+    four = generate(Options(**options, samples=4), quiet())
+    assert generate(Options(**options, numbers=(3, 1)), quiet()) == [four[3], four[1]]
 
 
 def test_samples_are_the_same_whatever_they_are_drawn_with(saved):
@@ -131,6 +164,13 @@ def test_greedy_sampling_and_precision_are_honoured(run):
         ({"sampler": "ancestral:force=true"}, "sampler.force: no such key; ancestral has force_transition"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"top_p": 0.0}, "top_p=0.0"),
+        ({"temperature": (1.0, -0.5)}, "temperature=-0.5"),
+        ({"top_p": (0.9, 2.0)}, "top_p=2.0"),
+        ({"top_k": 0}, "top_k=0: must be at least 1"),
+        ({"min_p": 1.1}, "min_p=1.1: must lie in"),
+        ({"repetition_penalty": 0.5}, "repetition_penalty=0.5: must be at least 1"),
+        ({"min_tokens": -1}, "min_tokens=-1: must be at least 0"),
+        ({"stop_entropy": -0.1}, "stop_entropy=-0.1: must be at least 0"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused_at_once(values, message):

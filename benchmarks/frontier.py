@@ -1,0 +1,208 @@
+"""What samplers and hierarchies are worth: quality against variety, and against network calls.
+
+    python -m benchmarks.frontier train WORK                     # the quickstart's two models and one of three levels
+    python -m benchmarks.frontier draw WORK --part 0 --of 2      # every cell; again to go on after a kill
+    python -m benchmarks.frontier judge WORK SCORER              # a causal language model, folder or name
+    python -m benchmarks.frontier report WORK --out benchmarks/results/frontier.json
+
+The protocol and what was expected stand in docs/frontier.md, written before the runs. A cell is a model, a sampler, a
+number of steps and a temperature; its texts have the same noise in every cell of a seed, as far as cells draw alike.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import ddlib as dd
+from benchmarks.measuring import machine
+from ddlib import parts
+from ddlib.hierarchies import Tree
+from ddlib.processes import Hierarchical
+from recipes.comparison.training import Config, Data, evaluate, make_model, train
+from recipes.console import make_console
+from recipes.lexicon import embeddings
+from recipes.measure import scoring
+from recipes.quickstart import make_clusters, read_data
+
+CONFIG, SEEDS, TEXTS, ABOVE = Config(), (0, 1), 128, 8
+MODELS = ("masks", "two levels", "three levels")
+
+
+class Cell(NamedTuple):
+    """How texts are drawn."""
+
+    model: str
+    sampler: str
+    steps: int
+    temperature: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """That of its file."""
+        return "-".join(map(str, self)).replace(" ", "_").replace(":", "_").replace("=", "_")
+
+
+FRONTIER = [Cell(m, "ancestral", n, heat) for m in MODELS for n in (16, 64) for heat in (1.0, 0.85, 0.7)]
+"""Quality against variety."""
+FEW = (8, 16, 32, 64)
+CALLS = [
+    *(Cell(m, s, n) for m in MODELS for s in ("ancestral", "first_hitting", "confidence") for n in FEW),
+    *(Cell(m, f"remask:eta={eta}", n) for m in MODELS for eta, n in ((0.05, 32), (0.05, 64), (0.05, 128))),
+    *(Cell(m, f"entropy_bounded:gamma={gamma}", 192) for m in MODELS for gamma in (0.1, 1.0, 4.0, 16.0)),
+]
+"""Quality against network calls."""
+CELLS = sorted({*FRONTIER, *CALLS})
+
+
+def tree(config: Config, data: Data) -> list[Tensor]:
+    """The quickstart's clusters of words, and clusters of these: by the mean vector of their words."""
+    parents, _ = make_clusters(config, data, make_console())
+    vectors = embeddings.word_embeddings(
+        data.stream, config.vocab_size, config.cluster_dim, reach=config.cluster_reach, seed=config.seed
+    )
+    size = int(parents.max()) + 1
+    sums = torch.zeros(size, vectors.shape[1]).index_add(0, parents, vectors)
+    means = sums / parents.bincount(minlength=size)[:, None]
+    return [parents, embeddings.cluster(means, ABOVE, seed=config.seed)]
+
+
+def processes(parents: Sequence[Tensor], words: int) -> dict[str, Hierarchical]:
+    """What is compared."""
+    trees = {name: Tree(list(parents[:depth]), vocab_size=words) for depth, name in enumerate(MODELS) if depth}
+    made = {name: Hierarchical(one, dd.schedules.Linear()) for name, one in trees.items()}
+    return {MODELS[0]: dd.presets.mdlm(words), **made}
+
+
+def fit(work: Path) -> None:
+    """Trains all models of all seeds, as the quickstart does, and keeps weights, clusters and bounds."""
+    console = make_console()
+    for seed in SEEDS:
+        config, folder = replace(CONFIG, seed=seed), work / str(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        data = read_data(config, console)
+        parents, bounds = tree(config, data), {}
+        for name, process in processes(parents, config.vocab_size).items():
+            trained = train(config, name, process, data, console)
+            pair = {"masked": trained, "hierarchical": trained}
+            value = evaluate(config, pair, data)[0]["masked"].per_token
+            bounds[name] = {"value": value.value, "error": value.standard_error}
+            torch.save(trained.model.state_dict(), folder / f"{name}.pt")
+        torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
+
+
+class Counted(nn.Module):
+    """A network that counts the texts that it is asked about."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.texts = model, 0
+
+    def forward(self, z: Tensor, t: Tensor) -> Tensor:
+        """The network's answer."""
+        self.texts += len(z)
+        answer: Tensor = self.model(z, t)
+        return answer
+
+
+def draw(work: Path, part: int, of: int) -> None:
+    """Draws every cell of every seed that is not there yet."""
+    for seed in SEEDS:
+        config = replace(CONFIG, seed=seed)
+        data = read_data(config, make_console())
+        told = torch.load(work / str(seed) / "told.pt")
+        made = processes(told["parents"], config.vocab_size)
+        for cell in CELLS[part::of]:
+            path = work / str(seed) / f"{cell.name}.json"
+            if path.exists():
+                continue
+            process, model = made[cell.model], make_model(config, made[cell.model], data)
+            model.load_state_dict(torch.load(work / str(seed) / f"{cell.model}.pt"))
+            network = Counted(model.eval())
+            words = dd.sample(
+                process, network, (TEXTS, config.window), parts.build("samplers", cell.sampler), cell.steps,
+                temperature=cell.temperature, generator=dd.KeyedGenerator(seed, 0, torch.arange(TEXTS)),
+            )  # fmt: skip
+            texts = [data.tokenizer.decode(row) for row in words.tolist()]
+            result = {"cell": cell._asdict(), "seed": seed, "calls": network.texts / TEXTS, "words": words.tolist()}
+            path.write_text(json.dumps(result | {"texts": texts}), encoding="utf-8")
+            print(seed, cell.name, f"{network.texts / TEXTS:.1f} calls", flush=True)
+
+
+def judge(work: Path, name: str) -> None:
+    """Scores every cell that is drawn and not judged, and the held-out text."""
+    scorer = scoring.load_scorer(name)
+    for seed in SEEDS:
+        real = work / str(seed) / "held-out.json"
+        if not real.exists():
+            data = read_data(replace(CONFIG, seed=seed), make_console())
+            windows = data.validation.tokens[:: len(data.validation.tokens) // TEXTS][:TEXTS].tolist()
+            texts = [data.tokenizer.decode(row) for row in windows]
+            real.write_text(json.dumps({"seed": seed, "words": windows, "texts": texts}), encoding="utf-8")
+    for path in sorted(work.glob("*/*.json")):
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if "scores" in told:
+            continue
+        found = scoring.score(scorer, told["texts"])
+        told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
+        told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
+        path.write_text(json.dumps(told), encoding="utf-8")
+        print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    """Quality, variety and calls of a cell."""
+    scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
+    found = scoring.generative(scores, told["words"])
+    return {
+        **{key: told[key] for key in ("cell", "calls") if key in told}, "seed": told["seed"],
+        "nats": {"value": found.per_token.value, "error": found.per_token.standard_error},
+        "entropy": {"value": found.entropy.value, "error": found.entropy.standard_error},
+    }  # fmt: skip
+
+
+def report(work: Path, out: Path) -> None:
+    """Everything in one file."""
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
+    bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in SEEDS}
+    found = {
+        "machine": machine(), "command": "python -m benchmarks.frontier", "texts": TEXTS, "judge": told[0]["judge"],
+        "bounds": bounds, "held-out": [summary(one) for one in told if "cell" not in one],
+        "cells": [summary(one) for one in told if "cell" in one],
+    }  # fmt: skip
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("train", "draw", "judge", "report"):
+        one = commands.add_parser(name)
+        one.add_argument("work", type=Path)
+        if name == "draw":
+            one.add_argument("--part", type=int, default=0)
+            one.add_argument("--of", type=int, default=1)
+        if name == "judge":
+            one.add_argument("scorer")
+        if name == "report":
+            one.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.command == "train":
+        fit(options.work)
+    elif options.command == "draw":
+        draw(options.work, options.part, options.of)
+    elif options.command == "judge":
+        judge(options.work, options.scorer)
+    else:
+        report(options.work, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""How words are drawn from a trained model."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from jaxtyping import Int
+from torch import Tensor
+
+import ddlib as dd
+from ddlib import parts
+from ddlib.samplers import Ending, EndOfText, Settled
+from recipes.config import at_least
+from recipes.saved import Saved
+
+NOISE = 2**62
+"""Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
+
+OnStep = Callable[[int, Tensor, Tensor], None]
+Knob = float | tuple[float, float]
+"""A number, or two: at noise and at words, and in between what lies between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How words are drawn."""
+
+    steps: int = 128
+    sampler: str = "ancestral"
+    """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
+    temperature: Knob = 1.0
+    """Of every law that is drawn from; 0 is greedy. Two numbers: at the start, and at the end."""
+    top_p: Knob = 1.0
+    """Keep the fewest words that hold this much probability. Two numbers: at the start, and at the end."""
+    top_k: int | None = None
+    """Keep the likeliest so many."""
+    min_p: float = 0.0
+    """Keep words that are at least this share as likely as the likeliest."""
+    repetition_penalty: float = 1.0
+    """A word that stands elsewhere in the text counts this many times less."""
+    forbidden: tuple[str, ...] = ()
+    """Tokens that are never drawn, as text: " Boston" with its space is another one than "Boston"."""
+    end: Literal["free", "last"] = "free"
+    """What may follow the end of a text: anything, as in rows of several texts, or nothing."""
+    min_tokens: int = 0
+    """No text ends before this many tokens of its row."""
+    stop_entropy: float | None = None
+    """Stop early: when no likeliest word has changed in a step, and their mean entropy in nats is at most this."""
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps, top_k=1 if self.top_k is None else self.top_k)
+        at_least(1, repetition_penalty=self.repetition_penalty)
+        at_least(0, min_tokens=self.min_tokens, stop_entropy=self.stop_entropy or 0)
+        for value in _both(self.temperature):
+            at_least(0, temperature=value)
+        for value in _both(self.top_p):
+            if not 0 < value <= 1:
+                raise ValueError(f"top_p={value}: must lie in (0, 1]")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
+        parts.build("samplers", self.sampler, place="sampler")
+
+    def endings(self, saved: Saved) -> list[Ending]:
+        """When a text of this model is finished early."""
+        special, found = saved.special, list[Ending]()
+        if self.end == "last" or self.min_tokens:
+            fill = special.eos if saved.recipe.data.packed else special.pad
+            found.append(EndOfText(special.eos, self.min_tokens, last=self.end == "last", fill=fill))
+        return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
+
+    def forbidden_words(self, saved: Saved) -> list[int]:
+        """The numbers of the tokens that are never drawn.
+
+        Raises:
+            ValueError: a text that is not one token.
+        """
+        found = {text: saved.encode(text) for text in self.forbidden}
+        for text, words in found.items():
+            if len(words) != 1:
+                raise ValueError(f"forbidden={text!r}: is {len(words)} tokens, must be one: tokens are what is drawn")
+        return [word for words in found.values() for word in words]
+
+
+def draw(
+    saved: Saved,
+    sampling: Sampling,
+    seed: int,
+    index: Int[Tensor, " B"],
+    length: int,
+    prompt: Int[Tensor, "... P"] | None = None,
+    on_step: OnStep | None = None,
+) -> Int[Tensor, "B L"]:
+    """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
+
+    Args:
+        saved: the model.
+        sampling: how.
+        seed: of the noise.
+        index: number of each sample, on the model's device.
+        length: tokens of a sample.
+        prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
+        on_step: see ``dd.sample``.
+    """
+    return dd.sample(
+        saved.process,
+        saved.denoiser,
+        (len(index), length),
+        parts.build("samplers", sampling.sampler),
+        sampling.steps,
+        None if prompt is None else prompt.to(index.device),
+        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+        temperature=_over_time(sampling.temperature),
+        top_p=_over_time(sampling.top_p),
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        forbidden=sampling.forbidden_words(saved),
+        repetition_penalty=sampling.repetition_penalty,
+        endings=sampling.endings(saved),
+        parameterization=saved.parameterization,
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
+
+
+def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
+    """All that decides a sample."""
+    return {
+        "checkpoint_sha256": saved.sha256,
+        "ema": saved.recipe.optimizer.ema or None,
+        **asdict(sampling),
+        "network_precision": saved.precision,
+        "draw_precision": "float64",
+        "length": length,
+        "seed": seed,
+    }
+
+
+def _both(knob: Knob) -> tuple[float, ...]:
+    return knob if isinstance(knob, tuple) else (knob,)
+
+
+def _over_time(knob: Knob) -> float | Callable[[float], float]:
+    if not isinstance(knob, tuple):
+        return knob
+    start, end = knob
+    return lambda t: end + (start - end) * t

@@ -1,0 +1,301 @@
+"""What steers every sampler alike: knobs of the laws, words that are out, texts that end, seeds of rows."""
+
+import contextlib
+import math
+
+import pytest
+import torch
+from halves import LEVELS, PARENTS, Halves, V, generate, plain, trajectory
+
+import ddlib as dd
+from ddlib import registry
+from ddlib.hierarchies import Tree
+from ddlib.processes import GIDD, Masked, Uniform
+from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Psi, Remask, Settled
+from ddlib.schedules import Linear
+
+F64 = torch.float64
+unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the other tests; here they cost seconds
+PROCESSES = {**LEVELS, "gidd": GIDD(V, 0.3), "uniform": Uniform(V, Linear())}
+
+
+def serves(sampler, process):
+    """Whether the process has what the sampler needs."""
+    with contextlib.suppress(TypeError):
+        return dd.sample(process, Halves(process), (1, 1), sampler, 1) is not None
+    return False
+
+
+def quick(name):
+    """Marks: the other processes are much like these."""
+    return () if name in ("masked", "levels-xi", "gidd") else pytest.mark.slow
+
+
+everyone = pytest.mark.parametrize(
+    ("process", "sampler"),
+    [
+        pytest.param(process, sampler, id=f"{name}-{kind}", marks=pytest.mark.slow if name == "masked" else quick(name))
+        for name, process in PROCESSES.items()
+        for kind in registry.own("samplers")
+        for sampler in registry.get("samplers", kind).examples()[:1]
+        if serves(sampler, process)
+    ],
+)
+every_process = pytest.mark.parametrize(
+    "process", [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()]
+)
+some_levels = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=quick(name)) for name in ("masked", "hdlm", "levels", "levels-xi")]
+)
+MASKED = Masked(V, Linear())
+LAW = torch.tensor([0.3, 0.05, 0.4, 0.05, 0.1, 0.1])
+
+
+def fixed(law):
+    """A network that has one opinion."""
+    return lambda z, t: law.log().expand(*z.shape, len(law))
+
+
+def counts(**options):
+    words = generate(MASKED, fixed(LAW), shape=(50, 40), **options)
+    return torch.bincount(words.flatten(), minlength=V) / words.numel()
+
+
+def test_a_knob_is_asked_at_the_time_of_every_step():
+    asked = []
+    grid = torch.tensor([1.0, 0.75, 0.25, 0.0])
+
+    def knob(t):
+        asked.append(t)
+        return 0.5
+
+    moving = generate(MASKED, Halves(MASKED), times=grid, temperature=knob)
+    assert torch.equal(moving, generate(MASKED, Halves(MASKED), times=grid, temperature=0.5))
+    assert asked[1:] == [1.0, 1.0, 0.75, 0.25, 0.0]  # checked, the start, three steps, the end
+
+
+def test_a_temperature_that_falls_is_greedy_only_where_it_is_zero():
+    """Half the words are drawn while t > 1/2, at temperature 1, the other half are the likeliest."""
+    share = counts(steps=40, temperature=lambda t: 1.0 if t > 0.5 else 0.0)
+    want = 0.5 * LAW + 0.5 * torch.eye(V)[LAW.argmax()]
+    assert (share - want).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({"top_k": 1}, [2]), ({"top_k": 2}, [0, 2]), ({"top_k": 3}, [0, 2, 4, 5]), ({"top_k": 9}, [*range(V)]),
+     ({"min_p": 0.5}, [0, 2]), ({"min_p": 0.25}, [0, 2, 4, 5]), ({"min_p": 1.0}, [2]), ({"min_p": 0.0}, [*range(V)]),
+     ({"min_p": 0.1, "temperature": 0.5}, [0, 2]), ({"top_k": 3, "top_p": 0.7}, [0, 2])],
+    ids=str,
+)  # fmt: skip
+def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
+    want = torch.zeros(V).index_copy(0, torch.tensor(kept), LAW[kept] ** (1 / options.get("temperature", 1)))
+    want = want / want.sum()
+    found = counts(**options)
+    assert found.nonzero()[:, 0].tolist() == kept
+    assert (found - want).abs().max() < 0.05
+
+
+@unchecked
+@everyone
+def test_forbidden_words_are_never_drawn(process, sampler):
+    prompt = torch.tensor([1])
+    words = generate(process, Halves(process), sampler, (20, 6), forbidden=[1, 3], prompt=prompt)
+    assert (words[:, 0] == 1).all()  # the prompt stands
+    assert not torch.isin(words[:, 1:], torch.tensor([1, 3])).any()
+    assert torch.isin(torch.tensor([0, 2]), words).all()
+
+
+@every_process
+def test_without_words_is_the_law_given_that_they_are_out(process):
+    def without(z, t):
+        return Halves(process)(z, t).masked_fill(torch.tensor([0, 1, 0, 1, 0, 0]).bool(), -torch.inf)
+
+    ours, theirs = generate(process, Halves(process), forbidden=(1, 3)), generate(process, without)
+    assert torch.equal(ours, theirs)
+
+
+@unchecked
+@pytest.mark.parametrize(
+    "name", ["masked", *(pytest.param(n, marks=quick(n)) for n in ("hdlm", "levels")), "levels-xi"]
+)
+@pytest.mark.parametrize("options", [{"forbidden": [1, 3]}, {"repetition_penalty": 3.0}], ids=str)
+def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
+    process, tree = LEVELS[name], Tree([PARENTS])
+    table = torch.randn(20, tree.num_states - 1, generator=torch.Generator().manual_seed(1), dtype=F64)
+    for sampler in (Ancestral(), Confidence()):
+        ours = generate(process, lambda z, t: table[z], sampler, parameterization=dd.Children(tree), **options)
+        theirs = generate(process, lambda z, t: dd.word_logits(tree, table[z]), sampler, **options)
+        assert torch.equal(ours, theirs)
+
+
+@unchecked
+@pytest.mark.parametrize(
+    "name", ["masked", *(pytest.param(n, marks=quick(n)) for n in ("hdlm", "levels")), "levels-xi"]
+)
+@pytest.mark.parametrize("sampler", [FirstHitting(), Confidence()], ids=repr)
+def test_nothing_is_said_twice_where_that_counts_next_to_nothing(name, sampler):
+    process, edges = LEVELS[name], len(LEVELS[name].levels) - 1
+    words = generate(process, Halves(process), sampler, (20, V), steps=V * edges, repetition_penalty=1e25)
+    different = [len(set(row)) for row in words.tolist()]
+    # a word comes after its cluster: where that has none left, one is said again
+    assert set(different) == {V} if name == "masked" else sum(different) > 4.2 * 20
+
+
+@every_process
+def test_a_word_counts_less_by_the_penalty_where_it_stands_elsewhere(process):
+    def punished(z, t):
+        logits = Halves(process)(z, t).log_softmax(-1)
+        for b, i in ((b, i) for b in range(len(z)) for i in range(z.shape[1])):
+            others = {int(state) for j, state in enumerate(z[b]) if j != i and state < V}
+            logits[b, i, list(others)] -= math.log(2.5)
+        return logits
+
+    ours = generate(process, Halves(process), repetition_penalty=2.5, compact=False)
+    assert torch.equal(ours, generate(process, punished, compact=False))
+
+
+END = 4
+
+
+@unchecked
+@everyone
+def test_nothing_follows_the_end_of_a_text(process, sampler):
+    words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, fill=5)])
+    for row in words.tolist():
+        assert END not in row or set(row[row.index(END) + 1 :]) <= {5}
+    assert (words == END).any()
+
+
+@unchecked
+@everyone
+def test_a_text_does_not_end_before_its_time(process, sampler):
+    words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, least=5, last=False)])
+    assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
+    assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:6])
+
+
+def test_what_stands_behind_the_end_is_asked_about_no_more():
+    told = [torch.zeros(V), torch.zeros(V)]
+    told[0][END] = told[1][0] = 50.0  # the end first, at position 0, zeros elsewhere
+
+    def network(z, t):
+        return torch.stack(told[:1] + told[1:] * (z.shape[1] - 1)).expand(len(z), -1, -1)
+
+    states = trajectory(MASKED, network, FirstHitting(), shape=(1, 6), steps=6, endings=[EndOfText(END)])
+    ended = (states[:, 0, 0] == END).nonzero()[0, 0]
+    assert (states[ended:, 0] == END).all() and len(states) == ended + 1  # all stands: no step is left
+    assert (states[:ended, 0] != END).all()
+
+
+def test_ends_in_the_prompt_do_not_count():
+    prompt = torch.tensor([END, V, 2, V, V, 3])
+    words = generate(MASKED, fixed(torch.eye(V)[END].clamp_min(1e-9)), prompt=prompt, infill=True, shape=(3, 6),
+                     endings=[EndOfText(END, fill=0)])  # fmt: skip
+    assert words.tolist() == [[END, END, 2, 0, 0, 3]] * 3
+
+
+@every_process
+def test_who_is_sure_stops_and_says_what_is_likeliest(process):
+    """A network whose mind is made up is asked at the start and once more, whatever the number of steps."""
+    sure = torch.full((V,), -30.0)
+    sure[2] = 0.0
+    calls = []
+
+    def network(z, t):
+        calls.append(float(t[0]))
+        return sure.expand(*z.shape, V)
+
+    words = generate(process, network, Ancestral(), steps=50, endings=[Settled()])
+    assert (words == 2).all() and calls == pytest.approx([1.0, 0.98], abs=1e-6)
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("process", "sampler"),
+    [
+        pytest.param(process, sampler, id=f"{name}-{sampler}", marks=quick(name))
+        for name, process in PROCESSES.items()
+        for sampler in (Ancestral(), Psi(0.7), FirstHitting(), Remask(0.3))
+        if serves(sampler, process)
+    ],
+)
+def test_who_is_never_sure_draws_what_is_drawn_without_and_asks_no_more_on_the_grid(process, sampler):
+    for denoiser in (Halves(process), plain(Halves(process))):
+        ours = generate(process, denoiser, sampler, endings=[Settled(0.0, 7)])
+        assert torch.equal(ours, generate(process, Halves(process), sampler))
+    counted = Halves(process)
+    generate(process, counted, sampler, steps=7, endings=[Settled(0.0, 7)])
+    assert counted.calls <= (7 if sampler.on_grid else 14) + sampler.end_calls
+
+
+def test_rows_that_are_sure_stop_alone():
+    sure = torch.full((V,), -30.0)
+    sure[2] = 0.0
+
+    def network(z, t):  # rows are told apart by their prompt
+        return torch.where((z[:, :1] == 0)[..., None], sure, LAW.log()).expand(*z.shape, V)
+
+    prompt = torch.tensor([[0], [1]])
+    states = trajectory(MASKED, network, Ancestral(), shape=(2, 40), prompt=prompt, endings=[Settled()])
+    assert (states[2, 0, 1:] == 2).all() and (states[2, 1] == V).any() and (states[-1] < V).all()
+    assert torch.bincount(states[-1, 1], minlength=V).count_nonzero() > 2
+
+
+def test_a_row_is_a_function_of_its_seed():
+    process = LEVELS["levels-xi"]
+    whole = dd.sample(process, Halves(process), (3, 5), steps=6, seeds=[7, 1, 7])
+    assert torch.equal(whole[0], whole[2]) and not torch.equal(whole[0], whole[1])
+    assert torch.equal(dd.sample(process, Halves(process), (1, 5), steps=6, seeds=[1]), whole[1:2])
+
+
+class Never(Ending):
+    def finished(self, run, state, drawn, memo):
+        return state.z, torch.zeros_like(drawn), None
+
+
+def test_an_ending_of_ones_own_that_never_comes_changes_nothing():
+    process = LEVELS["hdlm"]
+    ours = generate(process, Halves(process), endings=[Never(), Never()])
+    assert torch.equal(ours, generate(process, Halves(process)))
+    assert repr(EndOfText(3, 2)) == "EndOfText(word=3, least=2, last=True, fill=3)"
+
+
+TREE = dd.presets.hdlm(PARENTS)
+BAD = {
+    "top_k": ({"top_k": 0}, ValueError, r"top_k is 0.*at least 1"),
+    "min_p": ({"min_p": 1.5}, ValueError, r"min_p is 1.5.*in \[0, 1\]"),
+    "temperature": ({"temperature": lambda t: -t}, ValueError, r"temperature\(1\) is -1.0.*>= 0"),
+    "top_p": ({"top_p": lambda t: "much"}, TypeError, r"top_p\(1\) is 'much'"),
+    "no word": ({"forbidden": [6]}, ValueError, r"forbidden holds 6.*words in \[0, 6\)"),
+    "no number": ({"forbidden": ["the"]}, TypeError, r"forbidden holds 'the'.*numbers of words"),
+    "all": ({"forbidden": range(6)}, ValueError, r"forbidden holds all words"),
+    "cluster": ({"forbidden": [4, 1, 5]}, ValueError, r"forbidden holds all words of cluster \[2, 3\] of level 1"),
+    "penalty": ({"repetition_penalty": 0.9}, ValueError, r"repetition_penalty is 0.9.*at least 1"),
+    "ending": ({"endings": [4]}, TypeError, r"endings holds 4.*EndOfText\(word\)"),
+    "end": ({"endings": [EndOfText(6)]}, ValueError, r"word of EndOfText.* is 6.*\[0, 6\)"),
+    "fill": ({"endings": [EndOfText(1, fill=9)]}, ValueError, r"fill of EndOfText.* is 9.*\[0, 6\)"),
+    "seeds": ({"seeds": [1], "generator": None}, ValueError, r"seeds holds 1, must be 2"),
+    "seed": ({"seeds": [1, -1], "generator": None}, ValueError, r"seeds is -1"),
+    "both": ({"seeds": [1, 2], "generator": torch.Generator()}, ValueError, r"seeds is \[1, 2\].*must be one of them"),
+}
+
+
+@unchecked
+@pytest.mark.parametrize(("options", "kind", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_named_before_the_network_is_asked(options, kind, message):
+    def never(z, t):
+        raise AssertionError("asked")
+
+    with pytest.raises(kind, match=message):
+        dd.sample(TREE, never, (2, 3), **options)
+
+
+def test_a_network_that_allows_only_forbidden_words_is_told():
+    with pytest.raises(ValueError, match=r"forbidden words are all that the network thinks possible at position"):
+        dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
+
+
+def test_knobs_that_fail_later_say_when():
+    with pytest.raises(ValueError, match=r"temperature\(0\.5\) is nan"):
+        dd.sample(MASKED, fixed(LAW), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
