@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import check_number, require, visible
+from ddlib.checks import check_number, require
 from ddlib.children import children_of
 from ddlib.denoiser import Parameterization, child_logits
 from ddlib.guidance.places import ChildLaws, StepLaws, WordLaws
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser, StateLaw, Times, Tokens
 
-Strength = float | Callable[[Tensor], Tensor | float]
-"""A number, or a function of times (B,) float64 that gives (B,) or a number."""
+Strength = float | Callable[[float], float]
+"""A number, or a function of the time, which runs from 1, noise, to 0."""
 
 _PLACES = ("words", "states")
 
@@ -36,7 +36,7 @@ class Guidance(ABC):
 
     Args:
         process: the forward process.
-        strength: a number, or a function of the times.
+        strength: a number, or a function of the time.
         on: "words" or "states".
         interval: two times; outside the strength is ``outside``.
         parameterization: what the logits of the parts mean, as in ``nelbo``.
@@ -63,10 +63,7 @@ class Guidance(ABC):
         if not isinstance(process, ForwardProcess):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
         self.process = process
-        if not callable(strength):
-            rule = f"between {self.least:g} and 1e+06, or a function of t"
-            strength = check_number("strength", strength, self.least, 1e6, rule)
-        self.strength = strength
+        self.strength = strength if callable(strength) else self._checked("strength", strength)
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
@@ -119,21 +116,16 @@ class Guidance(ABC):
         """The strength at times (B,).
 
         Raises:
-            ValueError: a function that gives another shape, or no number in range.
+            TypeError, ValueError: a function that gives no number in range.
         """
-        if callable(self.strength):
-            said = torch.as_tensor(self.strength(t.to(torch.float64)), dtype=torch.float64, device=t.device)
-            fits = said.ndim == 0 or said.shape == t.shape
-            require(fits, f"strength gives shape {tuple(said.shape)}, must be (B,) = ({len(t)},) or a number")
-            if visible(said):
-                bad = ~(said.isfinite() & (said >= self.least))
-                worst = f"strength gives {said[bad][:1].tolist()}"
-                require(not bool(bad.any()), f"{worst}, must be finite and at least {self.least:g}")
-            said = said.expand(len(t))
+        if callable(self.strength):  # asked once for each time
+            times, which = t.unique(return_inverse=True)
+            said = [self._checked(f"strength({u:g})", self.strength(u)) for u in times.tolist()]
+            strength = torch.tensor(said, dtype=torch.float64, device=t.device)[which]
         else:
-            said = torch.full((len(t),), self.strength, dtype=torch.float64, device=t.device)
+            strength = torch.full((len(t),), self.strength, dtype=torch.float64, device=t.device)
         low, high = self.interval
-        return torch.where((t >= low) & (t <= high), said, self.outside)
+        return torch.where((t >= low) & (t <= high), strength, self.outside)
 
     def replaced(self, **changes: Any) -> Self:
         """The same with other arguments of its constructor, such as another strength."""
@@ -171,6 +163,9 @@ class Guidance(ABC):
             return None
         everywhere = self.interval == (0.0, 1.0) or self.strength == self.outside
         return self.limits.get(self.strength) if everywhere else None
+
+    def _checked(self, name: str, value: float) -> float:
+        return check_number(name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t")
 
     def _step_law(self, z: Tokens, t: Times, s: Times) -> StateLaw:
         return self.steer(StepLaws(self.process, self.of_parts, z, t, s))

@@ -47,7 +47,7 @@ class ClassifierBased(Guidance):
         denoiser: ``(z, t) -> logits``.
         classifier: ``(states, t) -> (B,)``, log p(y|z) in nats, of one-hot ``states`` (B, L, S), floats: multiply them
             with an embedding. A constant does not matter.
-        strength: 1 is Bayes's rule, more exaggerates, less than 0 leads away; or a function of times (B,).
+        strength: 1 is Bayes's rule, more exaggerates, less than 0 leads away; or a function of the time.
         how: "exact" or "first order".
         on: "words" or "states"; default "states" in a plain hierarchy, else "words", so that every sampler goes by it.
         interval: two times; outside the denoiser alone speaks.

@@ -35,8 +35,8 @@ class ClassifierFree(Guidance):
         process: the forward process.
         conditional: ``(z, t) -> logits`` given the condition.
         unconditional: the same without it, over the same words.
-        strength: gamma, at least 0; more than 1 exaggerates. Or a function of times (B,). Many write it as w, gamma =
-            w + 1. To steer away from a condition, exchange the parts.
+        strength: gamma, at least 0; more than 1 exaggerates. Or a function of the time. Many write it as w, gamma = w +
+            1. To steer away from a condition, exchange the parts.
         on: "words" or "states".
         interval: two times; outside the conditional alone speaks (Kynkäänniemi et al., arXiv 2404.07724).
         parameterization: what the logits of both parts mean, as in ``nelbo``.

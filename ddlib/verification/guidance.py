@@ -62,7 +62,7 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
         same = only.parameterization == guided.of_parts and only.step_law is None
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
-        moving = _alone(guided, part, lambda t, strength=strength: torch.full_like(t, strength))
+        moving = _alone(guided, part, lambda t, strength=strength: strength)
         law = told(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), law, 1e-6)
     part = guided.limits[guided.outside]
@@ -116,7 +116,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
         )
         return
     # of a step as short as nothing: what the classifier does to the law of z_s, done to the rates
-    t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: torch.zeros_like(t))
+    t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
     assert one.step_law is not None and none.step_law is not None
     base = none.step_law(z, t, s)
     change = torch.where(base > -torch.inf, one.step_law(z, t, s) - base, 0.0)

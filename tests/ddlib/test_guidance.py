@@ -1,6 +1,7 @@
 """Guidance: what it reduces to, what it tempers, which samplers it serves, and what it refuses."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_examples_are_verified_at_full_level(guidance):
 def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     process = Hierarchical(tree, Linear())
     one, other = Lookup(process, seed), Lookup(process, seed + 1)
-    guidance = ClassifierFree(process, one, other, lambda t: torch.full_like(t, gamma), "states")
+    guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
     straying = any(edge.spread is not None for edge in tree.maps)
     assert (guidance.step_law is not None) == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
@@ -474,11 +475,12 @@ def made(*given, **options):
             r"unconditional: logits at position.*NaN",
         ),
         (
-            lambda: made(lambda t: torch.ones(3, 2))()(Z, at(0.5)),
-            ValueError,
-            r"strength gives shape \(3, 2\), must be \(B,\) = \(1,\) or a number",
+            lambda: made(lambda t: [t])()(Z, at(0.5)),
+            TypeError,
+            r"strength\(0.5\) is \[0.5\], must be a number between 0",
         ),
-        (lambda: made(lambda t: t / 0)()(Z, at(0.5)), ValueError, r"strength gives \[inf\], must be finite"),
+        (lambda: made(lambda t: t - 1)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is -0.5, must be between 0"),
+        (lambda: made(lambda t: math.inf)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is inf, must be between 0"),
         (lambda: ClassifierBased(MASKS, say(4), None), TypeError, r"classifier is None, must be a function"),
         (
             lambda: ClassifierBased(MASKS, say(4), say(4), how="both"),

@@ -108,7 +108,7 @@ def levels_are_steered_too(patch):
 def steps_are_drawn_without_guidance(patch):
     process = processes()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
-    told = plain.replaced(strength=lambda t: torch.ones_like(t)).step_law
+    told = plain.replaced(strength=lambda t: 1.0).step_law
     right = guided.land
 
     def land(run, z, t, s):
