@@ -124,6 +124,20 @@ class ChildDenoiser(SplitDenoiser, Protocol):
 
 
 @runtime_checkable
+class GuidedDenoiser(Protocol):
+    """A denoiser that may tell the law of the next state itself, where no law of words does, see ``ddlib.guidance``."""
+
+    def __call__(self, z: Tensor, t: Tensor) -> Tensor:
+        """The logits, (B, L, V)."""
+        ...
+
+    @property
+    def step_law(self) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
+        ...
+
+
+@runtime_checkable
 class SparseDenoiser(SplitDenoiser, Protocol):
     """A split denoiser that can do without the features that nobody asks for.
 

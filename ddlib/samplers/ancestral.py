@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Run, Sampler, State, at, joint
+from ddlib.samplers.guided import land
 from ddlib.samplers.landing import move
 from ddlib.typing import Logits, Times, Tokens
 
@@ -16,7 +17,8 @@ class Ancestral(Sampler):
     """Draws z_s from q(z_s | z_t, p) on a grid of times, exactly: no Euler step, no float32 Gumbel.
 
     For processes with levels the jumps are drawn before the network runs, which they do not depend on (theory section
-    3). It then runs on sequences in which a position jumps, and on a step without a jump not at all.
+    3). It then runs on sequences in which a position jumps, and on a step without a jump not at all. Where a guidance
+    steers the law of z_s itself, that is what z_s is drawn from.
 
     Args:
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
@@ -29,6 +31,11 @@ class Ancestral(Sampler):
     def order(self) -> int | None:
         """Positions that jump in one step are drawn on their own; a forced one follows no law of the process."""
         return None if self.force_transition else 1
+
+    @property
+    def by_steps(self) -> bool:
+        """A forced token goes by the law of the words in its cluster."""
+        return not self.force_transition
 
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
@@ -48,6 +55,8 @@ class Ancestral(Sampler):
             t: (B,) times.
             s: (B,) earlier times.
         """
+        if run.network.step_law is not None:
+            return land(run, z, t, s)
         target = run.process.jump(z, t, s, run.generator)
         if target is not None:
             target = torch.where(run.free, target, run.process.level_of(z))

@@ -82,6 +82,11 @@ class Sampler(ABC):
         """How fast the error falls: as steps to the minus ``order``; None for samplers without a ``kernel``."""
         return None
 
+    @property
+    def by_steps(self) -> bool:
+        """Whether it draws z_s by ``guided.land`` where the denoiser tells its law (``typing.GuidedDenoiser``)."""
+        return False
+
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:

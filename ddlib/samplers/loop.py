@@ -14,6 +14,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
 from ddlib.samplers.ending import Ending
+from ddlib.samplers.guided import check_guided
 from ddlib.samplers.network import Network
 from ddlib.samplers.sharpening import Knob, Sharpening
 from ddlib.samplers.wording import Wording
@@ -100,6 +101,7 @@ def sample(
     memos: list[Any] = [None for _ in endings]
 
     network = Network(process, denoiser, parameterization, compact, wording if wording else None)
+    check_guided(network, sampler, plain=sharpening.idle and not wording)
     generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
     run = Run(process, network, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
     state = sampler.init(run)

@@ -12,7 +12,7 @@ from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head, grouped
 from ddlib.samplers.wording import Wording
-from ddlib.typing import Denoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
+from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
 _HELD = 1 << 24
 """Logits held at a time."""
@@ -50,6 +50,7 @@ class Network:
         self.parameterization, self.compact, self.wording = parameterization, compact, wording
         self._last: tuple[Tokens, Times, Tensor] | None = None
         self.children = child_logits(process, parameterization)
+        self.step_law = denoiser.step_law if isinstance(denoiser, GuidedDenoiser) else None
         self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
         self.head = None if self._split is None else Head(process, self._split, self.children)
 

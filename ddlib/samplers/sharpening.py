@@ -34,6 +34,11 @@ class Sharpening:
         self.min_p = check_number("min_p", min_p, 0, 1, "in [0, 1]")
         self.at(1.0)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it does nothing, at any time."""
+        return self.temperature == 1 and self.top_p == 1 and self.top_k is None and self.min_p == 0
+
     def at(self, t: float) -> Sharpen:
         """What it does at a time; ``unchanged`` if nothing."""
         temperature = check_number(*_asked("temperature", self.temperature, t), 0, 1e6, ">= 0")

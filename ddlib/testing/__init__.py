@@ -5,6 +5,7 @@ The strategies need ``pip install ddlib[testing]``.
 
 from ddlib.testing.contracts import (
     check_corrector,
+    check_guidance,
     check_hierarchy,
     check_process,
     check_registered,
@@ -12,4 +13,12 @@ from ddlib.testing.contracts import (
     check_schedule,
 )
 
-__all__ = ["check_corrector", "check_hierarchy", "check_process", "check_registered", "check_sampler", "check_schedule"]
+__all__ = [
+    "check_corrector",
+    "check_guidance",
+    "check_hierarchy",
+    "check_process",
+    "check_registered",
+    "check_sampler",
+    "check_schedule",
+]

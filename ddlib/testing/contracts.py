@@ -3,6 +3,7 @@
 from typing import Any
 
 from ddlib.checks import require
+from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.registry import GROUPS, PROVED, get
@@ -39,6 +40,11 @@ def check_sampler(sampler: Sampler, level: str = "quick") -> Report:
 def check_corrector(corrector: Corrector, level: str = "quick") -> Report:
     """As ``check_schedule``, for a corrector, on a process of every kind that it serves."""
     return _check(Corrector, corrector, level)
+
+
+def check_guidance(guidance: Guidance, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a guidance, on its process and with its parts."""
+    return _check(Guidance, guidance, level)
 
 
 def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]:

@@ -1,4 +1,4 @@
-"""``dd.verify``: a process, schedule, hierarchy, sampler or corrector, proved right or refuted."""
+"""``dd.verify``: a process, schedule, hierarchy, sampler, corrector or guidance, proved right or refuted."""
 
 import copy
 import time
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ddlib.checks import require
+from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
@@ -17,6 +18,7 @@ from ddlib.schedules import Schedule
 from ddlib.verification import (
     corrector,
     draws,
+    guidance,
     heads,
     hierarchy,
     kernel,
@@ -45,14 +47,15 @@ _PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.C
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector, level: str = "quick", *,
+    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector | Guidance, level: str = "quick", *,
     on: ForwardProcess | None = None,
 ) -> Report:  # fmt: skip
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies, samplers and correctors may be verified on their own.
+    their laws, that float32 suffices. Schedules, hierarchies, samplers and correctors may be verified on their own,
+    a guidance on the process and with the parts that it was given.
 
     A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so;
     of the process as given only spot checks are made.
@@ -83,7 +86,7 @@ def verify(
                 checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
-        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, or a corrector"
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector or a guidance"
     )
 
 
@@ -192,6 +195,10 @@ def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
     return _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
 
 
+def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask(guidance.CLAIMS, subject, full)), ""
+
+
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
     """The claims on each of the processes that a subject serves."""
     names = ", ".join(type(one.process).__name__ for one in served)
@@ -209,4 +216,5 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     Hierarchy: _hierarchy,
     Sampler: _sampler,
     Corrector: _corrector,
+    Guidance: _guidance,
 }

@@ -7,6 +7,7 @@ import ddlib as dd
 from ddlib.registry import PROVED, available
 from ddlib.testing import (
     check_corrector,
+    check_guidance,
     check_hierarchy,
     check_process,
     check_registered,
@@ -45,6 +46,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_process: dd.presets.mdlm(3),
         check_sampler: dd.samplers.FirstHitting(),
         check_corrector: dd.samplers.Gibbs(),
+        check_guidance: dd.guidance.ClassifierFree.examples()[0],
     }
     for kit, own in objects.items():
         assert kit(own).ok

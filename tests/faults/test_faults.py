@@ -10,6 +10,7 @@ import faults_process
 import faults_sampler
 import faults_schedule
 import faults_solvers
+import faults_steering
 import pytest
 from cases import slow_but
 from planting import FAULTS
@@ -27,6 +28,7 @@ MODULES = (
     faults_orders,
     faults_likelihood,
     faults_particles,
+    faults_steering,
 )
 
 

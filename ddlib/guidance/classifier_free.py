@@ -1,0 +1,119 @@
+"""Two denoisers, one of which knows the condition."""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ddlib.checks import require, visible
+from ddlib.denoiser import Parameterization
+from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
+from ddlib.guidance.places import WordLaws
+from ddlib.guidance.zoo import Lookup, processes
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Denoiser, SplitDenoiser
+
+
+class ClassifierFree(Guidance):
+    r"""Classifier-free guidance: :math:`p \propto p_c^\gamma\, p_u^{1 - \gamma}` of a conditional and an unconditional.
+
+    With ``on="states"`` that is the discrete guidance D-CFG of Schiff et al. (arXiv 2412.10193), after Ho & Salimans
+    (arXiv 2207.12598): the law of where a position goes next is tempered. At a state z of a plain hierarchy it is
+    :math:`\pi(y|z) \propto \pi_c(y|z)^\gamma \pi_u(y|z)^{1 - \gamma}` over the children y, on every edge; a jump over
+    several edges is the product of these. Elsewhere it is the law of z_s given z_t, whole for uniform noise and GIDD,
+    within the level where it lands for xi < 1, where one law of words cannot be tempered as a word and as a cluster at
+    once. With ``on="words"`` the law of the word is tempered. For masks the two are one; in a hierarchy they are not,
+    since the power of a sum is no sum of powers.
+
+    Strength 0 is the unconditional and 1 the conditional, and only that one is called. A conditional that goes by the
+    number of the row, such as one that holds a label for each, needs ``dd.sample(..., compact=False)``. The parts are
+    called whole, also if they are split denoisers.
+
+    Args:
+        process: the forward process.
+        conditional: ``(z, t) -> logits`` given the condition.
+        unconditional: the same without it, over the same words.
+        strength: gamma, at least 0; more than 1 exaggerates. Or a function of the time. Many write it as w, gamma = w +
+            1. To steer away from a condition, exchange the parts.
+        on: "words" or "states".
+        interval: two times; outside the conditional alone speaks (Kynkäänniemi et al., arXiv 2404.07724).
+        parameterization: what the logits of both parts mean, as in ``nelbo``.
+
+    Raises:
+        TypeError, ValueError: as ``Guidance``; a part that cannot be called, or two with different vocabularies: before
+            the first call if their output layers can be looked at.
+
+    Example:
+        >>> import ddlib as dd
+        >>> process = dd.presets.mdlm(vocab_size=2)
+        >>> parts = [lambda z, t, odds=odds: torch.tensor([odds, 1.0]).log().expand(*z.shape, 2) for odds in (3.0, 1.0)]
+        >>> guided = ClassifierFree(process, *parts, strength=2.0)
+        >>> guided(torch.tensor([[2]]), torch.tensor([0.5])).softmax(-1)  # odds 3:1 squared
+        tensor([[[0.9000, 0.1000]]])
+    """
+
+    parts = ("conditional", "unconditional")
+    outside = 1.0
+    least = 0.0
+
+    def __init__(
+        self, process: ForwardProcess, conditional: Denoiser, unconditional: Denoiser, strength: Strength,
+        on: str = "words", interval: Sequence[float] = (0.0, 1.0), parameterization: Parameterization = "cavity",
+    ) -> None:  # fmt: skip
+        parts = {"conditional": conditional, "unconditional": unconditional}
+        for name, part in parts.items():
+            check_part(name, part, "a denoiser (z, t) -> logits")
+        split = {name: part for name, part in parts.items() if isinstance(part, SplitDenoiser)}
+        check_widths({name: len(part.words()[0]) for name, part in split.items()})
+        self.conditional, self.unconditional = conditional, unconditional
+        super().__init__(process, strength, on, interval, parameterization)
+
+    @property
+    def limits(self) -> Mapping[float, Denoiser]:
+        return {0.0: self.unconditional, 1.0: self.conditional}
+
+    def steer(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+        gamma = self.strength_at(place.t)
+        if bool((gamma == 1).all()):
+            return self.hear(place, "conditional")[0]
+        if bool((gamma == 0).all()):
+            return self.hear(place, "unconditional")[0]
+        conditional, unconditional = self.hear(place, *self.parts)
+        return tempered(conditional, unconditional, gamma)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        kinds = processes()
+        words = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
+        states = [(process, "states") for process in kinds.values()]
+        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*words, *states)]
+
+
+def tempered(
+    conditional: Float[Tensor, "B L n"], unconditional: Float[Tensor, "B L n"], gamma: Float64[Tensor, "B"]
+) -> Float[Tensor, "B L n"]:
+    """gamma times the first log-law and 1 - gamma times the second, (B, L, n).
+
+    What either takes for impossible is, as far as gamma gives it a say; at 0 and 1 one of them has none.
+
+    Raises:
+        ValueError: gamma > 1 and something that the unconditional takes for impossible and the conditional does not.
+    """
+    power = gamma[:, None, None].to(conditional.dtype)
+    nothing = -torch.inf
+    law = power * conditional + (1 - power) * unconditional
+    never = (conditional == nothing) | ((unconditional == nothing) & (power < 1))
+    law = torch.where(never, nothing, law)
+    law = torch.where(power == 1, conditional, torch.where(power == 0, unconditional, law))
+    if visible(law):
+        beyond = law == torch.inf
+        if bool(beyond.any()):
+            b, i, k = (int(v) for v in beyond.nonzero()[0])
+            require(
+                False,
+                f"unconditional takes choice {k} at position ({b}, {i}) for impossible, conditional does not: with "
+                f"strength {float(gamma[b]):g} > 1 its share would be infinite, so both must rule out the same",
+            )
+    return law

@@ -1,0 +1,514 @@
+"""Guidance: what it reduces to, what it tempers, which samplers it serves, and what it refuses."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from cases import examples, slow_but
+from halves import LEVELS, Halves, generate, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.guidance import ClassifierBased, ClassifierFree
+from ddlib.guidance.zoo import Lookup, Scale, processes
+from ddlib.processes import Hierarchical, Uniform
+from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Psi
+from ddlib.schedules import Geometric, Linear
+from ddlib.testing import strategies
+from ddlib.testing.oracle import exact_cavity
+from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.guidance import classifier, labelled
+from ddlib.verification.steered import steered, tempered, texts, told
+
+F64 = torch.float64
+KINDS = processes()
+MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
+
+
+def at(t, rows=1):
+    return torch.full((rows,), t, dtype=F64)
+
+
+class Counted:
+    """A denoiser that counts its calls and the rows that it was asked about."""
+
+    def __init__(self, inner):
+        self.inner, self.calls, self.rows = inner, 0, 0
+
+    def __call__(self, *given):
+        self.calls, self.rows = self.calls + 1, self.rows + len(given[0])
+        return self.inner(*given)
+
+
+def constant(row):
+    return lambda z, t: row.expand(*z.shape, -1)
+
+
+def parts(process):
+    return Counted(Lookup(process, 1)), Counted(Lookup(process, 2))
+
+
+def free(name, strength=2.5, on="states", **options):
+    process = KINDS[name]
+    return ClassifierFree(process, *parts(process), strength, on, **options)
+
+
+def draw(process, denoiser, sampler=None, meaning="cavity", **options):
+    return generate(process, denoiser, sampler, parameterization=meaning, **options)
+
+
+def guided(guidance, sampler=None, **options):
+    return draw(guidance.process, guidance, sampler, guidance.parameterization, **options)
+
+
+# laws
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("guidance", slow_but(MANY, MANY[4], MANY[-1]), ids=lambda one: repr(one)[:60])
+def test_examples_are_verified(guidance):
+    report = dd.verify(guidance)
+    assert report.ok, report
+    assert sum(check.ok is True for check in report.checks) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("guidance", MANY, ids=lambda one: repr(one)[:60])
+def test_examples_are_verified_at_full_level(guidance):
+    report = dd.verify(guidance, "full")
+    assert report.ok, report
+
+
+@settings(max_examples=examples(60))
+@given(strategies.hierarchies(max_depth=4, max_words=6), st.floats(0.0, 6.0), st.integers(0, 2**31))
+def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
+    process = Hierarchical(tree, Linear())
+    one, other = Lookup(process, seed), Lookup(process, seed + 1)
+    guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
+    straying = any(edge.spread is not None for edge in tree.maps)
+    assert (guidance.step_law is not None) == straying
+    assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
+    z, what = texts(process), "step" if straying else "jump"
+    laws = (told(process, part, "cavity", z, what) for part in (one, other))
+    assert (steered(guidance, z) - tempered(process, *laws, gamma, what)).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["tree", "levels"])
+def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
+    process = KINDS[name]
+    generator = torch.Generator().manual_seed(0)
+    said = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
+    children = [constant(row) for row in said]
+    words = [constant(dd.word_logits(process.hierarchy, row)) for row in said]
+    z, laws = texts(process), []
+    for own, meaning in (
+        (children, "children"),
+        (words, "cavity"),
+        (children, dd.Children(process.hierarchy, "posterior")),
+    ):
+        laws.append(steered(ClassifierFree(process, *own, 3.0, "states", parameterization=meaning), z))
+    assert all((law - laws[0]).abs().max() < 1e-12 for law in laws)
+    raw = ClassifierFree(process, *children, 3.0, "states", parameterization="children")(z, at(0.5, len(z)))
+    assert torch.allclose(raw[0, 0], 3 * said[0] - 2 * said[1])
+
+
+def test_words_and_states_are_one_for_masks_and_two_in_a_tree():
+    for name, same in (("masked", True), ("tree", False), ("levels", False)):
+        on_words, on_states = (free(name, on=on) for on in ("words", "states"))
+        z = texts(KINDS[name])
+        t = at(0.5, len(z))
+        laws = [told(KINDS[name], one, one.parameterization, z, "jump") for one in (on_words, on_states)]
+        gap = (laws[0] - laws[1]).abs().max()
+        assert torch.equal(on_words(z, t), on_states(z, t)) if same else gap > 0.01
+
+
+def test_the_power_of_a_sum_is_no_sum_of_powers():
+    """Two clusters of two words; by hand: pi_c = (3/4, 1/4), pi_u = (1/2, 1/2) over the clusters."""
+    process = KINDS["tree"]
+    laws = [torch.tensor(law, dtype=F64).log() for law in ([0.7, 0.05, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25])]
+    one, other = map(constant, laws)
+    z = torch.tensor([[process.num_states - 1]])
+    clusters = {}
+    for on in ("states", "words"):
+        guidance = ClassifierFree(process, one, other, 2.0, on)
+        clusters[on] = told(process, guidance, guidance.parameterization, z, "jump")[0, 0, 4:6]
+    assert clusters["states"].tolist() == pytest.approx([0.9, 0.1])
+    squares = [0.7**2 + 0.05**2, 2 * 0.125**2]
+    assert clusters["words"].tolist() == pytest.approx([share / sum(squares) for share in squares])
+
+
+# limits
+
+
+LIMITS = list(itertools.product(KINDS, ("words", "states"), (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "strength"),
+    slow_but(LIMITS, ("masked", "words", 0), ("levels", "states", 1), ("uniform", "states", 0)),
+)
+def test_strength_0_and_1_are_the_parts_to_the_bit_and_call_no_other(name, on, strength):
+    guidance = free(name, strength, on)
+    mine, idle = (guidance.unconditional, guidance.conditional)[:: 1 - 2 * strength]
+    for sampler in (Ancestral(), Psi(0.5)):
+        assert torch.equal(guided(guidance, sampler), draw(guidance.process, mine.inner, sampler))
+    assert mine.calls > 0 and idle.calls == 0
+
+
+@pytest.mark.parametrize("meaning", ["posterior", "children"])
+def test_limits_keep_what_the_logits_of_the_parts_mean(meaning):
+    process = KINDS["xi"]
+    size = process.num_states - 1 if meaning == "children" else process.vocab_size
+    part = lambda z, t: torch.sin(torch.arange(size) * (1 + z[..., None]))  # noqa: E731
+    guidance = ClassifierFree(process, part, part, 1.0, parameterization=meaning)
+    assert guidance.parameterization == meaning
+    assert torch.equal(guided(guidance), draw(process, part, meaning=meaning))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    slow_but(itertools.product(KINDS, ("exact", "first order")), ("tree", "exact"), ("xi", "first order")),
+)
+def test_a_classifier_of_strength_0_is_not_called(name, how):
+    process = KINDS[name]
+    denoiser, label = Lookup(process, 1), Counted(Scale(process, 2))
+    assert torch.equal(guided(ClassifierBased(process, denoiser, label, 0.0, how)), draw(process, denoiser))
+    for silent in ({"strength": 2.0, "interval": (0.6, 0.9)}, {"strength": lambda t: 0 * t}):
+        grid = torch.tensor([1.0, 0.5, 0.0])
+        one = ClassifierBased(process, denoiser, label, how=how, on="words", **silent)
+        assert torch.equal(guided(one, times=grid), draw(process, denoiser, times=grid))
+    assert label.calls == 0
+
+
+def test_the_strength_may_be_a_function_of_the_time_of_each_row():
+    guidance = free("masked", lambda t: 4 * t, interval=(0.2, 1.0))
+    process, t = guidance.process, torch.tensor([0.1, 0.25, 0.5], dtype=F64)
+    z = torch.full((3, 2), process.vocab_size)
+    assert guidance.strength_at(t).tolist() == [1.0, 1.0, 2.0]
+    conditional, unconditional = (part(z, t) for part in (guidance.conditional, guidance.unconditional))
+    got = guidance(z, t)
+    assert torch.equal(got[:2], conditional[:2])
+    assert torch.allclose(got[2], 2 * conditional[2] - unconditional[2])
+    calls = guidance.unconditional.calls
+    guidance(z[:2], t[:2])
+    assert guidance.unconditional.calls == calls
+
+
+def test_outside_the_interval_only_the_conditional_is_called():
+    guidance = free("masked", 3.0, "words", interval=(0.25, 0.75))
+    told = []
+    guidance.unconditional.inner = lambda z, t: told.append(float(t[0])) or torch.zeros(*z.shape, 4)
+    guided(guidance, shape=(16, 8), steps=8)
+    assert told and all(0.25 <= t <= 0.75 for t in told)
+    assert guidance.conditional.calls > len(told)
+
+
+def test_what_a_part_rules_out_stays_ruled_out():
+    process, never = KINDS["masked"], -torch.inf
+    z, t = torch.tensor([[4]]), at(0.5)
+
+    def law(conditional, unconditional, strength):
+        one, other = (constant(torch.tensor(row, dtype=F64)) for row in (conditional, unconditional))
+        return ClassifierFree(process, one, other, strength)(z, t)[0, 0].tolist()
+
+    assert law([never, 0, 0, 0], [never, 1, 0, 0], 3.0) == [never, -2, 0, 0]
+    assert law([never, 0, 0, 0], [0, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    assert law([0, 0, 0, 0], [never, 1, 0, 0], 0.5) == [never, 0.5, 0, 0]
+    with pytest.raises(ValueError, match=r"unconditional takes choice 0 at position \(0, 0\).*strength 3 > 1"):
+        law([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
+
+
+# samplers
+
+
+def serves(sampler, name):
+    try:
+        draw(KINDS[name], Lookup(KINDS[name], 1), sampler, shape=(1, 1), steps=2)
+    except TypeError:
+        return False
+    return True
+
+
+EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
+SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler"),
+    slow_but(SERVED, *SERVED[3::8]),
+    ids=lambda value: value if isinstance(value, str) else repr(value),
+)
+def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
+    process = KINDS[name]
+    on = "words" if name == "uniform" else "states"
+    for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
+        words = guided(one, sampler, steps=6)
+        assert bool((words < 4).all())
+        prompt = torch.tensor([3, 0])
+        assert guided(one, sampler, steps=6, prompt=prompt)[:, :2].tolist() == [[3, 0]] * 4
+
+
+@pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
+def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
+    guidance = free(name)
+    assert guidance.step_law is not None and bool((guided(guidance) < 4).all())
+    assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
+    calls, rows = guidance.conditional.calls, guidance.conditional.rows
+    others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
+    for sampler in others:
+        with pytest.raises(TypeError, match=r"steers the law of z_s: Ancestral\(\) draws from it.*on='words'"):
+            guided(guidance, sampler)
+    for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
+        with pytest.raises(TypeError, match=r"temperature.*laws of words.*leave them"):
+            guided(guidance, **option)
+    with pytest.raises(TypeError, match=r"tells the law of the state that comes next"):
+        guided(guidance, endings=[dd.samplers.Settled()])
+    with pytest.raises(TypeError, match=r"tells the law of the state that comes next.*Ancestral"):
+        dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
+    assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
+
+
+@pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
+def test_where_nothing_jumps_the_parts_are_not_called(name):
+    guidance = free(name)
+    grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
+    whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
+    assert guidance.conditional.calls < 15 and guidance.conditional.rows == 4 * guidance.conditional.calls
+    rows = guidance.conditional.rows
+    assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
+    assert guidance.conditional.rows - rows < rows
+
+
+@pytest.mark.parametrize("name", ["tree", "uniform"])
+def test_knobs_and_endings_go_with_a_guidance(name):
+    guidance = free(name, on="words" if name == "uniform" else "states")
+    endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
+    words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
+    assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
+    whole = free("gidd")
+    ended = guided(whole, endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
+    assert bool((ended < 4).all())
+
+
+def test_a_clean_end_that_is_not_exact_draws_tempered_words():
+    process = Uniform(4, Geometric(0.2, 30.0))
+    guidance = ClassifierFree(process, *parts(process), 2.0, "states")
+    assert bool((guided(guidance) < 4).all())
+    z = torch.tensor([[0, 1]])
+    words = guidance.replaced(on="words")
+    assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
+
+
+def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
+    process = KINDS["masked"]
+    labels = torch.arange(4)
+
+    def conditional(z, t):
+        return 8 * torch.nn.functional.one_hot(labels, 4)[:, None].double().expand(*z.shape, -1)
+
+    guidance = ClassifierFree(process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0)
+    assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
+
+
+@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
+def test_split_denoisers_are_parts_like_others(name):
+    process = LEVELS[name]
+    halves, other = Halves(process), Lookup(process, 3)
+    for on in ("words", "states"):
+        guidance = ClassifierFree(process, halves, other, 2.0, on)
+        hidden = guidance.replaced(conditional=plain(halves))
+        assert torch.equal(guided(guidance), guided(hidden))
+    assert halves.whole == halves.calls > 0
+
+
+def test_a_dit_is_guided():
+    from ddlib_models import DiT
+
+    process = KINDS["tree"]
+    one, other = (DiT(process.num_states, 4, dim=16, depth=1, heads=2).eval() for _ in range(2))
+    assert bool((guided(ClassifierFree(process, one, other, 1.5, "states")) < 4).all())
+    wider = DiT(process.num_states, 5, dim=16, depth=1, heads=2).eval()
+    with pytest.raises(ValueError, match=r"conditional has 4 columns and unconditional has 5 columns.*one vocabulary"):
+        ClassifierFree(process, one, wider, 1.5)
+
+
+def test_a_guided_model_has_a_bound():
+    for guidance in (free("masked"), free("levels"), free("uniform", on="words")):
+        x = torch.randint(4, (8, 3), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(1)
+        value = dd.bound(guidance.process, guidance, x, generator, parameterization=guidance.parameterization)
+        assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
+
+
+FIRST = FirstHitting()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("name", "sampler", "on"),
+    slow_but(
+        [
+            ("masked", Confidence(), None),
+            ("tree", Confidence(), None),
+            ("levels", FIRST, None),
+            ("xi", FIRST, "words"),
+        ],
+        ("levels", FIRST, None),
+    ),
+    ids=str,
+)
+def test_a_classifier_turns_the_law_of_texts_into_that_given_the_label(name, sampler, on):
+    process, n = KINDS[name], 2000
+    joint = labelled(4)
+    guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
+    steps = 2 * (len(process.levels) - 1)  # a jump each
+    generator = torch.Generator().manual_seed(0)
+    words = dd.sample(
+        process, guidance, (n, 2), sampler, steps, parameterization=guidance.parameterization, generator=generator
+    )
+    law = joint[..., 0] / joint[..., 0].sum()
+    found = frequencies("texts", ("x_0", "x_1"), tally(4 * words[:, :1] + words[:, 1:], 16).view(4, 4), law, n)
+    assert bool(((found.got - found.expected).abs() <= found.allowed).all())
+    assert (law - joint.sum(-1)).abs().max() > 0.03  # the label says something
+
+
+# classifiers
+
+
+def test_a_classifier_is_asked_about_children_only():
+    process, asked = (
+        KINDS["levels"],
+        Counted(Scale(KINDS["levels"], 2)),
+    )  # words 1-2-1 in 3 clusters, 2-1 in 2, the mask
+    guidance = ClassifierBased(process, Lookup(process, 1), asked, 1.0)
+    for states, changes in (([9], 2), ([7], 2), ([8], 0), ([5], 2), ([4], 0), ([0], 0), ([9, 5], 4), ([9, 0], 2)):
+        rows = asked.rows
+        guidance(torch.tensor([states]), at(0.5))
+        assert asked.rows - rows == 1 + changes, states
+
+
+def test_chunks_change_nothing(monkeypatch):
+    import sys
+
+    guidance = ClassifierBased(KINDS["levels"], Lookup(KINDS["levels"], 1), Counted(Scale(KINDS["levels"], 2)), 1.0)
+    z = texts(guidance.process)
+    whole, calls = guidance(z, at(0.5, len(z))), guidance.classifier.calls
+    monkeypatch.setattr(sys.modules["ddlib.guidance.classifier_based"], "_HELD", 60)
+    assert torch.equal(guidance(z, at(0.5, len(z))), whole) and guidance.classifier.calls > 10 * calls
+
+
+def test_what_a_classifier_rules_out_is_not_drawn():
+    process = KINDS["levels"]
+    for on, never, words in (("states", [2, 8], {0, 1}), ("words", [2], {0, 1, 3})):  # of 8, a cluster, 3 is the word
+        allowed = torch.ones(process.num_states, dtype=F64).index_fill(0, torch.tensor(never), 0.0)
+        label = lambda states, t, allowed=allowed: (states.double() @ allowed).log().sum(1)  # noqa: E731
+        guidance = ClassifierBased(process, Lookup(process, 1), label, on=on)
+        assert set(guided(guidance, FIRST, shape=(64, 4), steps=12).flatten().tolist()) == words
+
+
+def test_the_gradient_is_there_without_gradients():
+    process = KINDS["tree"]
+    guidance = ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0, "first order")
+    z = texts(process)
+    with torch.enable_grad():
+        seen = guidance(z, at(0.5, len(z)))
+    with torch.no_grad():
+        assert torch.equal(guidance(z, at(0.5, len(z))), seen)
+    with torch.inference_mode():
+        assert torch.equal(guidance(z, at(0.5, len(z))), seen)
+    assert not seen.requires_grad
+
+
+# bad input
+
+MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
+
+
+def say(columns, value=0.0):
+    return lambda z, t: torch.full((*z.shape, columns), value)
+
+
+def classed(answer, how="exact", strength=1.0):
+    def label(states, t):
+        return answer(states) if callable(answer) else answer
+
+    return lambda: ClassifierBased(MASKS, say(4), label, strength, how)(Z, at(0.5))
+
+
+def made(*given, **options):
+    return lambda: ClassifierFree(MASKS, say(4), say(4), *given, **options)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (made("2"), TypeError, r"strength is '2', must be a number between 0 and 1e\+06, or a function of t"),
+        (made(float("nan")), ValueError, r"strength is nan, must be between 0"),
+        (made(float("inf")), ValueError, r"strength is inf, must be between 0"),
+        (made(-1.0), ValueError, r"strength is -1.0, must be between 0"),
+        (made(2.0, "tokens"), ValueError, r"on is 'tokens', must be one of 'words', 'states'"),
+        (made(2.0, interval=(0.5, 1.5)), ValueError, r"interval\[1\] is 1.5, must be in \[0, 1\]"),
+        (made(2.0, interval=(0.7, 0.2)), ValueError, r"interval is \(0.7, 0.2\).*the earlier first"),
+        (made(2.0, interval=(0.7,)), ValueError, r"interval is \(0.7,\), must be two times"),
+        (made(2.0, parameterization="logits"), ValueError, r"parameterization is 'logits'"),
+        (lambda: ClassifierFree(None, say(4), say(4), 2.0), TypeError, r"process is None.*ForwardProcess"),
+        (lambda: ClassifierFree(MASKS, None, say(4), 2.0), TypeError, r"conditional is None, must be a denoiser"),
+        (lambda: ClassifierFree(MASKS, say(4), 3, 2.0), TypeError, r"unconditional is 3, must be a denoiser"),
+        (
+            lambda: ClassifierFree(MASKS, say(4), say(5), 2.0)(Z, at(0.5)),
+            ValueError,
+            r"conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary",
+        ),
+        (
+            lambda: ClassifierFree(MASKS, say(5), say(5), 2.0)(Z, at(0.5)),
+            ValueError,
+            r"conditional: logits has 5 columns, the process has vocab_size 4",
+        ),
+        (
+            lambda: ClassifierFree(MASKS, say(4), say(4, float("nan")), 2.0)(Z, at(0.5)),
+            ValueError,
+            r"unconditional: logits at position.*NaN",
+        ),
+        (
+            lambda: made(lambda t: [t])()(Z, at(0.5)),
+            TypeError,
+            r"strength\(0.5\) is \[0.5\], must be a number between 0",
+        ),
+        (lambda: made(lambda t: t - 1)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is -0.5, must be between 0"),
+        (lambda: made(lambda t: math.inf)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is inf, must be between 0"),
+        (lambda: ClassifierBased(MASKS, say(4), None), TypeError, r"classifier is None, must be a function"),
+        (
+            lambda: ClassifierBased(MASKS, say(4), say(4), how="both"),
+            ValueError,
+            r"how is 'both', must be one of 'exact'",
+        ),
+        (lambda: ClassifierBased(MASKS, say(4), say(4), True), TypeError, r"strength is True"),
+        (classed(torch.zeros(2, 2)), ValueError, r"classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)"),
+        (classed(0.5), TypeError, r"classifier gives float, must be a floating-point tensor \(B,\)"),
+        (classed(lambda s: s.sum((1, 2)) * float("nan")), ValueError, r"classifier's answer holds \[nan\]"),
+        (classed(lambda s: s.sum((1, 2)) + float("inf")), ValueError, r"classifier's answer holds \[inf\]"),
+        (classed(lambda s: s.sum((1, 2)) - float("inf")), ValueError, r"classifier gives -inf for a text as it stands"),
+        (classed(lambda s: s.detach().sum((1, 2)), "first order"), ValueError, r"classifier gives no gradient"),
+        (classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order"), ValueError, r"gradient with NaN or infinity"),
+    ],
+)
+def test_refused_by_name_value_and_rule(call, error, message):
+    with pytest.raises(error, match=f"(?s){message}"):
+        call()
+
+
+def test_a_guidance_prints_what_it_does_and_not_its_networks():
+    assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
+    shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
+    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"
+
+
+def test_names_are_found_from_the_top():
+    assert dd.guidance.ClassifierFree is ClassifierFree
+    with pytest.raises(AttributeError, match=r"did you mean dd.guidance.ClassifierFree\?"):
+        dd.ClassifierFree  # noqa: B018
