@@ -84,10 +84,7 @@ function named(state) {
 
 function explain() {
   const place = sample.now[sample.picked];
-  if (!place) {
-    detail.textContent = "Point at a position, or tap it, to see how it came there, and with what chance.";
-    return;
-  }
+  if (!place) return tell("Point at a position, or tap it, to see how it came there, and with what chance.");
   const {sign, kind} = named(place.state), lines = [`position ${sample.picked}: ${sign} (${kind})`];
   if (sample.text.given.includes(sample.picked)) lines.push("given: it stands in the prompt");
   else if (!place.event) lines.push("noise, as it was drawn at the start; no network call");
@@ -103,7 +100,12 @@ function explain() {
     if (best.length) lines.push(`likeliest then: ${best.join(", ")}`);
   }
   if (place.back) lines.push(`taken back or replaced ${place.back} time${place.back === 1 ? "" : "s"} so far`);
-  detail.textContent = lines.join("\n");
+  tell(lines.join("\n"));
+}
+
+// only what is new is read out
+function tell(words) {
+  if (detail.textContent !== words) detail.textContent = words;
 }
 
 function pick(position) {

@@ -42,10 +42,10 @@ def check_page(path: Path) -> None:
     """
     if path.is_dir():
         raise ValueError(f"html={path}: is a folder, must be a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ValueError(f"html={path}: {error.filename} is a file, must be a folder") from error
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise ValueError(f"html={path}: {above} is a file, must be a folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"html={path}: may not be written")
 

@@ -151,14 +151,13 @@ def test_a_text_that_is_not_asked_about_counts_no_call():
         assert calls[1] > 0 and calls[0] == calls[2] == (0 if compact else calls[1])
 
 
-def by_posterior(process, network, text):
+def by_posterior(process, cavity, text):
     """For each event that came down: its chance, and what Bayes' rule says of the states of its level."""
     times = [1.0, *(frame.t for frame in text.frames)]
     for step, frame in enumerate(text.frames):
         z = torch.tensor([text.states(step)])
         t, s = (torch.tensor([time], dtype=F64) for time in times[step : step + 2])
-        p = network(z, t.to(torch.get_default_dtype())).softmax(-1)
-        law = process.posterior(p, z, t, s)[0]
+        law = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
         for event in frame.events:
             level = process.level_of(torch.arange(process.num_states)[None])[0]
             mates = torch.where(level == level[event.state], law[event.position], 0.0)
@@ -178,7 +177,7 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
     sample(process, film, denoiser=network, parameterization=parameterization)
 
     def cavity(z, t):
-        return dd.cavity_logits(process, network(z, t), z, t.to(F64), parameterization)
+        return dd.cavity_logits(process, network(z, t.float()), z, t, parameterization)
 
     for text in film.texts:
         for event, law in by_posterior(process, cavity, text):
@@ -197,7 +196,7 @@ def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
     network, film = Table(process), Filmed(Ancestral(), 1)
     dd.sample(process, network, (1, 3), film, 4, generator=torch.Generator().manual_seed(0))
-    for event, law in by_posterior(process, network, film.texts[0]):
+    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), film.texts[0]):
         assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
 
 
