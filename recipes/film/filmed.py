@@ -16,6 +16,8 @@ from ddlib.samplers.network import Said
 from ddlib.typing import Times, Tokens
 from recipes.film.listening import Heard, listen
 
+OnStep = Callable[[int, Tensor, Tensor], None]
+
 OTHERS = 3
 """How many of the likeliest states are kept beside the one that was drawn."""
 
@@ -75,10 +77,10 @@ class Text:
 class Filmed(Sampler):
     """Another sampler, and what became of the first texts of a batch; draws what that one draws, to the bit.
 
-    Its ``on_step`` must be that of ``dd.sample``, whose words are handed to ``end``. Nothing more is asked of the network:
-    its answers are heard on their way. A chance is that of the network, before temperature, top-p and their like, and
-    before a force transition: of a position that came down, the law of the members of the level it landed in given the
-    state it came from; else the law of a word, or of its cluster, given all other positions.
+    Its ``on_step`` must be that of ``dd.sample``, whose words are handed to ``end``. Nothing more is asked of the
+    network: its answers are heard on their way. A chance is that of the network, before temperature, top-p and their
+    like, and before a force transition: of a position that came down, the law of the members of the level it landed in
+    given the state it came from; else the law of a word, or of its cluster, given all other positions.
 
     Args:
         sampler: what draws.
@@ -86,9 +88,7 @@ class Filmed(Sampler):
         on_step: is called as ``dd.sample`` would.
     """
 
-    def __init__(
-        self, sampler: Sampler, most: int, on_step: Callable[[int, Tensor, Tensor], None] | None = None
-    ) -> None:
+    def __init__(self, sampler: Sampler, most: int, on_step: OnStep | None = None) -> None:
         for name in ("exact_word", "on_grid", "exact_text", "calls", "end_calls"):
             setattr(self, name, getattr(sampler, name))
         self.sampler, self.most = sampler, most

@@ -112,9 +112,9 @@ def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, sp
         return number.setdefault(state, len(number))
 
     def event(one: Event) -> list[Any]:
-        others = [value for state, chance in one.others for value in (short(state), rounded(chance))]
         chance = None if one.chance is None else rounded(one.chance)
-        return [one.position, short(one.state), int(one.mark), chance, *others]
+        drawn = [one.position, short(one.state), int(one.mark), chance]
+        return drawn + [value for state, p in one.others for value in (short(state), rounded(p))]
 
     shown = [
         {

@@ -41,6 +41,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def __enter__(self):
         return self
@@ -70,9 +71,17 @@ class Browser:
     def open(self, address):
         """Goes to a page and waits until it is there."""
         self._events.clear()
-        self.call("Page.navigate", url=address)
-        if not any(told.get("method") == "Page.loadEventFired" for told in self._events):
-            self._wait(lambda told: told.get("method") == "Page.loadEventFired")
+        loader = self.call("Page.navigate", url=address)["loaderId"]
+
+        def there(told):
+            found = told.get("params", {})
+            return told.get("method") == "Page.lifecycleEvent" and (found["loaderId"], found["name"]) == (
+                loader,
+                "load",
+            )
+
+        if not any(map(there, self._events)):
+            self._wait(there)
 
     def run(self, script):
         """The value of an expression on the page."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import given, settings
 
 import ddlib as dd
@@ -23,7 +23,7 @@ from ddlib.testing import strategies
 from recipes.film import Filmed, Mark
 
 F64 = torch.float64
-WORDS, LENGTH, STEPS = 6, 5, 12
+WORDS, LENGTH, STEPS = 6, 5, 8
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 0.6], speed=[0.7, 1.3, 2.0])
 PLAIN = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]])
 PROCESSES = {
@@ -52,15 +52,15 @@ SAMPLERS = [
 class Table:
     """A network whose answer about a position depends on its neighbours' states and on the time; counts its calls."""
 
-    def __init__(self, process, timed=1.0):
+    def __init__(self, process):
         generator = torch.Generator().manual_seed(1)
         self.table = torch.randn(process.num_states, process.vocab_size, generator=generator, dtype=F64)
         self.own = torch.randn(LENGTH, process.vocab_size, generator=generator, dtype=F64)
-        self.timed, self.calls = timed, 0
+        self.calls = 0
 
     def __call__(self, z, t):
         self.calls += 1
-        time = self.timed * t.to(F64)[:, None, None]
+        time = t.to(F64)[:, None, None]
         return self.own[: z.shape[1]] + self.table[z.roll(1, 1)] * (1 + time) + self.table[z.roll(-1, 1)]
 
 
@@ -87,29 +87,32 @@ def serves(process, sampler):
     return True
 
 
-PAIRS = [
-    pytest.param(process, sampler, id=f"{name}-{sampler!r}")
-    for name, process in PROCESSES.items()
-    for sampler in SAMPLERS
-    if serves(process, sampler)
+PAIRS = [(name, repr(sampler)) for name in PROCESSES for sampler in SAMPLERS]
+FAST = [
+    ("three levels, xi < 1", repr(Remask(0.5))),
+    ("three levels", repr(ThetaTrapezoidal())),
+    ("GIDD", repr(SAMPLERS[-1])),
+    ("uniform", repr(SAMPLERS[-2])),
 ]
 
 
-def test_there_is_something_to_film():
-    assert len(PAIRS) > 30
-    assert {type(pair.values[1]) for pair in PAIRS} == {type(sampler) for sampler in SAMPLERS}
-
-
-@pytest.mark.parametrize(("process", "sampler"), PAIRS)
-def test_every_step_is_kept_and_nothing_is_drawn_differently(process, sampler):
-    seen, film = [], Filmed(sampler, 2)
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize(("process", "sampler"), slow_but(PAIRS, *FAST))
+def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, sampler):
+    process, sampler = PROCESSES[process], next(one for one in SAMPLERS if repr(one) == sampler)
+    if not serves(process, sampler):
+        return
+    seen = []
     prompt = torch.full((3, LENGTH), process.num_states - 1)
     prompt[:, 1] = 2
     more = dict(prompt=prompt, infill=True) if process.num_states > process.vocab_size else {}
-    words = sample(process, film, on_step=lambda k, t, z: seen.append(z[:2].tolist()), **more)
+    network = Table(process)
+    _, (text,) = filmed(process, sampler, rows=1, denoiser=network)
+    assert text.frames[-1].calls == network.calls > 0
+    words, texts = filmed(process, sampler, 2, lambda k, t, z: seen.append(z[:2].tolist()), **more)
     assert torch.equal(words, sample(process, sampler, **more))
-    assert len(film.texts) == 2 and repr(film) == repr(sampler)
-    for row, text in enumerate(film.texts):
+    assert len(texts) == 2
+    for row, text in enumerate(texts):
         assert text.given == ([1] if more else [])
         assert [text.states(step) for step in range(len(seen))] == [states[row] for states in seen]
         assert text.states(len(text.frames)) == words[row].tolist()
@@ -132,22 +135,14 @@ def test_every_step_is_kept_and_nothing_is_drawn_differently(process, sampler):
                 before[event.position] = event.state
 
 
-@pytest.mark.parametrize(("process", "sampler"), PAIRS)
-def test_calls_are_those_of_the_network(process, sampler):
-    network, film = Table(process), Filmed(sampler, 1)
-    sample(process, film, rows=1, denoiser=network)
-    assert film.texts[0].frames[-1].calls == network.calls > 0
-
-
 def test_a_text_that_is_not_asked_about_counts_no_call():
     """All but one text of the batch are given."""
     process = PROCESSES["masks"]
     prompt = torch.zeros(3, LENGTH, dtype=torch.int64)
     prompt[1] = process.num_states - 1
     for compact in (True, False):
-        film = Filmed(Ancestral(), 3)
-        sample(process, film, prompt=prompt, infill=True, compact=compact)
-        calls = [text.frames[-1].calls for text in film.texts]
+        _, texts = filmed(process, Ancestral(), prompt=prompt, infill=True, compact=compact)
+        calls = [text.frames[-1].calls for text in texts]
         assert calls[1] > 0 and calls[0] == calls[2] == (0 if compact else calls[1])
 
 
@@ -164,8 +159,18 @@ def by_posterior(process, cavity, text):
             yield event, mates / mates.sum()
 
 
-@pytest.mark.parametrize("name", ["masks", "three levels", "three levels, xi < 1"])
-@pytest.mark.parametrize("parameterization", ["cavity", "posterior", "children"])
+CHANCES = [
+    (name, law)
+    for name in ("masks", "three levels", "three levels, xi < 1")
+    for law in ("cavity", "posterior", "children")
+]
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize(
+    ("name", "parameterization"),
+    slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior")),
+)
 def test_a_chance_is_that_of_bayes_rule(name, parameterization):
     process, number = PROCESSES[name], 0
     network = Table(process)
@@ -173,13 +178,12 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
         columns = process.num_states - 1 if parameterization == "children" else WORDS
         table = torch.randn(process.num_states, columns, generator=torch.Generator().manual_seed(2), dtype=F64)
         network = lambda z, t: table[z.roll(1, 1)] + table[z.roll(-1, 1)]  # noqa: E731
-    film = Filmed(Ancestral(), 3)
-    sample(process, film, denoiser=network, parameterization=parameterization)
+    _, texts = filmed(process, Ancestral(), denoiser=network, parameterization=parameterization)
 
     def cavity(z, t):
         return dd.cavity_logits(process, network(z, t.float()), z, t, parameterization)
 
-    for text in film.texts:
+    for text in texts:
         for event, law in by_posterior(process, cavity, text):
             number += 1
             assert event.mark == Mark.DOWN
@@ -194,18 +198,18 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
 @given(strategies.hierarchies(max_depth=4, max_words=7), strategies.exact_schedules())
 def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
-    network, film = Table(process), Filmed(Ancestral(), 1)
-    dd.sample(process, network, (1, 3), film, 4, generator=torch.Generator().manual_seed(0))
-    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), film.texts[0]):
+    network = Table(process)
+    _, (text,) = filmed(process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double())
+    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), text):
         assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["GIDD", "uniform"])
 def test_a_word_without_levels_has_the_chance_of_the_word(name):
     process = PROCESSES[name]
-    network, film, number = Table(process), Filmed(Ancestral(), 3), 0
-    sample(process, film, denoiser=network)
-    for text in film.texts:
+    network, number = Table(process), 0
+    _, texts = filmed(process, Ancestral(), denoiser=network)
+    for text in texts:
         for step, frame in enumerate(text.frames):
             z, t = torch.tensor([text.states(step)]), torch.tensor([1.0 if not step else text.frames[step - 1].t])
             law = network(z, t).softmax(-1)[0]
@@ -218,19 +222,31 @@ def test_a_word_without_levels_has_the_chance_of_the_word(name):
 
 
 def test_what_is_taken_back_is_marked_and_drawn_anew():
-    process, film = PROCESSES["three levels"], Filmed(Remask(0.5), 3)
-    sample(process, film)
-    marks = [event.mark for text in film.texts for frame in text.frames for event in frame.events]
+    _, texts = filmed(PROCESSES["three levels"], Remask(0.5))
+    marks = [event.mark for text in texts for frame in text.frames for event in frame.events]
     assert marks.count(Mark.UP) > 3 and marks.count(Mark.DOWN) > marks.count(Mark.UP)
-    film = Filmed(Corrected(Ancestral(), SelfCorrection(steps=4)), 3)
-    sample(PROCESSES["GIDD"], film)
-    ends = [text.frames[STEPS:] for text in film.texts]
+    _, texts = filmed(PROCESSES["GIDD"], Corrected(Ancestral(), SelfCorrection(steps=4)))
+    ends = [text.frames[STEPS:] for text in texts]
     assert any(event.mark == Mark.CHANGED for frames in ends for frame in frames for event in frame.events)
     assert all(len(frames) == 1 and frames[0].t == 0 for frames in ends)
 
 
 def test_temperature_has_no_part_in_a_chance():
-    process, film = PROCESSES["masks"], Filmed(FirstHitting(), 3)
-    sample(process, film, denoiser=Table(process, timed=0.0), temperature=0.0)
-    events = [event for text in film.texts for frame in text.frames for event in frame.events]
+    process = PROCESSES["masks"]
+    _, texts = filmed(process, FirstHitting(), denoiser=Table(process), temperature=0.0)
+    events = [event for text in texts for frame in text.frames for event in frame.events]
     assert all(event.others[0][0] == event.state and 0 < event.chance < 1 for event in events)
+
+
+def test_what_finishes_a_text_early_is_seen_too():
+    """Endings ask the network on their own, stop the steps, and change words at the end."""
+    process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
+    network.table.zero_()  # so that it does not change its mind
+    endings = [dd.samplers.Settled(entropy=10.0), dd.samplers.EndOfText(2, fill=0)]
+    words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, endings=endings)
+    calls = network.calls
+    assert torch.equal(words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings))
+    assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
+    assert text.frames[-1].calls == calls > 0
+    chances = [event.chance for frame in text.frames for event in frame.events if event.mark == Mark.DOWN]
+    assert sum(chance is not None for chance in chances) >= LENGTH

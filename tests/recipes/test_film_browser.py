@@ -28,17 +28,17 @@ def film():
     filmed = Filmed(dd.samplers.Remask(0.3), 2)
     prompt = torch.full((LENGTH,), PROCESS.num_states - 1)
     prompt[1] = 4
-    dd.sample(
+    texts = filmed.end(dd.sample(
         PROCESS, lambda z, t: law.expand(len(z), -1, -1), (2, LENGTH), filmed, STEPS, prompt, infill=True,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+        generator=torch.Generator().manual_seed(0), on_step=filmed.on_step,
+    ))  # fmt: skip
 
     def spell(state):
         if state < 12:
             return Spelt(f" {NAMES[state]}", state == 11)
         return Spelt(f"‹c{state - 12}›" if state < PROCESS.num_states - 1 else "_")
 
-    return filmed.texts, pack(filmed.texts, [LENGTH - 4, LENGTH], PROCESS, spell)
+    return texts, pack(texts, [LENGTH - 4, LENGTH], PROCESS, spell)
 
 
 @pytest.fixture(scope="module")
