@@ -74,11 +74,8 @@ class Browser:
         loader = self.call("Page.navigate", url=address)["loaderId"]
 
         def there(told):
-            found = told.get("params", {})
-            return told.get("method") == "Page.lifecycleEvent" and (found["loaderId"], found["name"]) == (
-                loader,
-                "load",
-            )
+            found = told["params"] if told.get("method") == "Page.lifecycleEvent" else {}
+            return (found.get("loaderId"), found.get("name")) == (loader, "load")
 
         if not any(map(there, self._events)):
             self._wait(there)

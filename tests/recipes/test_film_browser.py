@@ -18,6 +18,7 @@ pytestmark = [
 ]
 PROCESS = dd.presets.hdlm_levels([[i // 2 for i in range(12)], [0, 0, 0, 1, 1, 1]])
 LENGTH, STEPS = 24, 20
+WHEN = "document.getElementById('when').textContent"
 NAMES = [EVIL, *["", "the", "of", "people", "state", "union", "we", "must", "build", "roads", "and", "pay"]]
 
 
@@ -63,7 +64,7 @@ def browser(opened):
 
 def shown(browser):
     """Step, time, calls; what stands at each position; how it is marked."""
-    said = re.match(r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run("when.textContent"))
+    said = re.match(r"step (\d+) of (\d+) · t = ([\d.]+) · (\d+) network calls?", browser.run(WHEN))
     spans = browser.run("[...document.querySelectorAll('#text span')].map(s => [s.textContent, s.className])")
     return [float(one) for one in said.groups()], [text for text, _ in spans], [kinds.split() for _, kinds in spans]
 
