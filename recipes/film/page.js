@@ -68,7 +68,7 @@ function show(step) {
     counts[level]++;
   });
   const [t, calls] = step ? text.frames[step - 1] : [1, 0];
-  const parts = film.levels.map(([name], level) => `${counts[level]} ${name}${counts[level] === 1 ? "" : "s"}`);
+  const parts = film.levels.map(([name], level) => `${name}: ${counts[level]}`);
   when.textContent = `step ${step} of ${last} · t = ${t.toFixed(3)} · ` +
     `${calls} network call${calls === 1 ? "" : "s"} · ${parts.join(", ")}`;
   slider.value = step;

@@ -19,7 +19,7 @@ pytestmark = [
 PROCESS = dd.presets.hdlm_levels([[i // 2 for i in range(12)], [0, 0, 0, 1, 1, 1]])
 LENGTH, STEPS = 24, 20
 WHEN = "document.getElementById('when').textContent"
-NAMES = [EVIL, *["", "the", "of", "people", "state", "union", "we", "must", "build", "roads", "and", "pay"]]
+NAMES = [EVIL, *["the", "of", "people", "state", "union", "we", "must", "build", "roads", "and", "pay"]]
 
 
 @pytest.fixture(scope="module")
