@@ -89,6 +89,7 @@ def draw(
     length: int,
     prompt: Int[Tensor, "... P"] | None = None,
     on_step: OnStep | None = None,
+    sampler: dd.samplers.Sampler | None = None,
 ) -> Int[Tensor, "B L"]:
     """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
 
@@ -100,12 +101,13 @@ def draw(
         length: tokens of a sample.
         prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
         on_step: see ``dd.sample``.
+        sampler: what draws; by default what ``sampling`` names.
     """
     return dd.sample(
         saved.process,
         saved.denoiser,
         (len(index), length),
-        parts.build("samplers", sampling.sampler),
+        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
