@@ -36,7 +36,7 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
 from recipes.measure import Estimate, Terms, basis, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
-from recipes.sampling import Sampling, draw, protocol
+from recipes.sampling import Sampling, draw, protocol, told
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -264,9 +264,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         how = generative["protocol"]
         console.print(
             f"generative: {generative['samples']} samples of {how['length']} tokens "
-            f"({generative['empty_samples']} empty), {how['sampler']}, {how['steps']} steps, "
-            f"temperature {how['temperature']:g}, top-p {how['top_p']:g}; "
-            f"scored by {how['scorer']}"
+            f"({generative['empty_samples']} empty), {told(how)}; scored by {how['scorer']}"
         )
 
 

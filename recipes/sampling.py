@@ -1,7 +1,7 @@
 """How words are drawn from a trained model."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from jaxtyping import Int
@@ -135,6 +135,21 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
         "length": length,
         "seed": seed,
     }
+
+
+def told(how: Mapping[str, Any]) -> str:
+    """What a protocol says of the draws: sampler, steps, temperature, top-p, and every knob that was turned."""
+    always = ("temperature", "top_p")
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and how[f.name] != f.default]
+    names = dict.fromkeys([*always, *(field.name for field in turned)])
+    knobs = [f"{name.replace('_', '-')} {_shown(how[name])}" for name in names]
+    return ", ".join([how["sampler"], f"{how['steps']} steps", *knobs])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_shown, value)) if all(isinstance(one, float) for one in value) else str(list(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _both(knob: Knob) -> tuple[float, ...]:

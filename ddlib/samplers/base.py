@@ -74,6 +74,9 @@ class Sampler(ABC):
     calls: int = 1
     """Network calls of a step, at most."""
 
+    ends: bool = True
+    """Whether texts may be finished early (``Ending``): not where the row that is shown stands for several."""
+
     end_calls: int = 1
     """Network calls of ``finalize``, at most."""
 

@@ -91,6 +91,7 @@ class Particles(Sampler):
     """
 
     on_grid = False
+    ends = False
 
     def __init__(self, sampler: Sampler, reward: Reward, number: int = 4, ess: float = 0.5, scale: float = 1.0) -> None:
         if not isinstance(sampler, Sampler):
