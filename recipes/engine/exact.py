@@ -71,5 +71,5 @@ def how_exact(likely: dict[str, Any]) -> str:
     how = likely["protocol"]
     return (
         f"likelihood: exact, over {how['sequences']:,} texts, {how['tokens']} tokens, by {how['order']}; "
-        f"{how['calls']} network calls per batch"
+        f"{how['calls']} network calls per batch, padding: {how['padding']}"
     )

@@ -110,7 +110,7 @@ def test_the_command_tells_it(published, tmp_path, capsys):
     result = json.loads(place.read_text(encoding="utf-8"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "likelihood perplexity" in shown and f"{result['likelihood']['nats_per_token']['value']:.4f}" in shown
-    assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch" in shown
+    assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch, padding: given" in shown
 
 
 def test_without_the_option_there_is_none(published, capsys):
