@@ -18,6 +18,7 @@ from ddlib.checks import debug
 from ddlib.children import Children, word_logits
 from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.kernels import linear_nelbo, linear_training_loss
+from ddlib.likelihood import Likelihood, likelihood
 from ddlib.nelbo import nelbo
 from ddlib.noise import KeyedGenerator
 from ddlib.parts import build
@@ -34,6 +35,7 @@ __all__ = [
     "Bound",
     "Children",
     "KeyedGenerator",
+    "Likelihood",
     "Measure",
     "Tally",
     "bound",
@@ -43,6 +45,7 @@ __all__ = [
     "debug",
     "guidance",
     "hierarchies",
+    "likelihood",
     "linear_nelbo",
     "linear_training_loss",
     "mean_per_token",

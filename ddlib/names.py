@@ -21,6 +21,7 @@ ALIASES = {
     "perplexity": ("Tally",),
     "ppl": ("Tally",),
     "sedd": ("RateMatrix",),
+    "smc": ("Particles",),
     "udlm": ("Uniform",),
     "vlb": ("bound", "nelbo"),
 }

@@ -3,6 +3,7 @@
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
     python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a causal language model that is here
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
 Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
@@ -10,7 +11,6 @@ numbers do not depend on the batch size or the number of processes, but for the 
 """
 
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -25,16 +25,18 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from ddlib import parts
 from ddlib.vocabulary import fingerprint
 from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
+from recipes.engine.exact import exact, how_exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
 from recipes.measure import Estimate, Terms, basis, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
-from recipes.sampling import Sampling, draw, protocol
+from recipes.sampling import Sampling, draw, protocol, told
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -51,6 +53,11 @@ class Options:
     """Validation sequences; all by default."""
     replicates: int = 4
     """Passes over them, each with new times and noise."""
+    likelihood: str | None = None
+    """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
+    takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
+    likelihood_steps: int | None = None
+    """At most so many calls, several edges in each; by default one per edge."""
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
@@ -73,8 +80,13 @@ class Options:
 
     def __post_init__(self) -> None:
         at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
-        at_least(1, sequences=1 if self.sequences is None else self.sequences)
+        limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
+        at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
+        if self.likelihood is not None:
+            parts.build("samplers", self.likelihood, place="likelihood")
+        elif self.likelihood_steps is not None:
+            raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
@@ -126,9 +138,8 @@ def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], opti
     texts = [saved.tokenizer.decode(words) for words in documents]
     found = generative(score(scorer, texts, options.scorer_bos, options.batch), documents)
     per_token = Estimate.of(found.per_token, [])
-    perplexity = math.exp(per_token.value)
     return {
-        "perplexity": asdict(per_token.scaled(perplexity, "per scorer token", perplexity)),
+        "perplexity": asdict(per_token.perplexity("per scorer token")),
         "nats_per_token": asdict(per_token),
         "entropy": asdict(Estimate.of(found.entropy, [])),
         "samples": found.samples,
@@ -173,16 +184,21 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     Without a scorer that can be loaded there is the bound alone, and a warning before it is measured.
 
     Raises:
-        ValueError: the text is of another tokenizer. Before anything is measured.
+        ValueError: the text is of another tokenizer, or has no likelihood by the order that is named. Before anything
+            is measured.
     """
     saved = open_saved(options.run, world.device, options.precision, options.trust)
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
+    order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
+    asked = options.likelihood_steps, options.sequences, options.batch
+    likely = None if order is None else exact(saved, data, order, *asked, world)
     replicates = bounds(saved, data, options, world)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},
+        "likelihood": likely,
         "protocol": {
             "run": options.run,
             "checkpoint_sha256": saved.sha256,
@@ -225,6 +241,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
         table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
     rows = dict(result["bound"])
+    if (likely := result["likelihood"]) is not None:
+        rows |= {f"likelihood {name}": found for name, found in likely.items() if name != "protocol"}
     if (generative := result["generative"]) is not None:
         rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
     for name, found in rows.items():
@@ -240,13 +258,13 @@ def show(result: dict[str, Any], console: Console) -> None:
             f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
             f"over {basis(same['sequences'], same['draws'])}"
         )
+    if likely is not None:
+        console.print(how_exact(likely))
     if generative is not None:
         how = generative["protocol"]
         console.print(
             f"generative: {generative['samples']} samples of {how['length']} tokens "
-            f"({generative['empty_samples']} empty), {how['sampler']}, {how['steps']} steps, "
-            f"temperature {how['temperature']:g}, top-p {how['top_p']:g}; "
-            f"scored by {how['scorer']}"
+            f"({generative['empty_samples']} empty), {told(how)}; scored by {how['scorer']}"
         )
 
 

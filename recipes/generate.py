@@ -3,6 +3,7 @@
     python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
     python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
     python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
+    python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
 
 Without a gap the prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
 are twelve, and all else stands. A space before a gap belongs to what fills it, as it does in tokens.
@@ -21,9 +22,11 @@ from jaxtyping import Int
 from rich.console import Console
 from torch import Tensor
 
+from ddlib import parts
 from recipes.config import at_least, plugins
 from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
+from recipes.film import Filmed, Text, check_page, write_page
 from recipes.lexicon.naming import cluster_names
 from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import Precision, Saved, open_saved
@@ -34,6 +37,9 @@ LIKE_A_GAP = re.compile(r"[\[<({]\s*mask\s*(?::\s*\d*\s*)?[\]>)}]", re.IGNORECAS
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
+
+FILMED = 16
+"""Samples that a page shows, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,8 @@ class Options:
     """Of the samples, in place of 0, 1, 2 and so on: a number is a seed of its own, whatever is drawn beside it."""
     trajectory: bool = False
     """Show the first sample on its way from noise."""
+    html: Path | None = None
+    """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
     trust: tuple[str, ...] = ()
     """Modules that weights from elsewhere may import parts from, as package.module."""
     out: Path | None = None
@@ -107,6 +115,8 @@ def generate(options: Options, console: Console) -> list[str]:
     Raises:
         ValueError: before anything is drawn, whatever does not fit.
     """
+    if options.html is not None:
+        check_page(options.html)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = open_saved(options.run, device, options.precision, options.trust)
     length = options.length or saved.recipe.data.length
@@ -116,18 +126,28 @@ def generate(options: Options, console: Console) -> list[str]:
     trace: list[tuple[float, Tensor]] = []
     follow = (lambda k, t, z: trace.append((float(t[0]), z[0].cpu()))) if options.trajectory else None
     rows: list[list[int]] = []
+    filmed: list[Text] = []
     numbers = options.numbers or range(options.samples)
     for index in torch.tensor(numbers, device=device).split(options.batch):
-        on_step = follow if not rows else None
-        rows += draw(saved, options.sampling, options.seed, index, length, prompt, on_step).tolist()
+        on_step, film = follow if not rows else None, None
+        if options.html is not None and len(rows) < FILMED:
+            film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - len(rows), on_step)
+            on_step = film.on_step
+        drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film)
+        filmed += [] if film is None else film.end(drawn)
+        rows += drawn.tolist()
     if options.trajectory:
         show(saved, trace, console)
     texts = [saved.tokenizer.decode(saved.document(row)) for row in rows]
     for number, text in zip(numbers, texts, strict=True):
         console.print(f"sample {number}", style="bold")
         console.print(text, markup=False)
+    how = protocol(saved, options.sampling, options.seed, length) | {"prompt": options.prompt}
+    if options.html is not None:
+        shown = list(zip(numbers, filmed, rows, strict=False))  # as many as were filmed
+        write_page(options.html, saved, shown, options.run, how | {"samples": len(rows), "shown here": len(shown)})
+        console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        how = protocol(saved, options.sampling, options.seed, length) | {"prompt": options.prompt}
         how["provenance"] = provenance(plugins(saved.recipe))
         lines = [
             json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """How words are drawn from a trained model."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from jaxtyping import Int
@@ -89,6 +89,7 @@ def draw(
     length: int,
     prompt: Int[Tensor, "... P"] | None = None,
     on_step: OnStep | None = None,
+    sampler: dd.samplers.Sampler | None = None,
 ) -> Int[Tensor, "B L"]:
     """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
 
@@ -100,12 +101,13 @@ def draw(
         length: tokens of a sample.
         prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
         on_step: see ``dd.sample``.
+        sampler: what draws; by default what ``sampling`` names.
     """
     return dd.sample(
         saved.process,
         saved.denoiser,
         (len(index), length),
-        parts.build("samplers", sampling.sampler),
+        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
         infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
@@ -133,6 +135,21 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
         "length": length,
         "seed": seed,
     }
+
+
+def told(how: Mapping[str, Any]) -> str:
+    """What a protocol says of the draws: sampler, steps, temperature, top-p, and every knob that was turned."""
+    always = ("temperature", "top_p")
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and how[f.name] != f.default]
+    names = dict.fromkeys([*always, *(field.name for field in turned)])
+    knobs = [f"{name.replace('_', '-')} {_shown(how[name])}" for name in names]
+    return ", ".join([how["sampler"], f"{how['steps']} steps", *knobs])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_shown, value)) if all(isinstance(one, float) for one in value) else str(list(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _both(knob: Knob) -> tuple[float, ...]:

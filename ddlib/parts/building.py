@@ -61,8 +61,11 @@ def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[regi
     """Where a part and those in it come from, each once, but for ddlib's own."""
     found = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
-        if key.group and isinstance(values.get(key.name), Mapping):
-            found += origins(key.group, values[key.name], run)
+        value = values.get(key.name)
+        if key.group and isinstance(value, Mapping):
+            found += origins(key.group, value, run)
+        if key.function and isinstance(value, str):
+            found.append(registry.origin(group, value))
     return [one for one in dict.fromkeys(found) if one.package != "ddlib"]
 
 
@@ -103,11 +106,22 @@ def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any
     if key.group and not (value is None and key.default is None):
         return _read(key.group, value, run, place, faults)
     try:
+        if key.function:
+            _function(value, key)
+            return value
         checked = check(key, value)
     except ValueError as error:
         faults.append(f"{place}: {error}")
         return None
     return list(checked) if isinstance(checked, tuple) else checked
+
+
+def _function(value: Any, key: Key) -> Any:
+    """The function that a value is, or names; None where that is the default."""
+    found = registry.at(value) if isinstance(value, str) else value
+    if not (callable(found) or (found is None and key.default is None)):
+        raise ValueError(f"must be a function, or package.module:object of one, got {value!r}")
+    return found
 
 
 def _build(group: str, values: Any, run: Any, place: str) -> Any:
@@ -118,7 +132,10 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
     for name, key in allowed.items():
         if key.filled is None and name in values:
             value = values[name]
-            arguments[name] = _build(key.group, value, run, f"{place}.{name}") if key.group and value else value
+            if key.function:
+                arguments[name] = _function(value, key)
+            else:
+                arguments[name] = _build(key.group, value, run, f"{place}.{name}") if key.group and value else value
     for parameter in parameters(target):
         if parameter.name not in arguments and fills(parameter, run, values):
             names = (name for name, key in allowed.items() if key.filled == parameter.name != name)

@@ -35,6 +35,8 @@ class Key:
     """The kind of plug-in, if the argument is a part."""
     filled: str | None = None
     """The argument that a run makes of it; the part itself does not take it."""
+    function: bool = False
+    """Whether it is a function, which ``package.module:object`` names."""
 
     @property
     def plain(self) -> bool:
@@ -138,10 +140,11 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
             continue
         annotation = hints.get(name, Any)
         group = next((kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None)
-        said = Any if group else _plain(annotation)
+        function = not group and _is_function(annotation)
+        said = Any if group or function else _plain(annotation)
         if said is None and parameter.default is not REQUIRED:
-            continue  # such as a function, which only Python can give
-        yield Key(name, Any if said is None else said, parameter.default, group)
+            continue  # such as a random generator, which only Python can give
+        yield Key(name, Any if said is None else said, parameter.default, group, function=function)
 
 
 def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
@@ -151,6 +154,13 @@ def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
     if get_origin(annotation) in (Union, types.UnionType):
         return any(_mentions(part, kind) for part in get_args(annotation))
     return isinstance(annotation, type) and issubclass(annotation, kind)
+
+
+def _is_function(annotation: Any) -> bool:
+    """Whether an annotation is a callable, or None beside one."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return all(part is types.NoneType or _is_function(part) for part in get_args(annotation))
+    return annotation is Callable or get_origin(annotation) is Callable
 
 
 def _plain(annotation: Any) -> Any:

@@ -12,8 +12,11 @@ from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.forward_backward import ForwardBackward
 from ddlib.samplers.gibbs import Gibbs
+from ddlib.samplers.left_to_right import LeftToRight
 from ddlib.samplers.loop import sample
+from ddlib.samplers.orders import Order
 from ddlib.samplers.overshoot import Overshoot
+from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.self_correction import SelfCorrection
@@ -33,7 +36,10 @@ __all__ = [
     "FirstHitting",
     "ForwardBackward",
     "Gibbs",
+    "LeftToRight",
+    "Order",
     "Overshoot",
+    "Particles",
     "Psi",
     "Remask",
     "Run",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.categorical import draw_logits
@@ -74,6 +74,9 @@ class Sampler(ABC):
     calls: int = 1
     """Network calls of a step, at most."""
 
+    ends: bool = True
+    """Whether texts may be finished early (``Ending``): not where the row that is shown stands for several."""
+
     end_calls: int = 1
     """Network calls of ``finalize``, at most."""
 
@@ -135,6 +138,22 @@ class Sampler(ABC):
             result[said.b, said.i] = draw_logits(scores[:, 0], u[said.b, said.i])
         return result
 
+    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        """The state of some rows, in this order, each as often as it is named.
+
+        ``Particles`` asks, which copies texts and drops others. Of ``memo`` tensors are taken row by row, tuples and
+        lists member by member; numbers and None stay. A leaf that remembers something else, or a tensor that is not of
+        the rows, overrides this.
+
+        Args:
+            state: of B rows.
+            rows: (n,) which of them.
+
+        Raises:
+            TypeError: a memo that this rule has no answer for.
+        """
+        return State(state.z[rows], state.t[rows], _picked(state.memo, len(state.z), rows))
+
     @classmethod
     def examples(cls) -> Sequence[Self]:
         """Objects on which a registered class is verified; override where the constructor needs arguments."""
@@ -142,6 +161,21 @@ class Sampler(ABC):
 
     def __repr__(self) -> str:
         return shown(self, Sampler)
+
+
+def _picked(memo: Any, size: int, rows: Tensor) -> Any:
+    """What ``pick`` makes of a memo of ``size`` rows."""
+    if memo is None or isinstance(memo, bool | int | float | str):
+        return memo
+    if isinstance(memo, Tensor) and memo.ndim > 0 and len(memo) == size:
+        return memo[rows]
+    if isinstance(memo, tuple | list):
+        members = [_picked(member, size, rows) for member in memo]
+        return type(memo)(*members) if hasattr(memo, "_fields") else type(memo)(members)
+    what = f"a tensor of shape {tuple(memo.shape)}" if isinstance(memo, Tensor) else repr(memo)
+    raise TypeError(
+        f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
+    )
 
 
 def shown(part: object, contract: type) -> str:

@@ -67,6 +67,10 @@ class Confidence(Order):
     def examples(cls) -> Sequence[Self]:
         return [cls(), cls("entropy", temperature=0.5), cls("probability", threshold=0.5)]
 
+    @property
+    def deterministic(self) -> bool:
+        return self.temperature == 0
+
     def init(self, run: Run) -> State:
         """As for every order, after edges were counted."""
         state, edges = super().init(run), len(run.process.levels) - 1

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from ddlib.checks import check_count, check_number, require
 from ddlib.samplers.ancestral import Ancestral
@@ -45,7 +47,8 @@ class Corrected(Sampler):
         if not predictor.on_grid:
             raise TypeError(
                 f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): "
-                "those of events are at no time that a corrector could be told; Ancestral draws from the same law"
+                "those of events are at no time that a corrector could be told, Ancestral draws from the same law; "
+                "Particles take Corrected inside"
             )
         require(len(interval) == 2, f"interval is {interval!r}, must be two times")
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
@@ -81,6 +84,10 @@ class Corrected(Sampler):
         for _ in range(self.steps):
             z = torch.where(run.free, self.corrector.correct(run, z, t, h), z)
         return state._replace(z=z)
+
+    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        """The predictor's: the memo is."""
+        return self.predictor.pick(state, rows)
 
     def finalize(self, run: Run, state: State) -> Tokens:
         """The predictor's words, and what the corrector makes of them in the end."""

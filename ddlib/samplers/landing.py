@@ -72,7 +72,7 @@ def settle(
                     some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
                     result[some.b, some.i] = land(run, some, s, to[chosen], force, draws)
         if chance is not None:
-            chance[said.b, said.i] = _chance(run, said, result[said.b, said.i], force)
+            chance[said.b, said.i] = log_chance(run, said, result[said.b, said.i], force).exp()
     return result
 
 
@@ -121,14 +121,24 @@ def _members(
     return found
 
 
-def _chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:
-    """The probability of the states that positions landed on."""
-    chance = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
+def log_chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:
+    """The log-probability that positions land on these states, in lower levels than theirs, as the network has it.
+
+    Args:
+        run: the call of ``sample``; its temperature and top-p have no part.
+        said: what the network says at N positions.
+        landed: (N,) states.
+        force: see ``ForwardProcess.land``.
+
+    Returns:
+        (N,) in nats, -inf at states that are out of reach.
+    """
+    found = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
     target = run.process.level_of(landed[:, None])[:, 0]
     for rows, first, which, law in descents(run, said, target, force):
         mine = which == landed[rows, None] - first
-        chance[rows] = torch.where(mine, law.to(torch.float64).exp(), 0.0).sum(-1)
-    return chance
+        found[rows] = torch.where(mine, law.to(torch.float64), -torch.inf).amax(-1)
+    return found
 
 
 def _known(run: Run) -> list[int]:

@@ -94,6 +94,8 @@ def sample(
         if not isinstance(ending, Ending):
             raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(word)")
         ending.check(process)
+        if not sampler.ends:
+            raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
     wording = Wording(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)

@@ -1,6 +1,7 @@
 """What samplers share that choose which positions come down next."""
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,15 @@ class Expected(NamedTuple):
     edges: Float64[Tensor, "n"]
 
 
+class Turn(NamedTuple):
+    """What is settled in a step before anything is drawn."""
+
+    said: Iterable[Said]
+    """What the network says at the positions that go, to be gone through once."""
+    target: Int64[Tensor, "B L"]
+    """The level of every position after the step."""
+
+
 class Order(Sampler):
     """One edge of the hierarchy at a time, and the laws of the children say whose turn it is.
 
@@ -31,8 +41,9 @@ class Order(Sampler):
     chooses *before* it draws: who chooses among drawn children favours the likely ones. A leaf gives each law a score
     and says how many of the best go. On the last step all that is left lands on words at once.
 
-    The network is asked about all positions that are no words yet, and is told the time at which as many edges are left
-    on average.
+    The network is asked about all positions that are no words yet, or only about those that go where the laws have no
+    say in the choice, and is told the time at which as many edges are left on average. An order without noise has an
+    exact likelihood, ``ddlib.likelihood``.
 
     Args:
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
@@ -43,9 +54,22 @@ class Order(Sampler):
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
 
-    @abstractmethod
+    @property
+    def deterministic(self) -> bool:
+        """Whether the choice is a function of the states: unless a leaf that has noise says so, of one without."""
+        return type(self).noise is Order.noise
+
+    @property
+    def looks(self) -> bool:
+        """Whether laws have a say in the choice."""
+        return type(self).sure is not Order.sure
+
     def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """The score of normalised log-laws of children; positions with the highest go first."""
+        """The score of normalised log-laws of children; positions with the highest go first, equals by position.
+
+        Not asked of a leaf that leaves it as it is: there all are equal.
+        """
+        return law.new_zeros(len(law))
 
     @abstractmethod
     def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
@@ -95,19 +119,31 @@ class Order(Sampler):
         state = super().init(run)
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def turn(self, run: Run, state: State, k: int) -> Turn:
+        """Who goes down in step ``k``, and how far: what drawing a text and reading one have in common."""
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
-        said = list(run.network.at(z, state.t, level > 0))
         noise = self.noise(run, z)  # drawn for all, so that a text's noise is its own
         score, going = torch.zeros_like(noise), level > 0
-        if steps > 1:
+        if steps > 1 and not self.looks:
+            going = self.choose(score, level, steps, noise)
+        said = list(run.network.at(z, state.t, going))
+        if steps > 1 and self.looks:
             for some in said:
                 score[some.b, some.i] = self._scores(run, some, level)
             going = self.choose(score, level, steps, noise)
         target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
         chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
-        z = settle(run, chosen, z, torch.zeros_like(state.t), target, self.force_transition, single=steps > 1)
+        return Turn(chosen, target)
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        said, target = self.turn(run, state, k)
+        single = run.steps - k > 1
+        z = settle(run, said, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single)
         return State(z, told(run, z, state.memo), state.memo)
+
+    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        """The memo is of no row: it tells the time to all."""
+        return state._replace(z=state.z[rows], t=state.t[rows])
 
     def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
         score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)

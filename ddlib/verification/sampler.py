@@ -1,6 +1,8 @@
 """What holds for every sampler that is given the exact denoiser of a known text."""
 
+import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
@@ -10,7 +12,10 @@ from torch import Tensor
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.presets import hdlm_levels
 from ddlib.processes import ForwardProcess, Masked, Uniform
-from ddlib.samplers import Sampler, sample
+from ddlib.processes.sampled import unchanged
+from ddlib.samplers import Run as Call
+from ddlib.samplers import Sampler, State, sample
+from ddlib.samplers.network import Network
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.cases import frequencies, tally
 from ddlib.verification.claim import Claim, Comparison, Point
@@ -21,7 +26,7 @@ PAIR = torch.tensor(
     [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
     dtype=torch.float64,
 )
-_STEPS, _DRAWS = 48, 4000
+_STEPS, _DRAWS, _ROWS = 48, 4000, 24
 _FEW = 8
 """Words that a process is reduced to where it has more than twice as many."""
 
@@ -135,7 +140,8 @@ def _discretised(run: Run) -> str:
     return "" if run.sampler.exact_word else f"{type(run.sampler).__name__} says that its steps are approximate"
 
 
-def _hurried(run: Run) -> str:
+def hurried(run: Run) -> str:
+    """Why texts need not follow their law; empty where they must."""
     return "" if run.sampler.exact_text else f"{type(run.sampler).__name__} says that its texts are approximate"
 
 
@@ -196,6 +202,40 @@ def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
     yield Comparison("words of an example in another batch", ("example", "position"), parts, whole, 0.0)
 
 
+def _halfway(run: Run, steps: int) -> tuple[Call, State]:
+    """Rows of keyed noise, after half of the steps."""
+    network = Network(run.process, exact_cavity(run.process, run.pair))
+    times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
+    noise = KeyedGenerator(seed=1, step=3, index=torch.arange(_ROWS))
+    call = Call(run.process, network, unchanged, times, torch.ones(_ROWS, 2, dtype=torch.bool), noise)
+    state = run.sampler.init(call)
+    for k in range(steps // 2):
+        state = run.sampler.step(call, state, k)
+    return call, state
+
+
+def _picked(run: Run, point: Point) -> Iterator[Comparison]:
+    steps, rows = int(point["steps"]), torch.arange(_ROWS) * 5 % (_ROWS - 1)  # one of them twice, one not at all
+    call, state = _halfway(run, steps)
+    assert isinstance(call.generator, KeyedGenerator)
+    noise = copy.copy(call.generator)  # as many draws into its streams
+    noise.index = noise.index[rows]
+    some, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.pick(state, rows)
+    for k in range(steps // 2, steps):
+        state, picked = run.sampler.step(call, state, k), run.sampler.step(some, picked, k)
+    words = run.sampler.finalize(call, state)[rows]
+    yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(some, picked), words, 0.0)
+
+
+def _unpicked(run: Run) -> str:
+    call, state = _halfway(run, 2)
+    try:
+        run.sampler.pick(state, torch.arange(len(call.free)))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
 CLAIMS = (
     Claim("sampler", "one word", "a word follows its law", "binomial bounds, false alarm 1e-6", _one_word,
           ({"steps": _STEPS},), ({"steps": 200},), _no_draw),
@@ -207,10 +247,12 @@ CLAIMS = (
           rests_on=("one word",)),
     Claim("sampler", "two words", "two dependent words follow their joint law, and on the way each its q_t",
           "binomial bounds, false alarm 1e-6",
-          _two_words, ({"steps": 100},), ({"steps": 400},), _hurried, rests_on=("one word",)),
+          _two_words, ({"steps": 100},), ({"steps": 400},), hurried, rests_on=("one word",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
-          _prompts, applies=_hurried, rests_on=("two words",)),
+          _prompts, applies=hurried, rests_on=("two words",)),
     Claim("sampler", "network calls", "no more than it says, and words even after one step", "exactly", _calls,
           ({"steps": 1}, {"steps": 5})),
     Claim("sampler", "keyed noise", "the same noise draws the same words, in any batch", "exactly", _repeats),
+    Claim("sampler", "rows picked", "a row goes on the same wherever it is put, and however often", "exactly", _picked,
+          ({"steps": 12},), applies=_unpicked, rests_on=("keyed noise",)),
 )  # fmt: skip

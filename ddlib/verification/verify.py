@@ -23,8 +23,10 @@ from ddlib.verification import (
     hierarchy,
     kernel,
     large,
+    likelihood,
     numerics,
     objective,
+    particles,
     process,
     reverse,
     sampler,
@@ -174,11 +176,19 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
-    return checks + _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0], note
+    checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
+    return checks + _further(subject, None, full), note
 
 
 def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
-    return _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
+    checks, note = _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
+    return checks + _further(subject, process, full), note
+
+
+def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> list[Check]:
+    """What some samplers promise beside their law."""
+    rooms = {"likelihood": likelihood, "reward": particles}
+    return [c for name, room in rooms.items() for c in _served(name, room.runs(subject, process), room.CLAIMS, full)[0]]
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:

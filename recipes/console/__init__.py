@@ -1,6 +1,6 @@
 """What commands show."""
 
 from recipes.console.bar import TrainingBar, training_progress
-from recipes.console.screen import make_console, on_its_way, plain_errors, render
+from recipes.console.screen import make_console, on_its_way, plain_errors, render, sign
 
-__all__ = ["TrainingBar", "make_console", "on_its_way", "plain_errors", "render", "training_progress"]
+__all__ = ["TrainingBar", "make_console", "on_its_way", "plain_errors", "render", "sign", "training_progress"]

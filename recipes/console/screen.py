@@ -37,6 +37,17 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, highlight=False, width=None if file.isatty() else 100)
 
 
+def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
+    """What stands for a state that is no word: ‹name› for a cluster, _ for a mask.
+
+    Args:
+        state: at least ``vocab_size``.
+        vocab_size: number of words.
+        names: of the clusters, in the order of their states.
+    """
+    return CLUSTER.format(names[state - vocab_size]) if state < vocab_size + len(names) else MASK
+
+
 def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:
     """Noisy text of one sequence: words as they are, clusters as ‹name›, masks as _, the end of a line as ¶.
 
@@ -57,8 +68,7 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]
             continue
         for state in run:
             named = state < vocab_size + len(names)
-            sign = CLUSTER.format(names[state - vocab_size]) if named else MASK
-            pieces.append(Text(sign, style=CLUSTER_STYLE if named else MASK_STYLE))
+            pieces.append(Text(sign(state, vocab_size, names), style=CLUSTER_STYLE if named else MASK_STYLE))
     for piece in pieces[:-1]:
         piece.rstrip()
     for place, piece in enumerate(pieces[1:], start=1):

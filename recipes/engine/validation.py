@@ -1,5 +1,6 @@
 """The bound of the validation text, the same in training and in evaluation, on one process and on many."""
 
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import islice
 
@@ -7,7 +8,7 @@ import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
-from recipes.data import Prepared, examples
+from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
 
@@ -48,6 +49,22 @@ def validate(
         replicate: number of the draw; others are independent.
         parameterization: what the logits mean.
     """
+
+    def measured(batches: Iterable[Batch]) -> Terms:
+        return measure(process, denoiser, batches, seed, replicate, parameterization)
+
+    return over(data, recipe, world, sequences, batch, measured)
+
+
+def over(
+    data: Prepared,
+    recipe: Recipe,
+    world: World,
+    sequences: int,
+    batch: int,
+    measured: Callable[[Iterable[Batch]], Terms],
+) -> Terms:
+    """What is ``measured`` of the first validation sequences by all processes together; the same in each."""
     wanted = min(sequences, len(data.validation))
     stream = examples(
         data.validation,
@@ -60,6 +77,5 @@ def validate(
     )
     with closing(stream):
         # equally many batches everywhere: sharded weights are gathered in every pass
-        batches = (part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
-        own = measure(process, denoiser, batches, seed, replicate, parameterization)
+        own = measured(part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
     return Terms.join(world.gather(own)).first(wanted)

@@ -35,17 +35,25 @@ class Estimate:
         noise = None if self.noise is None else self.noise * factor
         return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
 
+    def perplexity(self, unit: str) -> "Estimate":
+        """exp of nats."""
+        value = math.exp(self.value)
+        return self.scaled(value, unit, value)
+
+
+def in_units(per_token: Estimate, data: Prepared) -> dict[str, Estimate]:
+    """Nats per token, and what follows from them."""
+    return {
+        "nats_per_token": per_token,
+        "perplexity": per_token.perplexity("per token"),
+        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0), "bits/byte"),
+    }
+
 
 def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
     """The bound in its units, then its three terms."""
     whole = Terms.average(replicates)
-    per_token = Estimate.of(whole.per_token, [one.per_token for one in replicates])
-    perplexity = math.exp(per_token.value)
-    found = {
-        "nats_per_token": per_token,
-        "perplexity": per_token.scaled(perplexity, "per token", perplexity),
-        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0), "bits/byte"),
-    }
+    found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data)
     for number, name in enumerate(_TERMS):
         found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
     return found

@@ -1,4 +1,4 @@
-"""The bound of a corpus, sequence by sequence: the same number whatever the batch size and the number of processes."""
+"""The bound of a corpus or its likelihood, sequence by sequence: whatever the batch size and number of processes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ class Terms:
     """What was measured of every sequence, on the CPU, in the order of the corpus."""
 
     index: Int[Tensor, " N"]
-    nats: Float[Tensor, "N 3"]
-    """Sums over the sequence's real tokens: diffusion, prior, reconstruction."""
+    nats: Float[Tensor, "N terms"]
+    """Sums over the sequence's real tokens: of a bound diffusion, prior, reconstruction; -log p(x) alone."""
     tokens: Int[Tensor, " N"]
     draws: int = 1
     """Of time and noise, over which the nats are the mean."""
@@ -51,11 +51,11 @@ class Terms:
 
     @property
     def per_token(self) -> dd.Measure:
-        """The whole bound in nats per token; its standard error is over sequences."""
+        """The sum of the terms in nats per token; its standard error is over sequences."""
         return dd.Measure.ratio(self.nats.sum(1), self.tokens.double(), "nats/token")
 
     def term(self, number: int) -> dd.Measure:
-        """One of the three terms in nats per token."""
+        """One of the terms in nats per token."""
         return dd.Measure.ratio(self.nats[:, number], self.tokens.double(), "nats/token")
 
 

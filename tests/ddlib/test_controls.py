@@ -11,7 +11,7 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Masked, Uniform
-from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Psi, Remask, Settled
+from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Particles, Psi, Remask, Settled
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -273,6 +273,11 @@ BAD = {
     "cluster": ({"forbidden": [4, 1, 5]}, ValueError, r"forbidden holds all words of cluster \[2, 3\] of level 1"),
     "penalty": ({"repetition_penalty": 0.9}, ValueError, r"repetition_penalty is 0.9.*at least 1"),
     "ending": ({"endings": [4]}, TypeError, r"endings holds 4.*EndOfText\(word\)"),
+    "particles": (
+        {"endings": [EndOfText(1)], "sampler": Particles(Ancestral(), lambda z, t: t)},
+        TypeError,
+        r"endings holds EndOfText.*Particles.*cannot serve: a row is several texts",
+    ),
     "end": ({"endings": [EndOfText(6)]}, ValueError, r"word of EndOfText.* is 6.*\[0, 6\)"),
     "fill": ({"endings": [EndOfText(1, fill=9)]}, ValueError, r"fill of EndOfText.* is 9.*\[0, 6\)"),
     "seeds": ({"seeds": [1], "generator": None}, ValueError, r"seeds holds 1, must be 2"),

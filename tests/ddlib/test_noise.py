@@ -158,3 +158,53 @@ def test_a_torch_generator_repeats_and_moves_on():
     a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     first, second = (rand((5,), a, torch.device("cpu")) for _ in range(2))
     assert torch.equal(first, rand((5,), b, torch.device("cpu"))) and not torch.equal(first, second)
+
+
+# copies
+
+
+def test_copies_have_streams_of_their_own():
+    noise = keyed([0, 7, 2**40])
+    copies = noise.split(4)
+    numbers = torch.cat([copies.rand((12, 3)).flatten(), copies.rand((12,)), noise.rand((3, 5)).flatten()])
+    again = torch.cat([noise.split(4).rand((12, 3)).flatten(), noise.split(1).rand((3, 3)).flatten()])
+    grand = copies.split(2).rand((24, 2)).flatten()
+    everything = torch.cat([numbers, again, grand])
+    assert len(everything.unique()) == len(everything) == 36 + 12 + 15 + 36 + 9 + 48
+    other = torch.cat([keyed([0], seed=4).split(4).rand((4, 3)), keyed([0], step=6).split(4).rand((4, 3))])
+    assert not torch.isin(other, everything).any()
+    assert copies.index.tolist() == [0] * 4 + [7] * 4 + [2**40] * 4
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_copies_do_not_depend_on_the_batch_nor_on_their_number(levels):
+    def drawn(index, number):
+        noise = keyed(index)
+        noise.rand((len(index), 3))
+        for _ in range(levels):
+            noise = noise.split(number)
+        noise.rand((len(noise.index),))
+        return noise.rand((len(noise.index), 5)).view(len(index), *(number,) * levels, 5)
+
+    whole = drawn([3, 9, 11], 4)
+    assert torch.equal(drawn([11, 3], 4), whole[[2, 0]])
+    fewer = whole[:, :2] if levels == 1 else whole[:, :2, :2]
+    assert torch.equal(drawn([3, 9, 11], 2), fewer)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("axis", ["over copies", "over examples", "within a copy"])
+def test_numbers_of_copies_are_uniform(axis):
+    copies, examples, columns = {"over copies": (2048, 1, 1), "over examples": (1, 2048, 1)}.get(axis, (1, 1, 2048))
+    numbers = keyed(torch.arange(examples)).split(copies).rand((copies * examples, columns)).flatten().numpy()
+    assert scipy.stats.kstest(numbers, "uniform").pvalue > 1e-5
+    pairs = torch.from_numpy((numbers * 16).astype("int64"))
+    table = torch.bincount(pairs[:-1] * 16 + pairs[1:], minlength=256).view(16, 16)
+    assert scipy.stats.chi2_contingency(table).pvalue > 1e-5
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("number", "error"), [(0, ValueError), (1.0, TypeError)])
+def test_a_number_of_copies_that_is_none_is_refused(number, error):
+    with pytest.raises(error, match=f"number is {number}, must be"):
+        keyed([0]).split(number)

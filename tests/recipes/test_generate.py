@@ -11,7 +11,7 @@ from recipes import evaluate
 from recipes.console import make_console
 from recipes.generate import Options, generate, main, prompt_states
 from recipes.lexicon.naming import cluster_names
-from recipes.sampling import NOISE, Sampling, draw
+from recipes.sampling import NOISE, Sampling, draw, protocol, told
 from recipes.saved import open_saved
 
 
@@ -65,6 +65,13 @@ def test_every_knob_is_that_of_ddlib(saved):
         parameterization="posterior", generator=dd.KeyedGenerator(3, NOISE, torch.arange(2)),
     )  # fmt: skip
     assert torch.equal(draw(saved, sampling, 3, torch.arange(2), LENGTH), expected)
+
+
+def test_a_protocol_is_told_in_words(saved):
+    sampling = Sampling(steps=6, temperature=(1.0, 0.5), forbidden=(" a", "b"), top_k=3)
+    assert told(protocol(saved, sampling, 0, 8)) == (
+        "ancestral, 6 steps, temperature 1 to 0.5, top-p 1, top-k 3, forbidden [' a', 'b']"
+    )
 
 
 def test_a_forbidden_text_is_one_token(saved):

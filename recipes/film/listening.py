@@ -1,0 +1,78 @@
+"""What the network is asked within a step, and what it says."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from ddlib.samplers.network import Network, Said
+from ddlib.typing import Logits, Times, Tokens
+
+
+class Heard:
+    """What the network said in the present step, and how often it was asked about each text.
+
+    Args:
+        shape: (B, L) of the texts.
+        device: where they are.
+    """
+
+    def __init__(self, shape: torch.Size, device: torch.device) -> None:
+        self.calls = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        """(B,) network calls so far in which each text took part."""
+        self.said: list[Said] = []
+        """Answers of the present step, in their order."""
+        self._shape = shape
+
+    def before(
+        self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
+    ) -> Iterator[tuple[Bool[Tensor, "n"], Said]]:
+        """Of n positions the last answer about each before it was in ``state``, and whom it is about.
+
+        Positions that the network was not asked about are left out.
+        """
+        left = torch.ones_like(b, dtype=torch.bool)
+        for said in reversed(self.said):
+            row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
+            row[said.b, said.i] = torch.arange(len(said.b), device=b.device)
+            mine = row[b, i]
+            found = left & (mine >= 0) & (said.z[mine.clamp_min(0)] != state)
+            if bool(found.any()):
+                yield found, said.take(mine[found])
+                left = left & ~found
+
+
+class Listening(Network):
+    """A network that says what it would have said, and has it kept."""
+
+    heard: Heard
+
+    def __call__(self, z: Tokens, t: Times) -> Logits:
+        last = self._last
+        logits = super().__call__(z, t)
+        self.heard.calls += self._ran(last)
+        b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
+        plain = Network(self.process, self)  # these logits are of the cavity law, whatever the network's own are
+        self.heard.said.append(Said(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]))
+        return logits
+
+    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Said]:
+        last = self._last
+        for number, said in enumerate(super().at(z, t, where)):
+            if number == 0:  # all that is said comes of one call
+                everybody = self.shares or not self.compact
+                self.heard.calls += self._ran(last) if everybody else where.any(-1)
+            self.heard.said.append(said)
+            yield said
+
+    def _ran(self, last: object) -> bool:
+        """Whether it was asked anew, and did not repeat what it had said ``last``."""
+        return not self.shares or self._last is not last
+
+
+def listen(network: Network, heard: Heard) -> None:
+    """From now on ``heard`` is told what this network says, whoever asks it."""
+    # the object itself, not one that wraps it: what stands around a sampler asks it too
+    network.__class__ = Listening
+    network.heard = heard

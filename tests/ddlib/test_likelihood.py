@@ -1,0 +1,271 @@
+"""The exact likelihood of a text by an order: a law over texts, that of the texts which the order draws."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from cases import examples, slow_but
+from halves import LEVELS, Halves, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.hierarchies import Tree
+from ddlib.processes import Hierarchical, Masked
+from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
+from ddlib.schedules import Cosine, Linear
+from ddlib.testing import strategies
+from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.oracle import exact_cavity, exact_posterior, integrate_bound
+
+F64 = torch.float64
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
+ORDERS = {
+    "margin": Confidence(),
+    "probability": Confidence("probability"),
+    "entropy": Confidence("entropy"),
+    "threshold": Confidence("probability", threshold=0.5),
+    "bounded-0": EntropyBounded(0.0),
+    "bounded": EntropyBounded(0.7),
+    "bounded-inf": EntropyBounded(math.inf),
+    "left-to-right": LeftToRight(),
+}
+FAST = (ORDERS["threshold"], ORDERS["bounded"], ORDERS["left-to-right"])
+every_order = pytest.mark.parametrize("order", slow_but(ORDERS.values(), *FAST), ids=ORDERS)
+UNEVEN = [[0, 0, 0, 1, 2], [1, 0, 1]]
+PROCESSES = {
+    "masked": Masked(4, Cosine()),
+    "two": dd.presets.hdlm([0, 1, 0, 2, 1], gamma=2.0),
+    "three": dd.presets.hdlm_levels(UNEVEN, speed=[1.0, 0.5, 3.0]),
+    "only-child": dd.presets.hdlm([0, 0, 0, 1]),
+}
+
+
+class Opinions:
+    """A network of so many positions that looks at all states and at the time, with no joint law behind it."""
+
+    def __init__(self, process, length, columns=None, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+
+        def randn(*shape):
+            return 1.5 * torch.randn(*shape, generator=generator, dtype=F64)
+
+        columns = process.vocab_size if columns is None else columns
+        self.table, self.late, self.calls = randn(length, length, process.num_states, columns), randn(columns), 0
+
+    def __call__(self, z, t):
+        self.calls += 1
+        places = torch.arange(z.shape[1])
+        return self.table[places[:, None], places, z[:, None]].sum(2) + t.to(F64)[:, None, None] * self.late
+
+
+def texts(process, length):
+    return torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
+
+
+def law(process, denoiser, order, length=2, **options):
+    """The probability of every text."""
+    found = dd.likelihood(process, denoiser, texts(process, length), order, **options).log_likelihood
+    return found.exp().view((process.vocab_size,) * length)
+
+
+@every_order
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
+@pytest.mark.parametrize("steps", slow_but([None, 1, 2, 3], None))
+def test_likelihoods_of_all_texts_sum_to_one(order, name, steps):
+    process = PROCESSES[name]
+    length = 2 if name == "three" else 3
+    total = law(process, Opinions(process, length), order, length, steps=steps).sum()
+    assert abs(float(total) - 1) < 1e-12
+
+
+@st.composite
+def plain_processes(draw):
+    """Masks and trees that keep words in their clusters, of up to four levels."""
+    tree = draw(strategies.hierarchies(max_depth=4, max_words=5))
+    parents = [edge.parents.tolist() for edge in tree.maps[:-1]]
+    clock = draw(strategies.exact_schedules())
+    return Hierarchical(Tree(parents, speed=tree.speeds), clock) if parents else Masked(tree.vocab_size, clock)
+
+
+@given(plain_processes(), st.sampled_from(list(ORDERS.values())), st.integers(1, 9), st.integers(0, 99))
+@settings(max_examples=examples(60))
+def test_they_sum_to_one_for_every_tree_order_and_number_of_steps(process, order, steps, seed):
+    for count in (None, steps):
+        assert abs(float(law(process, Opinions(process, 2, seed=seed), order, steps=count).sum()) - 1) < 1e-12
+
+
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
+@every_order
+def test_given_the_best_network_it_is_the_law_of_the_text(name, order):
+    process = PROCESSES[name]
+    noise = torch.randn((process.vocab_size,) * 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    known = noise.flatten().softmax(0).view_as(noise)
+    found = law(process, exact_cavity(process, known), order, 3)
+    if order.exact_text:
+        torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
+    elif order is ORDERS["bounded-inf"]:  # what is drawn at once is drawn independently
+        assert (found - known).abs().max() > 1e-4
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("steps", slow_but([None, 2], None))
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "three"))
+@pytest.mark.parametrize("order", slow_but(ORDERS, "margin"))
+def test_texts_are_drawn_as_often_as_it_says(name, order, steps):
+    process, order, draws = PROCESSES[name], ORDERS[order], 4000
+    denoiser, size, edges = Opinions(process, 2), process.vocab_size, len(process.levels) - 1
+    generator = torch.Generator().manual_seed(4)
+    words = dd.sample(process, denoiser, (draws, 2), order, steps or 2 * edges, generator=generator)
+    counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    compared = frequencies("draws", ("x_0", "x_1"), counts, law(process, denoiser, order, steps=steps), draws)
+    assert bool(((compared.got - compared.expected).abs() <= compared.allowed).all())
+
+
+def test_left_to_right_is_the_chain_rule():
+    """p(x) = prod p(x_l | x_<l, masks), each factor asked of the network at the share of masks that is left."""
+    process, length = Masked(4, Linear()), 3
+    denoiser, x = Opinions(process, 3), texts(Masked(4, Linear()), 3)
+    total = torch.zeros(len(x), dtype=F64)
+    for k in range(length):
+        z = torch.where(torch.arange(length) < k, x, process.vocab_size)
+        t = torch.full((len(x),), (length - k) / length)
+        total += denoiser(z, t)[:, k].log_softmax(-1).gather(1, x[:, k : k + 1])[:, 0]
+    found = dd.likelihood(process, denoiser, x, LeftToRight())
+    torch.testing.assert_close(found.log_likelihood, total, atol=1e-6, rtol=1e-6)  # t is told in float32
+    torch.testing.assert_close(found.per_position.sum(1), found.log_likelihood)
+
+
+def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
+    process, seen = PROCESSES["three"], []
+    dd.sample(process, Opinions(process, 3), (2, 3), LeftToRight(), 9, on_step=lambda k, t, z: seen.append(z))
+    levels = process.level_of(torch.stack(seen)[:, 0]).tolist()
+    assert levels == [[max(3 - max(k - 3 * i, 0), 0) for i in range(3)] for k in range(10)]
+
+
+def test_left_to_right_asks_about_the_next_position_alone(monkeypatch):
+    process, asked = LEVELS["levels"], []
+    right = dd.samplers.network.Network.at
+
+    def at(self, z, t, where):
+        asked.append(where.sum(-1).tolist())
+        return right(self, z, t, where)
+
+    monkeypatch.setattr(dd.samplers.network.Network, "at", at)
+    dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
+    assert asked == [[1, 1]] * 12
+    asked.clear()
+    dd.likelihood(process, Halves(process), torch.zeros(1, 4, dtype=torch.int64), LeftToRight(), steps=6)
+    assert [number for (number,) in asked] == [2] * 6
+
+
+def test_all_at_once_it_is_the_product_of_the_laws_at_the_mask():
+    process, x = PROCESSES["three"], texts(PROCESSES["three"], 2)
+    denoiser = Opinions(process, 2)
+    masks = torch.full_like(x, process.num_states - 1)
+    words = denoiser(masks, torch.ones(len(x))).log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    found = dd.likelihood(process, denoiser, x, steps=1)
+    torch.testing.assert_close(found.per_position, words)
+    assert found.calls == 1
+
+
+def test_one_edge_a_call_unless_several_go():
+    for name, process in PROCESSES.items():
+        x, edges = texts(process, 2), len(process.levels) - 1
+        for order, calls in ((Confidence(), 2 * edges), (LeftToRight(), 2 * edges), (EntropyBounded(math.inf), edges)):
+            denoiser = Opinions(process, 2)
+            found = dd.likelihood(process, denoiser, x, order)
+            assert found.calls == denoiser.calls == calls, (name, order)
+
+
+@every_order
+def test_child_logits_and_those_of_words_give_the_same(order):
+    process = PROCESSES["three"]
+    tree, x = process.hierarchy, texts(PROCESSES["three"], 2)
+    children = Opinions(process, 2, process.num_states - 1)
+    ours = dd.likelihood(process, children, x, order, parameterization="children")
+    theirs = dd.likelihood(process, lambda z, t: dd.word_logits(tree, children(z, t)), x, order)
+    torch.testing.assert_close(ours.per_position, theirs.per_position)
+    assert ours.calls == theirs.calls
+
+
+@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
+@every_order
+def test_halves_of_a_network_give_what_the_whole_gives(name, order):
+    process = LEVELS[name]
+    x = torch.randint(6, (5, 4), generator=torch.Generator().manual_seed(0))
+    ours = dd.likelihood(process, Halves(process), x, order)
+    theirs = dd.likelihood(process, plain(Halves(process)), x, order)
+    torch.testing.assert_close(ours.per_position, theirs.per_position)
+
+
+def test_posterior_logits_mean_what_they_mean_elsewhere():
+    process = PROCESSES["two"]
+    noise = torch.randn(5, 5, generator=torch.Generator().manual_seed(2), dtype=F64)
+    known = noise.flatten().softmax(0).view_as(noise)
+    found = law(process, exact_posterior(process, known), Confidence(), parameterization="posterior")
+    torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
+
+
+@every_order
+@pytest.mark.parametrize("steps", slow_but([None, 5], 5))
+def test_a_batch_changes_no_text(order, steps):
+    process = LEVELS["levels"]
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randint(6, (6, 5), generator=generator)
+    stands = torch.rand(6, 5, generator=generator) < 0.4
+    stands[0], stands[1] = True, False
+    halves = Halves(process)
+    whole = dd.likelihood(process, halves, x, order, steps=steps, given=stands)
+    assert halves.sequences < 6 * halves.calls  # who is done is asked no more
+    for row in range(6):
+        one = dd.likelihood(process, Halves(process), x[[row]], order, steps=steps, given=stands[[row]])
+        torch.testing.assert_close(one.per_position[0], whole.per_position[row])
+    assert whole.log_likelihood[0] == 0 and (whole.per_position[stands] == 0).all()
+
+
+@every_order
+def test_what_is_given_is_a_condition(order):
+    process = PROCESSES["two"]
+    noise = torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(1), dtype=F64)
+    known = noise.flatten().softmax(0).view_as(noise)
+    stands = torch.tensor([False, True, False]).expand(125, 3)
+    found = law(process, exact_cavity(process, known), order, 3, given=stands)
+    torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
+    if order.exact_text:
+        torch.testing.assert_close(found, known / known.sum((0, 2), keepdim=True))
+
+
+def test_the_bound_of_masks_is_the_mean_over_all_orders():
+    """A network that is not told the time: -E log p by a random order is the bound, text by text, and not above it."""
+    process, length = Masked(3, Linear()), 3
+    opinions = Opinions(process, length)
+    x = torch.tensor([[2, 0, 1]])
+
+    def denoiser(z, t):
+        return opinions(z, torch.zeros_like(t))
+
+    mean = 0.0
+    for places in itertools.permutations(range(length)):
+        there, back = torch.tensor(places), torch.tensor(places).argsort()
+        turned = lambda z, t: denoiser(z[:, back], t)[:, there]  # noqa: B023, E731
+        found = dd.likelihood(process, turned, x[:, there], LeftToRight())
+        mean -= float(found.log_likelihood) / math.factorial(length)
+    known = torch.zeros(3, 3, 3, dtype=F64)
+    known[tuple(x[0].tolist())] = 1
+    assert mean == pytest.approx(float(integrate_bound(process, known, denoiser)), rel=1e-6)
+
+
+def test_a_text_that_cannot_be_has_minus_infinity():
+    process = Masked(3, Linear())
+    never = torch.tensor([0.0, 0.0, -torch.inf], dtype=F64)
+    found = dd.likelihood(process, lambda z, t: never.expand(*z.shape, 3), torch.tensor([[0, 1], [0, 2]]))
+    assert found.log_likelihood.tolist() == [pytest.approx(-2 * math.log(2)), -math.inf]
+
+
+def test_the_callers_randomness_is_left_alone():
+    process = PROCESSES["two"]
+    before = torch.random.get_rng_state()
+    dd.likelihood(process, Opinions(process, 2), texts(process, 2))
+    assert torch.equal(before, torch.random.get_rng_state())

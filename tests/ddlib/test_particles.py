@@ -1,0 +1,270 @@
+"""Particles: the law that a reward leaves, and rows that keep to themselves."""
+
+import math
+
+import pytest
+import torch
+from cases import examples, slow_but
+from halves import LEVELS, Halves, generate, trajectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rewards import F64, PAIR, TREE, alike, clusters, ramp
+
+import ddlib as dd
+from ddlib.processes import Masked
+from ddlib.processes.sampled import unchanged
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    Corrected,
+    EntropyBounded,
+    Euler,
+    FirstHitting,
+    Gibbs,
+    Particles,
+    Psi,
+    Remask,
+    Run,
+    ThetaTrapezoidal,
+)
+from ddlib.samplers.network import Network
+from ddlib.samplers.particles import Constant, systematic
+from ddlib.schedules import Cosine
+from ddlib.testing import check_sampler, strategies
+from ddlib.testing.oracle import exact_cavity
+from ddlib.verification.cases import frequencies
+
+
+class Seen:
+    """A reward that remembers what it was asked."""
+
+    def __init__(self, reward):
+        self.reward, self.asked = reward, []
+
+    def __call__(self, z, t):
+        self.asked.append((z.clone(), t.clone()))
+        return self.reward(z, t)
+
+
+def tilted(reward, scale, law=PAIR):
+    """p(x) exp(scale r(x)), normalised, by enumeration."""
+    texts = torch.cartesian_prod(*map(torch.arange, law.shape))
+    raised = law * (scale * reward(texts, torch.zeros(len(texts), dtype=F64))).exp().view_as(law)
+    return raised / raised.sum(), raised.sum()
+
+
+def whole(process, sampler, rows, steps, generator, law=PAIR):
+    """All particles of a call of ``sample`` with the exact network, in the end."""
+    network, free = Network(process, exact_cavity(process, law)), torch.ones(rows, law.ndim, dtype=torch.bool)
+    run = Run(process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator)
+    state = sampler.init(run)
+    for k in range(steps):
+        state = sampler.step(run, state, k)
+    return sampler.weighed(run, state)
+
+
+# the law
+
+
+CASES = [
+    ("masks", Masked(3, Cosine()), alike, 2),
+    ("clusters", TREE, clusters, 4),
+    ("clusters, words", TREE, alike, 4),
+]
+
+
+@pytest.mark.statistical
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("name", "process", "reward", "steps"), slow_but(CASES, CASES[1]))
+def test_as_particles_grow_many_texts_follow_the_law_that_the_reward_tilts(name, process, reward, steps):
+    """First hitting draws two dependent words exactly, so that the limit is known by enumeration."""
+    law, _ = tilted(reward, 1.5)
+    sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
+    x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
+    counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
+    for truth, near in ((law, True), (PAIR, False)):
+        comparison = frequencies("texts", ("x_0", "x_1"), counts, truth, len(x))
+        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all()) == near
+
+
+UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 1.0) for reward in (alike, clusters)]
+
+
+@pytest.mark.statistical
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("number", "ess", "reward"), slow_but(UNBIASED, (2, 1.0, clusters)))
+def test_the_estimate_has_the_right_mean_for_any_number_of_particles(number, ess, reward):
+    law, total = tilted(reward, 1.5)
+    cloud = whole(
+        TREE, Particles(FirstHitting(), reward, number, ess, 1.5), 20_000, 4, torch.Generator().manual_seed(1)
+    )
+    estimate, words = cloud.log_mean().exp(), cloud.drawn().z
+    assert abs(estimate.mean() - total) < 5 * estimate.std() / len(estimate) ** 0.5
+    each = torch.zeros(len(words), 9, dtype=F64).scatter_(1, 3 * words[:, :1] + words[:, 1:], estimate[:, None])
+    error = each.std(0) / len(words) ** 0.5
+    assert bool(((each.mean(0) - total * law.flatten()).abs() < 5 * error).all())
+
+
+@given(strategies.processes(max_depth=4, max_words=6), st.integers(1, 5), st.floats(0, 1), st.floats(-2, 2))
+@settings(max_examples=examples(40))
+@pytest.mark.usefixtures("checked_in_full")
+def test_weights_are_what_the_reward_has_grown_on_any_process(process, number, ess, scale):
+    """In float64: whatever is resampled, a weight is the gain since then; without resampling, all of the gain."""
+    law = torch.ones(process.vocab_size, process.vocab_size, dtype=F64) / process.vocab_size**2
+    for share in (0.0, ess):
+        sampler = Particles(Psi(0.7), ramp, number, share, scale)
+        cloud = whole(process, sampler, 3, 4, torch.Generator().manual_seed(2), law)
+        gain = scale * ramp(cloud.state.z, torch.zeros(3 * number, dtype=F64)).view(3, number)
+        torch.testing.assert_close(cloud.gain, gain, rtol=1e-12, atol=1e-12)
+        assert bool((cloud.state.z < process.vocab_size).all()) and not cloud.state.t.any()
+        if share == 0 or number == 1:
+            torch.testing.assert_close(cloud.weight, gain, rtol=1e-12, atol=1e-12)
+            assert not cloud.total.any()
+        before = cloud.gain - cloud.weight  # where the row was last resampled
+        assert bool((before.isfinite()).all())
+
+
+@pytest.mark.statistical
+@pytest.mark.usefixtures("as_users_call")
+def test_a_constant_reward_and_no_scale_leave_the_law():
+    for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
+        generator = torch.Generator().manual_seed(3)
+        x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
+        counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
+        comparison = frequencies("texts", ("x_0", "x_1"), counts, PAIR, len(x))
+        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all())
+
+
+def test_particles_die_while_they_are_clusters():
+    def second(z, t):
+        return torch.where((z == 3).any(-1) | (z == 0).any(-1), -torch.inf, 0.0)
+
+    seen = Seen(second)
+    generator = torch.Generator().manual_seed(4)
+    words = dd.sample(
+        TREE, exact_cavity(TREE, PAIR), (50, 2), Particles(Ancestral(), seen, 16), 12, generator=generator
+    )
+    assert bool((words > 0).all())  # a quarter of the texts is so without
+    early = torch.cat([z for z, t in seen.asked if 0 < float(t[0]) < 0.5])
+    dead = second(early, None) == -torch.inf
+    assert bool(((early == 3).any(-1) & dead).any()) and int(dead.sum()) < 0.5 * len(dead)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_call")
+def test_verify_asks_about_rewards_too():
+    report = check_sampler(Particles(Ancestral(), Constant(), 2))
+    rooms = {check.room for check in report.checks}
+    assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
+    assert not [check for check in dd.verify(Ancestral()).checks if check.room.startswith("reward")]
+
+
+# copies and rows
+
+
+INNER = {
+    "ancestral": Ancestral(),
+    "first": FirstHitting(),
+    "confidence": Confidence(),
+    "entropy": EntropyBounded(1.0),
+    "remask": Remask(1.0, "confidence"),
+    "corrected": Corrected(Remask(0.3), Gibbs(2)),
+    "psi": Psi(0.5),
+    "trapezoid": ThetaTrapezoidal(),
+    "euler": Euler(),
+}
+PROCESS, KEYS = LEVELS["levels-xi"], torch.arange(4)
+every_inner = pytest.mark.parametrize("name", slow_but(INNER, "first", "remask"))
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("source", [lambda: torch.Generator().manual_seed(5), lambda: dd.KeyedGenerator(0, 1, KEYS)])
+@pytest.mark.parametrize("name", slow_but(INNER, "ancestral", "first", "remask"))
+def test_one_particle_is_the_sampler_to_the_bit(name, source):
+    prompt = torch.tensor([[1], [0], [4], [2]])
+    one, other = (
+        dd.sample(PROCESS, Halves(PROCESS), (4, 5), sampler, 7, prompt, generator=source())
+        for sampler in (INNER[name], Particles(INNER[name], ramp, 1))
+    )
+    assert torch.equal(one, other) and len(one.unique()) > 2
+
+
+@pytest.mark.usefixtures("as_users_call")
+@every_inner
+def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
+    process, sampler = PROCESS, Particles(INNER[name], ramp, 3, 0.9)
+    words = generate(process, Halves(process), sampler)
+    alone = [
+        dd.sample(process, Halves(process), (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
+        for row in range(4)
+    ]
+    assert torch.equal(torch.cat(alone), words)
+    assert not torch.equal(words, generate(process, Halves(process), INNER[name]))
+
+
+@every_inner
+def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
+    process, seen = PROCESS, Seen(ramp)
+    prompt = torch.full((4, 5), process.num_states - 1)
+    prompt[:, ::2] = torch.tensor([[1, 0, 4], [2, 5, 5], [3, 3, 1], [4, 0, 2]])
+    halves = Halves(process)
+    states = trajectory(process, halves, Particles(INNER[name], seen, 3, 1.0), prompt=prompt, infill=True)
+    assert bool((states[..., ::2] == prompt[:, ::2]).all())
+    assert all(torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.asked)
+    assert 7 <= len(seen.asked) <= 8 and all(z.shape == (12, 5) and t.shape == (12,) for z, t in seen.asked)
+    assert 0 < halves.calls <= 7 * INNER[name].calls + INNER[name].end_calls
+
+
+def test_what_is_shown_ends_in_the_text():
+    process, words = LEVELS["levels-xi"], []
+    states = []
+    words = generate(
+        process, Halves(process), Particles(Ancestral(), ramp, 4), on_step=lambda k, t, z: states.append(z.clone())
+    )
+    assert torch.equal(states[-1], words) and len(states) == 8
+
+
+def test_all_particles_copy_one_where_only_one_is_any_good():
+    """The row's states, its memo, and nothing of other rows."""
+    process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3)
+    network, free = Network(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
+    run = Run(
+        process, network, unchanged, torch.linspace(1, 0, 8, dtype=F64), free, dd.KeyedGenerator(0, 0, torch.arange(2))
+    )
+    cloud = sampler.step(run, sampler.init(run), 0).memo
+    one = cloud._replace(weight=torch.tensor([[-torch.inf, -torch.inf, 1.0], [0.0, 0.0, 0.0]], dtype=F64))
+    done = sampler._resample(run, one)
+    taken = torch.tensor([2, 2, 2, 3, 4, 5])
+    assert torch.equal(done.state.z, cloud.state.z[taken])
+    assert all(torch.equal(new, old[taken]) for new, old in zip(done.state.memo, cloud.state.memo, strict=True))
+    assert torch.equal(done.gain, cloud.gain.flatten()[taken].view(2, 3)) and not done.weight.any()
+    assert done.total.tolist() == [pytest.approx(1 - math.log(3)), 0.0]
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1.0)), min_size=4, max_size=4).filter(any), min_size=1),
+    st.floats(0, 1 - 1e-9),
+)
+def test_systematic_resampling_takes_each_as_often_as_it_should(rows, u):
+    share = torch.tensor(rows, dtype=F64)
+    share = share / share.sum(-1, keepdim=True)
+    taken = systematic(share, torch.full((len(share),), u, dtype=F64))
+    counts = torch.nn.functional.one_hot(taken, 4).sum(1)
+    assert bool((counts >= (4 * share - 1e-9).floor()).all()) and bool((counts <= (4 * share + 1e-9).ceil()).all())
+    assert not bool((counts[share == 0] > 0).any()) and bool((taken.diff(dim=-1) >= 0).all())
+
+
+def test_systematic_resampling_is_right_in_the_mean():
+    share, number = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=F64), 4000
+    u = (torch.arange(number, dtype=F64) + 0.5) / number
+    taken = systematic(share.expand(number, -1), u)
+    torch.testing.assert_close(
+        torch.bincount(taken.flatten()) / number, 4 * share, rtol=0, atol=1e-3, check_dtype=False
+    )
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
+def test_the_ends_of_the_uniforms_take_nobody_without_a_share(u):
+    share = torch.tensor([[0.0, 1 / 3, 2 / 3, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=F64)
+    taken = systematic(share, torch.full((2,), u, dtype=F64))
+    assert set(taken[0].tolist()) == {1, 2} and set(taken[1].tolist()) == {0}

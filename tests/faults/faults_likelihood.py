@@ -1,0 +1,129 @@
+"""Theory section 10: the exact likelihood of a text under an order that chooses by the states alone."""
+
+import sys
+
+import torch
+from planting import fault
+
+from ddlib.noise import rand
+from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
+from ddlib.samplers.confidence import entropy
+from ddlib.samplers.landing import log_chance
+
+READS, ASKS = sys.modules["ddlib.likelihood"], sys.modules["ddlib.verification.likelihood"]
+
+
+def choosing(patch, scores):
+    """Likelihoods of texts x by an order whose ``scores`` know x, and draws by the order itself."""
+    right = ASKS.likelihood
+
+    def likelihood(process, denoiser, x, order, **options):
+        class Broken(type(order)):
+            def _scores(self, run, said, level):
+                return scores(run, said, level, x)
+
+        peeking = object.__new__(Broken)
+        vars(peeking).update(vars(order))
+        return right(process, denoiser, x, peeking, **options)
+
+    patch.setattr(ASKS, "likelihood", likelihood)
+    return Confidence("probability")
+
+
+@fault("the order chooses before x has a say")
+def positions_whose_child_is_likeliest_come_first(patch):
+    def scores(run, said, level, x):
+        below = run.process.climb(x, (level - 1).clamp_min(0))
+        return log_chance(run, said, below[said.b, said.i], False)
+
+    return choosing(patch, scores)
+
+
+@fault("the order chooses before x has a say")
+def the_order_sees_a_positions_own_word(patch):
+    def scores(run, said, level, x):
+        logits = run.predict(x, torch.zeros(len(x), dtype=torch.float64))[said.b, said.i]
+        return -entropy(logits.log_softmax(-1))
+
+    return choosing(patch, scores)
+
+
+@fault("a cluster has the mass of its words")
+def a_cluster_is_read_as_the_first_of_its_words(patch):
+    def chance(run, said, landed, force):
+        level = run.process.level_of(landed[:, None])[:, 0]
+        words = said.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
+        everyone = torch.arange(words.shape[1]).expand_as(words)
+        parents = run.process.climb(everyone, level[:, None].expand_as(words))
+        own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
+        return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], log_chance(run, said, landed, force))
+
+    patch.setattr(READS, "log_chance", chance)
+    return Confidence()
+
+
+@fault("the law of a word is that of the words under its cluster")
+def a_word_is_read_as_if_all_words_could_stand_there(patch):
+    def chance(run, said, landed, force):
+        words = said.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
+        word = landed < run.process.vocab_size
+        found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
+        return torch.where(word, found, log_chance(run, said, landed, force))
+
+    patch.setattr(READS, "log_chance", chance)
+    return EntropyBounded(0.0)
+
+
+@fault("every edge counts")
+def the_first_edge_is_left_out(patch):
+    def chance(run, said, landed, force):
+        return torch.where(said.z == run.process.num_states - 1, 0.0, log_chance(run, said, landed, force))
+
+    patch.setattr(READS, "log_chance", chance)
+    return LeftToRight()
+
+
+@fault("every edge counts")
+def clusters_cost_nothing(patch):
+    def chance(run, said, landed, force):
+        return torch.where(landed < run.process.vocab_size, log_chance(run, said, landed, force), 0.0)
+
+    patch.setattr(READS, "log_chance", chance)
+    return Confidence()
+
+
+@fault("a text is read with the times that are told when it is drawn")
+def the_network_is_told_that_nothing_is_known(patch):
+    patch.setattr(READS, "told", lambda run, z, expected: torch.ones(len(z), dtype=torch.float64))
+    return LeftToRight()
+
+
+@fault("a text is read in as many steps as it is drawn")
+def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(patch):
+    right = ASKS.likelihood
+
+    def likelihood(*args, steps, **options):
+        return right(*args, **options)
+
+    patch.setattr(ASKS, "likelihood", likelihood)
+    return LeftToRight()
+
+
+@fault("only an order without chance has a likelihood in closed form")
+def a_choice_by_chance_is_called_deterministic(patch):
+    class Broken(Confidence):
+        deterministic = True
+
+        def noise(self, run, z):
+            return rand(z.shape, run.generator, z.device)
+
+    return Broken()
+
+
+@fault("a step of a draw is the step that is read")
+def draws_come_down_in_another_order_than_they_are_read(patch):
+    class Broken(LeftToRight):
+        def step(self, run, state, k):
+            return Confidence().step(run, state, k)
+
+    return Broken()

@@ -1,0 +1,146 @@
+"""The exact likelihood of held-out text, as an evaluation reports it."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from published import publish_tiny
+
+import ddlib as dd
+from recipes.console import make_console
+from recipes.data import examples, open_prepared
+from recipes.engine.exact import exact, reader
+from recipes.engine.parallel import World
+from recipes.evaluate import Options, evaluate, main, show
+from recipes.saved import open_saved
+
+ALONE = World(0, 1, torch.device("cpu"))
+ENTROPY = "confidence:score=entropy"
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("read"), dict(kind="hdlm", clusters=8))
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("packed"), packed=True)
+
+
+def options(published, **more):
+    return Options(run=str(published.run), scorer="none", replicates=1, likelihood=ENTROPY, **more)
+
+
+def found(published, name=ENTROPY, steps=None, sequences=None, batch=4, world=ALONE):
+    saved = open_saved(published.run)
+    return exact(saved, open_prepared(published.data.folder), reader(saved, name), steps, sequences, batch, world)
+
+
+def test_it_is_that_of_ddlib_with_the_padding_given(published):
+    likely, saved, data = found(published, sequences=5), open_saved(published.run), published.data
+    stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=5, seed=0, threads=0)
+    batch = next(stream)
+    order = dd.samplers.Confidence("entropy")
+    own = dd.likelihood(
+        saved.process, saved.denoiser, batch.x, order, given=~batch.mask, parameterization="posterior"
+    )  # fmt: skip
+    tokens = int(batch.mask.sum())
+    nats = -float(own.log_likelihood.sum()) / tokens
+    assert likely["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-6)
+    assert likely["perplexity"]["value"] == pytest.approx(math.exp(nats), rel=1e-5)
+    assert likely["nats_per_token"]["error"] > 0 and likely["nats_per_token"]["noise"] is None
+    how = likely["protocol"]
+    assert (how["sequences"], how["tokens"], how["padding"], how["order"]) == (5, tokens, "given", repr(order))
+    assert how["calls"] == own.calls == 2 * int(batch.mask.sum(1).max())  # two levels
+
+
+def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
+    whole = found(published, "left_to_right")
+    for batch in (3, 11):
+        other = found(published, "left_to_right", batch=batch)
+        assert other["nats_per_token"]["value"] == pytest.approx(whole["nats_per_token"]["value"], rel=1e-5)
+        assert other["protocol"] == whole["protocol"]
+    few = found(published, "left_to_right", sequences=3)
+    assert few["protocol"]["sequences"] == 3 and few["protocol"]["tokens"] < whole["protocol"]["tokens"]
+    assert few["nats_per_token"]["error"] > 0
+
+
+class Share(World):
+    """One of several processes, that hears nothing of the others."""
+
+    def gather(self, value):
+        return [value]
+
+
+def test_two_processes_share_the_texts(published):
+    whole, parts = (
+        [found(published, "left_to_right", steps=3, world=world) for world in worlds]
+        for worlds in ([ALONE], [Share(rank, 2, ALONE.device) for rank in range(2)])
+    )
+    for name in ("sequences", "tokens"):
+        assert sum(part["protocol"][name] for part in parts) == whole[0]["protocol"][name]
+    nats = sum(part["nats_per_token"]["value"] * part["protocol"]["tokens"] for part in parts)
+    expected = whole[0]["nats_per_token"]["value"] * whole[0]["protocol"]["tokens"]
+    assert nats == pytest.approx(expected, rel=1e-5)
+
+
+def test_fewer_steps_are_another_model(published):
+    whole, fast = (found(published, steps=steps, sequences=3) for steps in (None, 4))
+    assert fast["protocol"]["calls"] == fast["protocol"]["steps"] == 4 and whole["protocol"]["steps"] == "one per edge"
+    assert fast["nats_per_token"]["value"] != pytest.approx(whole["nats_per_token"]["value"], rel=1e-6)
+    assert found(published, "entropy_bounded:gamma=inf", sequences=3)["protocol"]["calls"] == 2
+
+
+def test_a_network_of_packed_rows_sees_no_padding(packed):
+    saved, seen = replace(open_saved(packed.run), precision="bfloat16"), []  # called as a whole
+    saved.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    likely = exact(saved, packed.data, reader(saved, "confidence"), 3, 4, 4, ALONE)
+    assert likely["protocol"]["padding"] == "none" and len({z.shape[1] for z in seen}) > 1
+    assert not any(bool((z == packed.data.pad_id).any()) for z in seen)
+
+
+def test_the_command_tells_it(published, tmp_path, capsys):
+    place = tmp_path / "result.json"
+    asked = ["--scorer", "none", "--replicates", "1", "--sequences", "5", "--likelihood", ENTROPY]
+    main([str(published.run), *asked, "--likelihood-steps", "6", "--out", str(place)])
+    result = json.loads(place.read_text(encoding="utf-8"))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "likelihood perplexity" in shown and f"{result['likelihood']['nats_per_token']['value']:.4f}" in shown
+    assert "likelihood: exact, over 5 texts" in shown and "6 network calls per batch" in shown
+
+
+def test_without_the_option_there_is_none(published, capsys):
+    result = evaluate(replace(options(published, sequences=2), likelihood=None), ALONE)
+    show(result, make_console())
+    assert result["likelihood"] is None and "likelihood" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"likelihood": "confidense"}, "did you mean 'confidence'"),
+        ({"likelihood": "confidence:temperature=-1"}, "likelihood: temperature is -1"),
+        ({"likelihood": None, "likelihood_steps": 3}, "likelihood_steps=3: of no likelihood, name an order"),
+        ({"likelihood_steps": 0}, "likelihood_steps=0: must be at least 1"),
+    ],
+)
+def test_bad_options_are_refused_before_the_run_is_opened(published, asked, message):
+    with pytest.raises(ValueError, match=message):
+        options(published, **asked) if "likelihood" not in asked else replace(options(published), **asked)
+
+
+def test_what_has_no_likelihood_is_refused_before_anything_is_measured(published, tmp_path, monkeypatch):
+    monkeypatch.setattr("recipes.evaluate.validate", lambda *a, **k: 1 / 0)
+    for name, message in (
+        ("ancestral", r"likelihood='ancestral': order is Ancestral\(.*ddlib.bound"),
+        ("confidence:temperature=0.5", "must choose without chance"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate(replace(options(published), likelihood=name), ALONE)
+    blurred = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8, xi=0.9))
+    with pytest.raises(SystemExit, match=r"error: likelihood='confidence': .*xi < 1"):
+        main([str(blurred.run), "--scorer", "none", "--likelihood", "confidence"])

@@ -1,0 +1,252 @@
+"""Texts step by step: what happened to each position, with what chance, and that nothing is drawn differently."""
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+
+import ddlib as dd
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    Corrected,
+    EntropyBounded,
+    FirstHitting,
+    Gibbs,
+    Overshoot,
+    Psi,
+    Remask,
+    SelfCorrection,
+    ThetaTrapezoidal,
+)
+from ddlib.testing import strategies
+from recipes.film import Filmed, Mark
+
+F64 = torch.float64
+WORDS, LENGTH, STEPS = 6, 5, 8
+TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 0.6], speed=[0.7, 1.3, 2.0])
+PLAIN = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]])
+PROCESSES = {
+    "masks": dd.processes.Masked(WORDS, dd.schedules.Linear()),
+    "three levels": dd.processes.Hierarchical(PLAIN, dd.schedules.Cosine()),
+    "three levels, xi < 1": dd.processes.Hierarchical(TREE, dd.schedules.Linear()),
+    "GIDD": dd.processes.GIDD(WORDS, 0.4),
+    "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
+}
+SAMPLERS = [
+    Ancestral(),
+    Ancestral(force_transition=True),
+    FirstHitting(),
+    Confidence(),
+    EntropyBounded(1.0),
+    Remask(0.5),
+    Remask(1.0, "confidence"),
+    Overshoot(0.5),
+    Psi(0.5),
+    ThetaTrapezoidal(),
+    Corrected(Psi(0.9), Gibbs(), 2, (0.0, 0.6)),
+    Corrected(Ancestral(), SelfCorrection(steps=4)),
+]
+
+
+class Table:
+    """A network whose answer about a position depends on its neighbours' states and on the time; counts its calls."""
+
+    def __init__(self, process):
+        generator = torch.Generator().manual_seed(1)
+        self.table = torch.randn(process.num_states, process.vocab_size, generator=generator, dtype=F64)
+        self.own = torch.randn(LENGTH, process.vocab_size, generator=generator, dtype=F64)
+        self.calls = 0
+
+    def __call__(self, z, t):
+        self.calls += 1
+        time = t.to(F64)[:, None, None]
+        return self.own[: z.shape[1]] + self.table[z.roll(1, 1)] * (1 + time) + self.table[z.roll(-1, 1)]
+
+
+def sample(process, sampler, rows=3, denoiser=None, **more):
+    return dd.sample(
+        process, denoiser or Table(process), (rows, LENGTH), sampler, STEPS,
+        generator=torch.Generator().manual_seed(5), **more,
+    )  # fmt: skip
+
+
+def filmed(process, sampler, most=3, on_step=None, **more):
+    """Words, and texts on their way to them."""
+    film = Filmed(sampler, most, on_step)
+    assert repr(film) == repr(sampler)
+    words = sample(process, film, on_step=film.on_step, **more)
+    return words, film.end(words)
+
+
+def serves(process, sampler):
+    try:
+        sample(process, sampler, rows=1)
+    except TypeError:
+        return False
+    return True
+
+
+PAIRS = [(name, repr(sampler)) for name in PROCESSES for sampler in SAMPLERS]
+FAST = [
+    ("three levels, xi < 1", repr(Remask(0.5))),
+    ("three levels", repr(ThetaTrapezoidal())),
+    ("GIDD", repr(SAMPLERS[-1])),
+    ("uniform", repr(SAMPLERS[-2])),
+]
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize(("process", "sampler"), slow_but(PAIRS, *FAST))
+def test_every_step_and_call_is_kept_and_nothing_is_drawn_differently(process, sampler):
+    process, sampler = PROCESSES[process], next(one for one in SAMPLERS if repr(one) == sampler)
+    if not serves(process, sampler):
+        return
+    seen = []
+    prompt = torch.full((3, LENGTH), process.num_states - 1)
+    prompt[:, 1] = 2
+    more = dict(prompt=prompt, infill=True) if process.num_states > process.vocab_size else {}
+    network = Table(process)
+    _, (text,) = filmed(process, sampler, rows=1, denoiser=network)
+    assert text.frames[-1].calls == network.calls > 0
+    words, texts = filmed(process, sampler, 2, lambda k, t, z: seen.append(z[:2].tolist()), **more)
+    assert torch.equal(words, sample(process, sampler, **more))
+    assert len(texts) == 2
+    for row, text in enumerate(texts):
+        assert text.given == ([1] if more else [])
+        assert [text.states(step) for step in range(len(seen))] == [states[row] for states in seen]
+        assert text.states(len(text.frames)) == words[row].tolist()
+        calls = [frame.calls for frame in text.frames]
+        assert calls == sorted(calls)
+        before = list(text.start)
+        for frame in text.frames:
+            for event in frame.events:
+                levels = [int(process.level_of(torch.tensor([[s]]))) for s in (event.state, before[event.position])]
+                rises = levels[0] - levels[1]
+                assert event.state != before[event.position]
+                assert event.mark == (Mark.UP if rises > 0 else Mark.DOWN if rises < 0 else Mark.CHANGED)
+                if event.mark == Mark.UP:
+                    assert event.chance is None and not event.others
+                if event.chance is not None:
+                    chances = [chance for _, chance in event.others]
+                    assert -1e-9 <= event.chance <= 1 + 1e-9 and chances == sorted(chances, reverse=True)
+                    assert dict(event.others).get(event.state, event.chance) == pytest.approx(event.chance)
+                    assert chances[0] >= event.chance - 1e-9
+                before[event.position] = event.state
+
+
+def test_a_text_that_is_not_asked_about_counts_no_call():
+    """All but one text of the batch are given."""
+    process = PROCESSES["masks"]
+    prompt = torch.zeros(3, LENGTH, dtype=torch.int64)
+    prompt[1] = process.num_states - 1
+    for compact in (True, False):
+        _, texts = filmed(process, Ancestral(), prompt=prompt, infill=True, compact=compact)
+        calls = [text.frames[-1].calls for text in texts]
+        assert calls[1] > 0 and calls[0] == calls[2] == (0 if compact else calls[1])
+
+
+def by_posterior(process, cavity, text):
+    """For each event that came down: its chance, and what Bayes' rule says of the states of its level."""
+    times = [1.0, *(frame.t for frame in text.frames)]
+    for step, frame in enumerate(text.frames):
+        z = torch.tensor([text.states(step)])
+        t, s = (torch.tensor([time], dtype=F64) for time in times[step : step + 2])
+        law = process.posterior(cavity(z, t).softmax(-1), z, t, s)[0]
+        for event in frame.events:
+            level = process.level_of(torch.arange(process.num_states)[None])[0]
+            mates = torch.where(level == level[event.state], law[event.position], 0.0)
+            yield event, mates / mates.sum()
+
+
+CHANCES = [
+    (name, law)
+    for name in ("masks", "three levels", "three levels, xi < 1")
+    for law in ("cavity", "posterior", "children")
+]
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize(
+    ("name", "parameterization"),
+    slow_but(CHANCES, ("three levels", "children"), ("three levels, xi < 1", "posterior")),
+)
+def test_a_chance_is_that_of_bayes_rule(name, parameterization):
+    process, number = PROCESSES[name], 0
+    network = Table(process)
+    if parameterization != "cavity":
+        columns = process.num_states - 1 if parameterization == "children" else WORDS
+        table = torch.randn(process.num_states, columns, generator=torch.Generator().manual_seed(2), dtype=F64)
+        network = lambda z, t: table[z.roll(1, 1)] + table[z.roll(-1, 1)]  # noqa: E731
+    _, texts = filmed(process, Ancestral(), denoiser=network, parameterization=parameterization)
+
+    def cavity(z, t):
+        return dd.cavity_logits(process, network(z, t.float()), z, t, parameterization)
+
+    for text in texts:
+        for event, law in by_posterior(process, cavity, text):
+            number += 1
+            assert event.mark == Mark.DOWN
+            assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
+            best = law.topk(len(event.others))
+            assert [chance for _, chance in event.others] == pytest.approx(best.values.tolist(), abs=1e-9)
+    assert number >= 3 * LENGTH
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(40))
+@given(strategies.hierarchies(max_depth=4, max_words=7), strategies.exact_schedules())
+def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
+    process = dd.processes.Hierarchical(hierarchy, schedule)
+    network = Table(process)
+    _, (text,) = filmed(process, Ancestral(), rows=1, denoiser=network, times=torch.linspace(1, 0, 5).double())
+    for event, law in by_posterior(process, lambda z, t: network(z, t.float()), text):
+        assert event.chance == pytest.approx(float(law[event.state]), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["GIDD", "uniform"])
+def test_a_word_without_levels_has_the_chance_of_the_word(name):
+    process = PROCESSES[name]
+    network, number = Table(process), 0
+    _, texts = filmed(process, Ancestral(), denoiser=network)
+    for text in texts:
+        for step, frame in enumerate(text.frames):
+            z, t = torch.tensor([text.states(step)]), torch.tensor([1.0 if not step else text.frames[step - 1].t])
+            law = network(z, t).softmax(-1)[0]
+            for event in frame.events:
+                number += event.chance is not None
+                assert (event.chance is None) == (event.mark == Mark.UP)
+                if event.chance is not None:
+                    assert event.chance == pytest.approx(float(law[event.position, event.state]), abs=1e-9)
+    assert number >= 3 * LENGTH
+
+
+def test_what_is_taken_back_is_marked_and_drawn_anew():
+    _, texts = filmed(PROCESSES["three levels"], Remask(0.5))
+    marks = [event.mark for text in texts for frame in text.frames for event in frame.events]
+    assert marks.count(Mark.UP) > 3 and marks.count(Mark.DOWN) > marks.count(Mark.UP)
+    _, texts = filmed(PROCESSES["GIDD"], Corrected(Ancestral(), SelfCorrection(steps=4)))
+    ends = [text.frames[STEPS:] for text in texts]
+    assert any(event.mark == Mark.CHANGED for frames in ends for frame in frames for event in frame.events)
+    assert all(len(frames) == 1 and frames[0].t == 0 for frames in ends)
+
+
+def test_temperature_has_no_part_in_a_chance():
+    process = PROCESSES["masks"]
+    _, texts = filmed(process, FirstHitting(), denoiser=Table(process), temperature=0.0)
+    events = [event for text in texts for frame in text.frames for event in frame.events]
+    assert all(event.others[0][0] == event.state and 0 < event.chance < 1 for event in events)
+
+
+def test_what_finishes_a_text_early_is_seen_too():
+    """Endings ask the network on their own, stop the steps, and change words at the end."""
+    process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
+    network.table.zero_()  # so that it does not change its mind
+    endings = [dd.samplers.Settled(entropy=10.0), dd.samplers.EndOfText(2, fill=0)]
+    words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, endings=endings)
+    calls = network.calls
+    assert torch.equal(words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings))
+    assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
+    assert text.frames[-1].calls == calls > 0
+    chances = [event.chance for frame in text.frames for event in frame.events if event.mark == Mark.DOWN]
+    assert sum(chance is not None for chance in chances) >= LENGTH

@@ -1,0 +1,171 @@
+"""The page: what it is told, that nothing in it can break out, and that ``recipes.generate`` writes it."""
+
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from cases import slow_but
+from published import LENGTH, publish_tiny
+from test_console import byte_level, word_pieces
+
+import ddlib as dd
+from recipes.console import make_console
+from recipes.film import Event, Filmed, Frame, Mark, Text
+from recipes.film.page import Spelt, pack, page, speller
+from recipes.generate import FILMED, Options, generate, main
+from recipes.sampling import Sampling
+
+PROCESS = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]])  # 6 words, 3 clusters, 2 above them, the mask
+MASK = PROCESS.num_states - 1
+
+
+class Reader(HTMLParser):
+    """The scripts of a page, its other text, and whatever it would fetch."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.scripts, self.words, self.fetched, self._in = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self._in = tag
+        self.fetched += [value for name, value in attributes if name in ("src", "href", "action")]
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._in = None
+
+    def handle_data(self, data):
+        if self._in == "script":
+            self.scripts[-1] += data
+        elif self._in != "style":
+            self.words.append(data)
+
+    @property
+    def film(self):
+        return json.loads(self.scripts[0])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    levels = dict(kind="hdlm_levels", clusters=[8, 4], xi=[0.9, 1.0])
+    return publish_tiny(tmp_path_factory.mktemp("film"), levels).run
+
+
+def quiet():
+    return make_console(io.StringIO())
+
+
+def test_states_are_spelt_once_and_only_changes_are_told():
+    down = Event(1, 9, Mark.DOWN, 0.123456, ((10, 0.876544), (9, 0.123456)))
+    text = Text([MASK, MASK], [0], [Frame(0.75, 1, [down]), Frame(0.5, 1, []), Frame(0.0, 2, [])])
+    told = pack([text], [2], PROCESS, lambda state: Spelt(f"s{state}", state == 9))
+    assert told["levels"] == [["word", 6], ["cluster 1", 3], ["cluster 2", 2], ["mask", 1]]
+    assert told["states"] == [[f"s{MASK}", 3, 0], ["s9", 2, 1], ["s10", 2, 0]]
+    frames = [[0.75, 1, [1, 1, 0, 0.123, 2, 0.877, 1, 0.123]], [0.5, 1], [0.0, 2]]
+    assert told["texts"] == [{"start": [0, 0], "given": [0], "end": 2, "frames": frames}]
+
+
+@pytest.mark.usefixtures("checked_in_full")
+def test_a_page_grows_with_what_changes_not_with_steps():
+    sizes, events = [], []
+    for steps in (8, 64):
+        film = Filmed(dd.samplers.Ancestral(), 1)
+        network = lambda z, t: torch.zeros(*z.shape, 6)  # noqa: E731
+        texts = film.end(dd.sample(PROCESS, network, (1, 200), film, steps, on_step=film.on_step))
+        told = json.dumps(pack(texts, [200], PROCESS, lambda state: Spelt("x")), separators=(",", ":"))
+        sizes.append(len(told))
+        events.append(sum(len(frame.events) for frame in texts[0].frames))
+    for size, steps, number in zip(sizes, (8, 64), events, strict=True):
+        assert size < 200 * 3 + 45 * number + 20 * steps + 400
+    assert sizes[1] < 26_000  # all states of all steps would take as much, of 640 steps ten times as much
+
+
+EVIL = "</script><script>document.title='evil'</script><!-- &lt;b&gt; {{script}} \u2028 \" \\ 'x' <b>"
+
+
+def test_nothing_breaks_out_of_the_page():
+    text = Text([MASK], [], [Frame(0.0, 1, [Event(0, 0, Mark.DOWN, 1.0, ())])])
+    film = pack([text], [1], PROCESS, lambda state: Spelt(EVIL if state == 0 else "_"))
+    whole = page(EVIL, {"prompt": EVIL, "top_p": None}, film)
+    read = Reader(whole)
+    assert len(read.scripts) == 2 and "evil" not in read.scripts[1]
+    assert whole.count("const film =") == 1  # nor is a slot of the page filled within the data
+    assert read.film["states"][1][0] == EVIL and read.film["about"] == [["prompt", EVIL], ["top_p", "none"]]
+    assert EVIL in "".join(read.words)
+    assert whole.count("</script>") == 2 and "<!--" not in whole
+    assert read.fetched == ["data:,"] and "default-src 'none'" in whole
+    assert "http" not in read.scripts[1] and "innerHTML" not in read.scripts[1]
+
+
+@pytest.mark.parametrize("make", [byte_level, word_pieces])
+def test_words_are_spelt_as_they_stand_in_a_text(make):
+    tokenizer = make()
+    text = "the weather in boston." if make is word_pieces else "We must act,\nand so on."
+    spell, size = speller(tokenizer, ["money"]), tokenizer.get_vocab_size()
+    pieces = [spell(number) for number in tokenizer.encode(text, add_special_tokens=False).ids]
+    assert "".join(piece.text for piece in pieces).strip().replace("¶\n", "\n") == text
+    assert not any(piece.special for piece in pieces)
+    assert spell(size) == Spelt("‹money›") and spell(size + 1) == Spelt("_")
+    tokenizer.add_special_tokens(["[PAD]"])
+    assert speller(tokenizer, [])(size) == Spelt(" [PAD]", True)
+
+
+@pytest.mark.parametrize("sampler", slow_but(["ancestral", "remask:eta=0.5", "first_hitting"], "remask:eta=0.5"))
+def test_samples_are_the_same_with_a_page(run, tmp_path, sampler):
+    options = dict(run=str(run), samples=5, batch=2, sampling=Sampling(steps=6, sampler=sampler), prompt="We")
+    rows = []
+    for html in (None, tmp_path / "some" / "folder" / "page.html"):
+        out = tmp_path / "samples.jsonl"
+        generate(Options(**options, html=html, out=out), quiet())
+        rows.append([json.loads(line)["tokens"] for line in out.read_text(encoding="utf-8").splitlines()])
+    assert rows[0] == rows[1]
+    film = Reader(html.read_text(encoding="utf-8")).film
+    assert len(film["texts"]) == 5 and film["numbers"] == [0, 1, 2, 3, 4]
+    assert [level for level, _ in film["levels"]] == ["word", "cluster 1", "cluster 2", "mask"]
+    spelt = [text for text, _, _ in film["states"]]
+    assert "_" in spelt and any(text.startswith("‹") for text in spelt)
+    for text, row in zip(film["texts"], rows[0], strict=True):
+        states = list(text["start"])
+        for _, _, *events in text["frames"]:
+            for position, state, *_ in events:
+                states[position] = state
+        assert len(states) == LENGTH and len(text["frames"]) == 6
+        assert text["given"] == list(range(len(text["given"]))) and len(text["given"]) > 1
+        assert len(set(zip(states, row, strict=True))) == len(set(row))  # the same words, numbered anew
+    ups = [event for text in film["texts"] for frame in text["frames"] for event in frame[2:] if event[2] == 1]
+    assert bool(ups) == sampler.startswith("remask")
+
+
+def test_the_command_says_where_the_page_is_and_how_it_was_drawn(run, tmp_path, capsys):
+    where = tmp_path / "page.html"
+    command = [str(run), "--steps", "2", "--samples", str(FILMED + 1), "--length", "4", "--html", str(where)]
+    main(command)
+    assert f"page: {where}" in capsys.readouterr().out
+    film = Reader(where.read_text(encoding="utf-8")).film
+    about = dict(film["about"])
+    assert len(film["texts"]) == FILMED and (about["samples"], about["shown here"]) == (f"{FILMED + 1}", f"{FILMED}")
+    assert about["sampler"] == "ancestral" and about["steps"] == "2" and about["prompt"] == "none"
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for where, told in (
+        (tmp_path / "folder", "is a folder, must be a file"),
+        (tmp_path / "file" / "page.html", "file is a file, must be a folder"),
+        (tmp_path / "file" / "more" / "page.html", "file is a file, must be a folder"),
+    ):
+        with pytest.raises(SystemExit, match=rf"^error: html={where}: .*{told}$"):
+            main(["runs/nothere", "--html", str(where)])
+
+
+def test_what_the_page_is_made_of_lies_beside_the_code():
+    """A wheel takes every file of the package; a source that .gitignore names would be missing in it."""
+    room = Path(__file__).parents[2] / "recipes" / "film"
+    assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}
+    assert all(len(path.read_text(encoding="utf-8").splitlines()) < 300 for path in room.glob("*.*"))
