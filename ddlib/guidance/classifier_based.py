@@ -29,7 +29,8 @@ class ClassifierBased(Guidance):
 
     z' is the text z with one position changed to a state that it can move to. That is D-CBG (Schiff et al., arXiv
     2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact" asks the classifier about every such change, many
-    at a time; "first order" takes one gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all of them.
+    at a time: for each text and call as many rows as it has positions times states to move to. "first order" takes one
+    gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all of them.
 
     With ``on="states"`` the changes are those of the next jump: in a plain hierarchy to the children of the state, so
     that at the mask 224 clusters are tried and not 50,257 words. With the classifier of a known joint law and strength

@@ -104,6 +104,8 @@ def tempered(
     power = gamma[:, None, None].to(conditional.dtype)
     nothing = -torch.inf
     law = power * conditional + (1 - power) * unconditional
+    if visible(law) and bool(law.isfinite().all()):
+        return law
     never = (conditional == nothing) | ((unconditional == nothing) & (power < 1))
     law = torch.where(never, nothing, law)
     law = torch.where(power == 1, conditional, torch.where(power == 0, unconditional, law))

@@ -1,67 +1,26 @@
-"""Guidance: what it reduces to, what it tempers, which samplers it serves, and what it refuses."""
+"""Guidance: what it reduces to, and what it tempers or weighs."""
 
 import itertools
-import math
 
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, generate, plain
+from guiding import F64, KINDS, Counted, at, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.zoo import Lookup, Scale, processes
-from ddlib.processes import Hierarchical, Uniform
-from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Psi
-from ddlib.schedules import Geometric, Linear
+from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.processes import Hierarchical
+from ddlib.samplers import Ancestral, FirstHitting, Psi
+from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.guidance import classifier, labelled
 from ddlib.verification.steered import steered, tempered, texts, told
 
-F64 = torch.float64
-KINDS = processes()
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
-
-
-def at(t, rows=1):
-    return torch.full((rows,), t, dtype=F64)
-
-
-class Counted:
-    """A denoiser that counts its calls and the rows that it was asked about."""
-
-    def __init__(self, inner):
-        self.inner, self.calls, self.rows = inner, 0, 0
-
-    def __call__(self, *given):
-        self.calls, self.rows = self.calls + 1, self.rows + len(given[0])
-        return self.inner(*given)
-
-
-def constant(row):
-    return lambda z, t: row.expand(*z.shape, -1)
-
-
-def parts(process):
-    return Counted(Lookup(process, 1)), Counted(Lookup(process, 2))
-
-
-def free(name, strength=2.5, on="states", **options):
-    process = KINDS[name]
-    return ClassifierFree(process, *parts(process), strength, on, **options)
-
-
-def draw(process, denoiser, sampler=None, meaning="cavity", **options):
-    return generate(process, denoiser, sampler, parameterization=meaning, **options)
-
-
-def guided(guidance, sampler=None, **options):
-    return draw(guidance.process, guidance, sampler, guidance.parameterization, **options)
+FIRST = FirstHitting()
 
 
 # laws
@@ -222,160 +181,6 @@ def test_what_a_part_rules_out_stays_ruled_out():
         law([0, 0, 0, 0], [never, 1, 0, 0], 3.0)
 
 
-# samplers
-
-
-def serves(sampler, name):
-    try:
-        draw(KINDS[name], Lookup(KINDS[name], 1), sampler, shape=(1, 1), steps=2)
-    except TypeError:
-        return False
-    return True
-
-
-EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
-SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, name)]
-
-
-@pytest.mark.parametrize(
-    ("name", "sampler"),
-    slow_but(SERVED, *SERVED[3::8]),
-    ids=lambda value: value if isinstance(value, str) else repr(value),
-)
-def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
-    process = KINDS[name]
-    on = "words" if name == "uniform" else "states"
-    for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
-        words = guided(one, sampler, steps=6)
-        assert bool((words < 4).all())
-        prompt = torch.tensor([3, 0])
-        assert guided(one, sampler, steps=6, prompt=prompt)[:, :2].tolist() == [[3, 0]] * 4
-
-
-@pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
-def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
-    guidance = free(name)
-    assert guidance.step_law is not None and bool((guided(guidance) < 4).all())
-    assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
-    calls, rows = guidance.conditional.calls, guidance.conditional.rows
-    others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
-    for sampler in others:
-        with pytest.raises(TypeError, match=r"steers the law of z_s: Ancestral\(\) draws from it.*on='words'"):
-            guided(guidance, sampler)
-    for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
-        with pytest.raises(TypeError, match=r"temperature.*laws of words.*leave them"):
-            guided(guidance, **option)
-    with pytest.raises(TypeError, match=r"tells the law of the state that comes next"):
-        guided(guidance, endings=[dd.samplers.Settled()])
-    with pytest.raises(TypeError, match=r"tells the law of the state that comes next.*Ancestral"):
-        dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
-    assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
-
-
-@pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
-def test_where_nothing_jumps_the_parts_are_not_called(name):
-    guidance = free(name)
-    grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
-    whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
-    assert guidance.conditional.calls < 15 and guidance.conditional.rows == 4 * guidance.conditional.calls
-    rows = guidance.conditional.rows
-    assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
-    assert guidance.conditional.rows - rows < rows
-
-
-@pytest.mark.parametrize("name", ["tree", "uniform"])
-def test_knobs_and_endings_go_with_a_guidance(name):
-    guidance = free(name, on="words" if name == "uniform" else "states")
-    endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
-    words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
-    assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
-    whole = free("gidd")
-    ended = guided(whole, endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
-    assert bool((ended < 4).all())
-
-
-def test_a_clean_end_that_is_not_exact_draws_tempered_words():
-    process = Uniform(4, Geometric(0.2, 30.0))
-    guidance = ClassifierFree(process, *parts(process), 2.0, "states")
-    assert bool((guided(guidance) < 4).all())
-    z = torch.tensor([[0, 1]])
-    words = guidance.replaced(on="words")
-    assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
-
-
-def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
-    process = KINDS["masked"]
-    labels = torch.arange(4)
-
-    def conditional(z, t):
-        return 8 * torch.nn.functional.one_hot(labels, 4)[:, None].double().expand(*z.shape, -1)
-
-    guidance = ClassifierFree(process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0)
-    assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
-
-
-@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
-def test_split_denoisers_are_parts_like_others(name):
-    process = LEVELS[name]
-    halves, other = Halves(process), Lookup(process, 3)
-    for on in ("words", "states"):
-        guidance = ClassifierFree(process, halves, other, 2.0, on)
-        hidden = guidance.replaced(conditional=plain(halves))
-        assert torch.equal(guided(guidance), guided(hidden))
-    assert halves.whole == halves.calls > 0
-
-
-def test_a_dit_is_guided():
-    from ddlib_models import DiT
-
-    process = KINDS["tree"]
-    one, other = (DiT(process.num_states, 4, dim=16, depth=1, heads=2).eval() for _ in range(2))
-    assert bool((guided(ClassifierFree(process, one, other, 1.5, "states")) < 4).all())
-    wider = DiT(process.num_states, 5, dim=16, depth=1, heads=2).eval()
-    with pytest.raises(ValueError, match=r"conditional has 4 columns and unconditional has 5 columns.*one vocabulary"):
-        ClassifierFree(process, one, wider, 1.5)
-
-
-def test_a_guided_model_has_a_bound():
-    for guidance in (free("masked"), free("levels"), free("uniform", on="words")):
-        x = torch.randint(4, (8, 3), generator=torch.Generator().manual_seed(0))
-        generator = torch.Generator().manual_seed(1)
-        value = dd.bound(guidance.process, guidance, x, generator, parameterization=guidance.parameterization)
-        assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
-
-
-FIRST = FirstHitting()
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("name", "sampler", "on"),
-    slow_but(
-        [
-            ("masked", Confidence(), None),
-            ("tree", Confidence(), None),
-            ("levels", FIRST, None),
-            ("xi", FIRST, "words"),
-        ],
-        ("levels", FIRST, None),
-    ),
-    ids=str,
-)
-def test_a_classifier_turns_the_law_of_texts_into_that_given_the_label(name, sampler, on):
-    process, n = KINDS[name], 2000
-    joint = labelled(4)
-    guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
-    steps = 2 * (len(process.levels) - 1)  # a jump each
-    generator = torch.Generator().manual_seed(0)
-    words = dd.sample(
-        process, guidance, (n, 2), sampler, steps, parameterization=guidance.parameterization, generator=generator
-    )
-    law = joint[..., 0] / joint[..., 0].sum()
-    found = frequencies("texts", ("x_0", "x_1"), tally(4 * words[:, :1] + words[:, 1:], 16).view(4, 4), law, n)
-    assert bool(((found.got - found.expected).abs() <= found.allowed).all())
-    assert (law - joint.sum(-1)).abs().max() > 0.03  # the label says something
-
-
 # classifiers
 
 
@@ -421,94 +226,3 @@ def test_the_gradient_is_there_without_gradients():
     with torch.inference_mode():
         assert torch.equal(guidance(z, at(0.5, len(z))), seen)
     assert not seen.requires_grad
-
-
-# bad input
-
-MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
-
-
-def say(columns, value=0.0):
-    return lambda z, t: torch.full((*z.shape, columns), value)
-
-
-def classed(answer, how="exact", strength=1.0):
-    def label(states, t):
-        return answer(states) if callable(answer) else answer
-
-    return lambda: ClassifierBased(MASKS, say(4), label, strength, how)(Z, at(0.5))
-
-
-def made(*given, **options):
-    return lambda: ClassifierFree(MASKS, say(4), say(4), *given, **options)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (made("2"), TypeError, r"strength is '2', must be a number between 0 and 1e\+06, or a function of t"),
-        (made(float("nan")), ValueError, r"strength is nan, must be between 0"),
-        (made(float("inf")), ValueError, r"strength is inf, must be between 0"),
-        (made(-1.0), ValueError, r"strength is -1.0, must be between 0"),
-        (made(2.0, "tokens"), ValueError, r"on is 'tokens', must be one of 'words', 'states'"),
-        (made(2.0, interval=(0.5, 1.5)), ValueError, r"interval\[1\] is 1.5, must be in \[0, 1\]"),
-        (made(2.0, interval=(0.7, 0.2)), ValueError, r"interval is \(0.7, 0.2\).*the earlier first"),
-        (made(2.0, interval=(0.7,)), ValueError, r"interval is \(0.7,\), must be two times"),
-        (made(2.0, parameterization="logits"), ValueError, r"parameterization is 'logits'"),
-        (lambda: ClassifierFree(None, say(4), say(4), 2.0), TypeError, r"process is None.*ForwardProcess"),
-        (lambda: ClassifierFree(MASKS, None, say(4), 2.0), TypeError, r"conditional is None, must be a denoiser"),
-        (lambda: ClassifierFree(MASKS, say(4), 3, 2.0), TypeError, r"unconditional is 3, must be a denoiser"),
-        (
-            lambda: ClassifierFree(MASKS, say(4), say(5), 2.0)(Z, at(0.5)),
-            ValueError,
-            r"conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary",
-        ),
-        (
-            lambda: ClassifierFree(MASKS, say(5), say(5), 2.0)(Z, at(0.5)),
-            ValueError,
-            r"conditional: logits has 5 columns, the process has vocab_size 4",
-        ),
-        (
-            lambda: ClassifierFree(MASKS, say(4), say(4, float("nan")), 2.0)(Z, at(0.5)),
-            ValueError,
-            r"unconditional: logits at position.*NaN",
-        ),
-        (
-            lambda: made(lambda t: [t])()(Z, at(0.5)),
-            TypeError,
-            r"strength\(0.5\) is \[0.5\], must be a number between 0",
-        ),
-        (lambda: made(lambda t: t - 1)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is -0.5, must be between 0"),
-        (lambda: made(lambda t: math.inf)()(Z, at(0.5)), ValueError, r"strength\(0.5\) is inf, must be between 0"),
-        (lambda: ClassifierBased(MASKS, say(4), None), TypeError, r"classifier is None, must be a function"),
-        (
-            lambda: ClassifierBased(MASKS, say(4), say(4), how="both"),
-            ValueError,
-            r"how is 'both', must be one of 'exact'",
-        ),
-        (lambda: ClassifierBased(MASKS, say(4), say(4), True), TypeError, r"strength is True"),
-        (classed(torch.zeros(2, 2)), ValueError, r"classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)"),
-        (classed(0.5), TypeError, r"classifier gives float, must be a floating-point tensor \(B,\)"),
-        (classed(lambda s: s.sum((1, 2)) * float("nan")), ValueError, r"classifier's answer holds \[nan\]"),
-        (classed(lambda s: s.sum((1, 2)) + float("inf")), ValueError, r"classifier's answer holds \[inf\]"),
-        (classed(lambda s: s.sum((1, 2)) - float("inf")), ValueError, r"classifier gives -inf for a text as it stands"),
-        (classed(lambda s: s.detach().sum((1, 2)), "first order"), ValueError, r"classifier gives no gradient"),
-        (classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order"), ValueError, r"gradient with NaN or infinity"),
-    ],
-)
-def test_refused_by_name_value_and_rule(call, error, message):
-    with pytest.raises(error, match=f"(?s){message}"):
-        call()
-
-
-def test_a_guidance_prints_what_it_does_and_not_its_networks():
-    assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
-    shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
-    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"
-
-
-def test_names_are_found_from_the_top():
-    assert dd.guidance.ClassifierFree is ClassifierFree
-    with pytest.raises(AttributeError, match=r"did you mean dd.guidance.ClassifierFree\?"):
-        dd.ClassifierFree  # noqa: B018

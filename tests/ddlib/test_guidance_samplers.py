@@ -1,0 +1,170 @@
+"""Guidance: which samplers it serves, and what they ask."""
+
+import pytest
+import torch
+from cases import slow_but
+from guiding import F64, KINDS, at, draw, free, guided, parts
+from halves import LEVELS, Halves, plain
+
+import ddlib as dd
+from ddlib.guidance import ClassifierBased, ClassifierFree
+from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.processes import Uniform
+from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Psi
+from ddlib.schedules import Geometric
+from ddlib.testing.oracle import exact_cavity
+from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.guidance import classifier, labelled
+
+pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
+
+
+def serves(sampler, name):
+    try:
+        draw(KINDS[name], Lookup(KINDS[name], 1), sampler, shape=(1, 1), steps=2)
+    except TypeError:
+        return False
+    return True
+
+
+EVERY = [dd.registry.get("samplers", kind).examples()[0] for kind in dd.registry.own("samplers")]
+SERVED = [(name, one) for name in ("masked", "tree", "uniform") for one in EVERY if serves(one, name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler"),
+    slow_but(SERVED, *SERVED[3::8]),
+    ids=lambda value: value if isinstance(value, str) else repr(value),
+)
+def test_every_sampler_that_serves_the_process_serves_its_guidance(name, sampler):
+    process = KINDS[name]
+    on = "words" if name == "uniform" else "states"
+    for one in (free(name, on=on), ClassifierBased(process, Lookup(process, 1), Scale(process, 2), 2.0)):
+        words = guided(one, sampler, steps=6)
+        assert bool((words < 4).all())
+        prompt = torch.tensor([3, 0])
+        assert guided(one, sampler, steps=6, prompt=prompt)[:, :2].tolist() == [[3, 0]] * 4
+
+
+@pytest.mark.parametrize("name", ["xi", "uniform", "gidd"])
+def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
+    guidance = free(name)
+    assert guidance.step_law is not None and bool((guided(guidance) < 4).all())
+    assert guided(guidance, prompt=torch.tensor([3, 0]))[:, :2].tolist() == [[3, 0]] * 4
+    calls, rows = guidance.conditional.calls, guidance.conditional.rows
+    others = (Psi(0.5), Euler(), Ancestral(True), Corrected(Ancestral(), ForwardBackward()))
+    for sampler in others:
+        with pytest.raises(TypeError, match=r"steers the law of z_s: Ancestral\(\) draws from it.*on='words'"):
+            guided(guidance, sampler)
+    for option in ({"temperature": 0.5}, {"top_p": lambda t: 1 - t / 2}, {"min_p": 0.1}, {"forbidden": [2]}):
+        with pytest.raises(TypeError, match=r"temperature.*laws of words.*leave them"):
+            guided(guidance, **option)
+    with pytest.raises(TypeError, match=r"tells the law of the state that comes next"):
+        guided(guidance, endings=[dd.samplers.Settled()])
+    with pytest.raises(TypeError, match=r"tells the law of the state that comes next.*Ancestral"):
+        dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
+    assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
+
+
+@pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))
+def test_where_nothing_jumps_the_parts_are_not_called(name):
+    guidance = free(name)
+    grid = torch.cat([torch.ones(1), torch.linspace(1 - 1e-6, 1e-6, 25), torch.zeros(1)]).to(F64)
+    whole = guided(guidance, shape=(4, 3), times=grid, compact=False)
+    assert guidance.conditional.calls < 15 and guidance.conditional.rows == 4 * guidance.conditional.calls
+    rows = guidance.conditional.rows
+    assert torch.equal(guided(guidance, shape=(4, 3), times=grid), whole)
+    assert guidance.conditional.rows - rows < rows
+
+
+@pytest.mark.parametrize("name", ["tree", "uniform"])
+def test_knobs_and_endings_go_with_a_guidance(name):
+    guidance = free(name, on="words" if name == "uniform" else "states")
+    endings = [dd.samplers.EndOfText(3, least=2), dd.samplers.Settled(entropy=0.5)]
+    words = guided(guidance, temperature=lambda t: 0.5 + t, min_p=0.05, forbidden=[1], endings=endings, shape=(16, 6))
+    assert not bool((words == 1).any()) and not bool((words[:, :2] == 3).any())
+    whole = free("gidd")
+    ended = guided(whole, endings=[dd.samplers.EndOfText(3)], shape=(16, 6))
+    assert bool((ended < 4).all())
+
+
+def test_a_clean_end_that_is_not_exact_draws_tempered_words():
+    process = Uniform(4, Geometric(0.2, 30.0))
+    guidance = ClassifierFree(process, *parts(process), 2.0, "states")
+    assert bool((guided(guidance) < 4).all())
+    z = torch.tensor([[0, 1]])
+    words = guidance.replaced(on="words")
+    assert torch.equal(guidance(z, at(0.0)), words(z, at(0.0)))
+
+
+def test_a_conditional_that_goes_by_the_row_needs_whole_batches():
+    process = KINDS["masked"]
+    labels = torch.arange(4)
+
+    def conditional(z, t):
+        return 8 * torch.nn.functional.one_hot(labels, 4)[:, None].double().expand(*z.shape, -1)
+
+    guidance = ClassifierFree(process, conditional, lambda z, t: torch.zeros(*z.shape, 4, dtype=F64), 2.0)
+    assert guided(guidance, compact=False).tolist() == [[label] * 5 for label in range(4)]
+
+
+@pytest.mark.parametrize("name", slow_but(["masked", "levels"], "levels"))
+def test_split_denoisers_are_parts_like_others(name):
+    process = LEVELS[name]
+    halves, other = Halves(process), Lookup(process, 3)
+    for on in ("words", "states"):
+        guidance = ClassifierFree(process, halves, other, 2.0, on)
+        hidden = guidance.replaced(conditional=plain(halves))
+        assert torch.equal(guided(guidance), guided(hidden))
+    assert halves.whole == halves.calls > 0
+
+
+def test_a_dit_is_guided():
+    from ddlib_models import DiT
+
+    process = KINDS["tree"]
+    one, other = (DiT(process.num_states, 4, dim=16, depth=1, heads=2).eval() for _ in range(2))
+    assert bool((guided(ClassifierFree(process, one, other, 1.5, "states")) < 4).all())
+    wider = DiT(process.num_states, 5, dim=16, depth=1, heads=2).eval()
+    with pytest.raises(ValueError, match=r"conditional has 4 columns and unconditional has 5 columns.*one vocabulary"):
+        ClassifierFree(process, one, wider, 1.5)
+
+
+def test_a_guided_model_has_a_bound():
+    for guidance in (free("masked"), free("levels"), free("uniform", on="words")):
+        x = torch.randint(4, (8, 3), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(1)
+        value = dd.bound(guidance.process, guidance, x, generator, parameterization=guidance.parameterization)
+        assert bool(value.total.isfinite().all()) and bool((value.total >= 0).all())
+
+
+FIRST = FirstHitting()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("name", "sampler", "on"),
+    slow_but(
+        [
+            ("masked", Confidence(), None),
+            ("tree", Confidence(), None),
+            ("levels", FIRST, None),
+            ("xi", FIRST, "words"),
+        ],
+        ("levels", FIRST, None),
+    ),
+    ids=str,
+)
+def test_a_classifier_turns_the_law_of_texts_into_that_given_the_label(name, sampler, on):
+    process, n = KINDS[name], 2000
+    joint = labelled(4)
+    guidance = ClassifierBased(process, exact_cavity(process, joint.sum(-1)), classifier(process, joint), on=on)
+    steps = 2 * (len(process.levels) - 1)  # a jump each
+    generator = torch.Generator().manual_seed(0)
+    words = dd.sample(
+        process, guidance, (n, 2), sampler, steps, parameterization=guidance.parameterization, generator=generator
+    )
+    law = joint[..., 0] / joint[..., 0].sum()
+    found = frequencies("texts", ("x_0", "x_1"), tally(4 * words[:, :1] + words[:, 1:], 16).view(4, 4), law, n)
+    assert bool(((found.got - found.expected).abs() <= found.allowed).all())
+    assert (law - joint.sum(-1)).abs().max() > 0.03  # the label says something
