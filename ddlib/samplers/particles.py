@@ -120,9 +120,12 @@ class Particles(Sampler):
         return _shown(Cloud(inner, none, none, none[:, 0], u))
 
     def step(self, run: Run, state: State, k: int) -> State:
-        inner = self._inner(run)
-        here = self.sampler.step(inner, self._prompted(inner, state.memo.state, state.z), k)
-        cloud = self._weigh(state.memo, self._prompted(inner, here, state.z), f"at step {k}")
+        inner, cloud = self._inner(run), state.memo
+        here = self._prompted(inner, cloud.state, state.z)
+        if k == 0:  # so that a reward that will not do is refused before the network runs
+            cloud = self._weigh(cloud, here, "before the first step")
+        here = self.sampler.step(inner, here, k)
+        cloud = self._weigh(cloud, self._prompted(inner, here, state.z), f"at step {k}")
         # at the end weights say more than copies
         return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
 

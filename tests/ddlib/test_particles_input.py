@@ -67,13 +67,17 @@ def only(value, row, particle, after=0.5):
             ValueError,
             "reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf",
         ),
-        (lambda: asked(only(math.inf, 1, 0, 1.0)), ValueError, "reward is inf for particle 0 of row 1 at step 0, must"),
+        (
+            lambda: asked(only(math.inf, 1, 0, 1.0)),
+            ValueError,
+            "reward is inf for particle 0 of row 1 before the first step, must",
+        ),
         (lambda: asked(only(1e300, 1, 0), scale=1e300), ValueError, "reward is 1e.300 for .*must scale . reward be"),
         (lambda: asked(only(-math.inf, 1, 0), scale=-1.0), ValueError, "reward is -inf for particle 0 of row 1"),
         (
             lambda: asked(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t)),
             ValueError,
-            "reward is -inf for every particle of row 1 at step 0, must be finite for one of the 2 at least",
+            "reward is -inf for every particle of row 1 before the first step, must be finite for one of the 2",
         ),
         (
             lambda: dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp)),
@@ -85,6 +89,26 @@ def only(value, row, particle, after=0.5):
 def test_bad_input_is_refused_by_name(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    "said", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
+)
+def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(said):
+    with pytest.raises((TypeError, ValueError), match="reward"):
+        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), said))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_row_that_dies_on_the_way_is_named_with_its_step():
+    def dies(z, t):
+        return torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0)
+
+    with pytest.raises(
+        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for one"
+    ):
+        asked(dies)
 
 
 def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
