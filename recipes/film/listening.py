@@ -73,6 +73,6 @@ class Listening(Network):
 
 def listen(network: Network, heard: Heard) -> None:
     """From now on ``heard`` is told what this network says, whoever asks it."""
-    # the object itself, not one that wraps it: what stands around a sampler asks it too
-    network.__class__ = Listening
+    # the object itself, not one that wraps it: what stands around a sampler asks it too, and what it is stays
+    network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
     network.heard = heard
