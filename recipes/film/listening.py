@@ -25,6 +25,16 @@ class Heard:
         """Answers of the present step, in their order."""
         self._shape = shape
 
+    def call(self, asked: Bool[Tensor, "n"]) -> None:
+        """Counts a call about some rows of a batch, which may have several rows in place of each text."""
+        rows = len(self.calls)
+        self.calls += asked.view(rows, -1).any(-1) if len(asked) % rows == 0 else bool(asked.any())
+
+    def hear(self, said: Said, rows: int) -> None:
+        """Keeps what was said about a batch of so many rows, if these are the texts."""
+        if rows == len(self.calls):
+            self.said.append(said)
+
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
     ) -> Iterator[tuple[Bool[Tensor, "n"], Said]]:
@@ -51,10 +61,10 @@ class Listening(Network):
     def __call__(self, z: Tokens, t: Times) -> Logits:
         last = self._last
         logits = super().__call__(z, t)
-        self.heard.calls += self._ran(last)
+        self.heard.call(self._ran(last, z))
         b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
         plain = Network(self.process, self)  # these logits are of the cavity law, whatever the network's own are
-        self.heard.said.append(Said(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]))
+        self.heard.hear(Said(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
         return logits
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Said]:
@@ -62,17 +72,17 @@ class Listening(Network):
         for number, said in enumerate(super().at(z, t, where)):
             if number == 0:  # all that is said comes of one call
                 everybody = self.shares or not self.compact
-                self.heard.calls += self._ran(last) if everybody else where.any(-1)
-            self.heard.said.append(said)
+                self.heard.call(self._ran(last, z) if everybody else where.any(-1))
+            self.heard.hear(said, len(z))
             yield said
 
-    def _ran(self, last: object) -> bool:
-        """Whether it was asked anew, and did not repeat what it had said ``last``."""
-        return not self.shares or self._last is not last
+    def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
+        """For each row whether it was asked about anew: not where it repeats what it had said ``last``."""
+        return torch.full_like(z[:, 0], not self.shares or self._last is not last, dtype=torch.bool)
 
 
 def listen(network: Network, heard: Heard) -> None:
     """From now on ``heard`` is told what this network says, whoever asks it."""
-    # the object itself, not one that wraps it: what stands around a sampler asks it too
-    network.__class__ = Listening
+    # the object itself, not one that wraps it: what stands around a sampler asks it too, and what it is stays
+    network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
     network.heard = heard

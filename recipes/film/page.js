@@ -93,7 +93,7 @@ function explain() {
     const verb = ["came down from", "went up from", "took the place of"][mark];
     const [t] = sample.text.frames[place.step - 1];
     const how = mark === UP ? "taken back by noise; no network call"
-      : chance === null ? "the network was not asked about it" : `chance ${percent(chance)}`;
+      : chance === null ? "chance not known" : `chance ${percent(chance)}`;
     lines.push(`${verb} ${from} in step ${place.step} (t = ${t.toFixed(3)}): ${how}`);
     const best = [];
     for (let k = 0; k < others.length; k += 2) best.push(`${named(others[k]).sign} ${percent(others[k + 1])}`);

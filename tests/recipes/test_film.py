@@ -1,5 +1,7 @@
 """Texts step by step: what happened to each position, with what chance, and that nothing is drawn differently."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cases import examples, slow_but
@@ -16,7 +18,9 @@ from ddlib.samplers import (
     Overshoot,
     Psi,
     Remask,
+    Sampler,
     SelfCorrection,
+    State,
     ThetaTrapezoidal,
 )
 from ddlib.testing import strategies
@@ -194,7 +198,7 @@ def test_a_chance_is_that_of_bayes_rule(name, parameterization):
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(strategies.hierarchies(max_depth=4, max_words=7), strategies.exact_schedules())
 def test_a_chance_is_that_of_bayes_rule_in_any_hierarchy(hierarchy, schedule):
     process = dd.processes.Hierarchical(hierarchy, schedule)
@@ -250,3 +254,24 @@ def test_what_finishes_a_text_early_is_seen_too():
     assert text.frames[-1].calls == calls > 0
     chances = [event.chance for frame in text.frames for event in frame.events if event.mark == Mark.DOWN]
     assert sum(chance is not None for chance in chances) >= LENGTH
+
+
+class Twice(Sampler):
+    """Draws two texts in place of each, and shows the first."""
+
+    def init(self, run):
+        self.both = Ancestral().init(replace(run, free=run.free.repeat_interleave(2, 0)))
+        return State(self.both.z[::2], self.both.t[::2])
+
+    def step(self, run, state, k):
+        self.both = Ancestral().step(replace(run, free=run.free.repeat_interleave(2, 0)), self.both, k)
+        return State(self.both.z[::2], self.both.t[::2])
+
+
+def test_a_sampler_with_several_texts_for_one_is_filmed_without_chances():
+    network = Table(PROCESSES["masks"])
+    words, texts = filmed(PROCESSES["masks"], Twice(), denoiser=network)
+    for row, text in enumerate(texts):
+        assert text.states(len(text.frames)) == words[row].tolist()
+        assert 0 < text.frames[-1].calls <= network.calls
+        assert all(event.chance is None for frame in text.frames for event in frame.events)
