@@ -74,7 +74,7 @@ def the_reward_is_asked_about_the_states_before(patch):
         def _weigh(self, cloud, state, when):
             return super()._weigh(cloud, state._replace(z=cloud.state.z), when)._replace(state=state)
 
-    return particles(Broken)
+    return particles(Broken, Ancestral())
 
 
 @fault("a copy takes its reward along")
