@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.processes.sampled import unchanged
 from ddlib.samplers import Run, Sampler, State
 from ddlib.samplers.landing import descents
 from ddlib.samplers.network import Said
@@ -177,8 +176,8 @@ def _laws(
     comes_down = level < above if process.hierarchy is not None else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
-        plain = replace(run, predict=said.network, sharpen=unchanged)
-        for some, first, which, law in descents(plain, said.take(rows), level[rows], False):
+        by = replace(run, predict=said.network)
+        for some, first, which, law in descents(by, said.take(rows), level[rows], False):
             yield rows[some], which + first, law
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]

@@ -246,14 +246,24 @@ def test_what_finishes_a_text_early_is_seen_too():
     """Endings ask the network on their own, stop the steps, and change words at the end."""
     process, network = PROCESSES["three levels"], Table(PROCESSES["three levels"])
     network.table.zero_()  # so that it does not change its mind
-    endings = [dd.samplers.Settled(entropy=10.0), dd.samplers.EndOfText(2, fill=0)]
+    endings = [dd.samplers.Settled(entropy=10.0, steps=2), dd.samplers.EndOfText(2, fill=0)]
     words, (text,) = filmed(process, Confidence(), rows=1, denoiser=network, endings=endings)
     calls = network.calls
     assert torch.equal(words, sample(process, Confidence(), rows=1, denoiser=network, endings=endings))
     assert 0 < len(text.frames) < STEPS and text.states(len(text.frames)) == words[0].tolist()
     assert text.frames[-1].calls == calls > 0
-    chances = [event.chance for frame in text.frames for event in frame.events if event.mark == Mark.DOWN]
-    assert sum(chance is not None for chance in chances) >= LENGTH
+    p, number = network(words, torch.ones(1)).softmax(-1), 0
+    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.3], dtype=F64)  # any: the law of a child is the same
+    level = process.level_of(torch.arange(process.num_states)[None])[0]
+    for step, frame in enumerate(text.frames):
+        before = torch.tensor([text.states(step)])
+        law = process.posterior(p, before, t, s)[0]
+        for event in frame.events:
+            if level[event.state] == level[before[0, event.position]] - 1:  # one draw, by the sampler or by the ending
+                mates = torch.where(level == level[event.state], law[event.position], 0.0)
+                assert event.chance == pytest.approx(float(mates[event.state] / mates.sum()), abs=1e-9)
+                number += 1
+    assert number >= 3
 
 
 class Twice(Sampler):
