@@ -31,16 +31,24 @@ def quick(name):
     return () if name in ("masked", "levels-xi", "gidd") else pytest.mark.slow
 
 
-everyone = pytest.mark.parametrize(
-    ("process", "sampler"),
-    [
-        pytest.param(process, sampler, id=f"{name}-{kind}", marks=pytest.mark.slow if name == "masked" else quick(name))
-        for name, process in PROCESSES.items()
-        for kind in registry.own("samplers")
-        for sampler in registry.get("samplers", kind).examples()[:1]
-        if serves(sampler, process)
-    ],
-)
+def of_all(samplers):
+    """Every process with every sampler that it serves."""
+    return pytest.mark.parametrize(
+        ("process", "sampler"),
+        [
+            pytest.param(
+                process, sampler, id=f"{name}-{kind}", marks=pytest.mark.slow if name == "masked" else quick(name)
+            )
+            for name, process in PROCESSES.items()
+            for kind, sampler in samplers.items()
+            if serves(sampler, process)
+        ],
+    )
+
+
+EVERYONE = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
+everyone = of_all(EVERYONE)
+everyone_who_ends = of_all({kind: sampler for kind, sampler in EVERYONE.items() if sampler.ends})
 every_process = pytest.mark.parametrize(
     "process", [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()]
 )
@@ -159,7 +167,7 @@ END = 4
 
 
 @unchecked
-@everyone
+@everyone_who_ends
 def test_nothing_follows_the_end_of_a_text(process, sampler):
     words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, fill=5)])
     for row in words.tolist():
@@ -168,7 +176,7 @@ def test_nothing_follows_the_end_of_a_text(process, sampler):
 
 
 @unchecked
-@everyone
+@everyone_who_ends
 def test_a_text_does_not_end_before_its_time(process, sampler):
     words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, least=5, last=False)])
     assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
