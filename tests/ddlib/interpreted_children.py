@@ -61,7 +61,7 @@ def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, *
     "name, mode",
     slow_but(
         [(name, mode) for name in MANY for mode in ("standard", "hard")],
-        ("masked", "hard"), ("four-levels", "standard"), ("flat", "standard"), ("xi-above", "standard"),
+        ("four-levels", "standard"), ("flat", "standard"), ("xi-above", "standard"),
     ),
 )  # fmt: skip
 def test_values_and_gradients(name, mode):
@@ -69,7 +69,7 @@ def test_values_and_gradients(name, mode):
     agrees(process, tree, *batch(process, tree), mode=mode, weight_clip=(0.0, 5.0))
 
 
-@pytest.mark.parametrize("chunk", slow_but([1, 5, 40, 10_000], 40))
+@pytest.mark.parametrize("chunk", slow_but([1, 5, 40, 10_000], 10_000))
 def test_however_tokens_are_cut(chunk):
     for name in ("masked", "four-levels"):
         process, tree = MANY[name]
@@ -83,6 +83,7 @@ def test_siblings_next_to_each_other_and_rows_that_are_no_states():
     agrees(process, tree, *batch(process, tree), rows=order.argsort())
 
 
+@pytest.mark.slow
 def test_a_layer_that_lies_across_its_memory():
     process, tree = MANY["clusters"]
     (hidden, weight, bias), noisy = batch(process, tree)

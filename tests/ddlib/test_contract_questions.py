@@ -198,6 +198,7 @@ def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
     assert isinstance(process, Levelled) == isinstance(process, Hierarchical)
 
 
+@pytest.mark.slow
 def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_hierarchy_say():
     words = {word: i for i, word in enumerate("abcd")}
     tree = dd.hierarchies.Tree([[0, 0, 1, 1]], fingerprint=fingerprint(words))

@@ -85,7 +85,7 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}}
 """Values for those that need some."""
 
 
-@pytest.mark.parametrize("name", available("presets"))
+@pytest.mark.parametrize("name", slow_but(available("presets"), "mdlm", "gidd", "hdlm"))
 def test_a_registered_preset_gives_a_right_process(name):
     check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

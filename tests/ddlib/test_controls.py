@@ -36,9 +36,7 @@ def of_all(samplers):
     return pytest.mark.parametrize(
         ("process", "sampler"),
         [
-            pytest.param(
-                process, sampler, id=f"{name}-{kind}", marks=pytest.mark.slow if name == "masked" else quick(name)
-            )
+            pytest.param(process, sampler, id=f"{name}-{kind}", marks=() if kind in FEW else pytest.mark.slow)
             for name, process in PROCESSES.items()
             for kind, sampler in samplers.items()
             if serves(sampler, process)
@@ -46,6 +44,7 @@ def of_all(samplers):
     )
 
 
+FEW = ("ancestral", "confidence", "psi")
 EVERYONE = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
 everyone = of_all(EVERYONE)
 everyone_who_ends = of_all({kind: sampler for kind, sampler in EVERYONE.items() if sampler.ends})

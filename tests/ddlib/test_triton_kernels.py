@@ -68,7 +68,7 @@ def python(*arguments, **environment):
     [
         ("not slow", "kernels", 50),
         pytest.param("slow", "kernels", 7, marks=pytest.mark.slow),
-        ("not slow", "children", 8),
+        ("not slow", "children", 7),
         pytest.param("slow", "children", 12, marks=pytest.mark.slow),
     ],
 )

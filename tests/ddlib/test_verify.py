@@ -98,6 +98,7 @@ def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_pa
             assert right[0] == pytest.approx(right[1])
 
 
+@pytest.mark.slow
 def test_a_process_that_offers_no_reduction_is_verified_as_it_is_or_refused():
     generator = torch.full((60, 60), 1 / 60) - torch.eye(60)
     report = dd.verify(RateMatrix(generator, dd.schedules.Linear()))
@@ -116,7 +117,7 @@ def test_a_reduction_must_be_of_the_same_class():
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
-@pytest.mark.parametrize("what", ["sample", "likelihood", "marginal", "weighted_divergence"])
+@pytest.mark.parametrize("what", slow_but(["sample", "likelihood", "marginal", "weighted_divergence"], "marginal"))
 def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_given(what):
     class Broken(Masked):
         """Right for small vocabularies."""
@@ -175,7 +176,9 @@ def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
     assert "no answer at s = " in str(check) and check.note in str(check)
 
 
-@pytest.mark.parametrize("method", ["rate_matrix", "marginal", "weighted_divergence", "draw_path", "sample", "prior"])
+@pytest.mark.parametrize(
+    "method", slow_but(["rate_matrix", "marginal", "weighted_divergence", "draw_path", "sample", "prior"], "draw_path")
+)
 def test_whatever_an_object_raises_verify_returns_a_report(method):
     def broken(self, *arguments, **options):
         raise KeyError(method)

@@ -169,6 +169,7 @@ def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path):
         prepare(local("a.parquet", "words.json", "texts.txt"), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_killed_prepare_leaves_nothing_that_looks_whole(tmp_path):
     lines = (
         "import os, signal, recipes.data.making as m",

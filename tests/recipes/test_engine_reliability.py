@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from cases import slow_but
 from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
 
 from ddlib_models.manifest import check_manifest
@@ -77,7 +76,8 @@ def killed_and_finished(run, size, seed, in_a_save):
     return kills
 
 
-@pytest.mark.parametrize("in_a_save", slow_but([False, True], True), ids=["anywhere", "while saving"])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_a_save", [False, True], ids=["anywhere", "while saving"])
 def test_killed_and_started_again_it_makes_the_same_run(folder, whole, in_a_save):
     run = given(folder, f"killed-{in_a_save}")
     assert killed_and_finished(run, 1, 3, in_a_save) > 0
