@@ -17,10 +17,10 @@ from ddlib.testing import (
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
-# those of plugin_example take longest, and its own tests put them through the kits too; after them samplers with many
-# examples or two network calls a step, which have tests of their own
+# those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
+# examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles")  # fmt: skip
+        "particles", "hierarchical", "rate_matrix")  # fmt: skip
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 FULL = [
     pytest.param(*case, marks=pytest.mark.nightly if case[1] in ("ragged", "corrected") else pytest.mark.slow)
@@ -85,7 +85,7 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}}
 """Values for those that need some."""
 
 
-@pytest.mark.parametrize("name", slow_but(available("presets"), "mdlm", "gidd", "hdlm"))
+@pytest.mark.parametrize("name", slow_but(available("presets"), "hdlm"))
 def test_a_registered_preset_gives_a_right_process(name):
     check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

@@ -148,6 +148,7 @@ def test_a_fault_of_a_large_process_is_found_on_its_reduction():
     assert not dd.verify(Broken(50_257, dd.schedules.Linear())).ok
 
 
+@pytest.mark.slow
 def test_a_counterexample_is_shrunk_to_the_smallest_process_and_the_roundest_time():
     class Broken(Hierarchical):
         def marginal(self, x, t):
@@ -209,6 +210,7 @@ def test_the_report_is_json():
     assert check["ok"] is False and check["worst"] == "inf" and check["counterexample"]["got"] == "nan"
 
 
+@pytest.mark.slow
 def test_a_verdict_does_not_change_and_disturbs_nothing():
     process = PRESETS["levels-xi-speed"]
     before = {name: buffer.clone() for name, buffer in process.named_buffers()}

@@ -142,6 +142,7 @@ def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
     assert [axes.get_position().bounds for axes in beside] == [upper.get_position().bounds]
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path, capsys):
     runs = [str(write_run(tmp_path / name, shift, bounds=not shift)) for name, shift in (("a", 0.0), ("b", 0.3))]
     out = tmp_path / "runs.png"

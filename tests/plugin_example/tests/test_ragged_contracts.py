@@ -23,7 +23,7 @@ def test_the_hierarchy_keeps_its_contract(xi):
 @pytest.mark.parametrize(
     "process",
     [
-        Ragged(BANDS, punctuation=[2, 7], schedule=LogOdds(1.5), speed=0.5),
+        pytest.param(Ragged(BANDS, [2, 7], LogOdds(1.5), speed=0.5), marks=pytest.mark.slow),
         pytest.param(Ragged(TREE, [0], dd.schedules.Cosine(), speed=2.0), marks=pytest.mark.slow),
     ],
     ids=["bands", "tree"],
