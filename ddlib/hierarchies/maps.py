@@ -222,19 +222,16 @@ def _segment_logsumexp(
     values: Float[Tensor, "*n children"], segment: Int64[Tensor, "children"], count: int
 ) -> Float[Tensor, "*n parents"]:
     index, shape = segment.expand_as(values), (*values.shape[:-1], count)
-
-    def mass(peak: Tensor) -> Tensor:
-        return values.new_zeros(shape).scatter_add(-1, index, (values - peak).exp())
-
+    empty = values.new_zeros(shape)
     if values.device.type == "cpu" and visible(values):  # an accelerator would have to wait to know
         highest = values.detach().amax(-1, keepdim=True)
-        total = mass(highest)
+        total = empty.scatter_add(-1, index, (values - highest).exp())
         if bool(highest.isfinite().all()) and float(total.detach().min()) > torch.finfo(values.dtype).tiny ** 0.8:
             return total.log() + highest
     with torch.no_grad():
         peak = values.new_full(shape, -torch.inf).scatter_reduce(-1, index, values, "amax")
         peak = torch.where(peak.isfinite(), peak, 0.0)
-    total = mass(peak[..., segment])
+    total = empty.scatter_add(-1, index, (values - peak[..., segment]).exp())
     # a cluster without mass has log-mass -inf, and no gradient rather than a NaN
     return torch.where(total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf)
 

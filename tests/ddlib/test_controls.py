@@ -179,7 +179,12 @@ def test_nothing_follows_the_end_of_a_text(process, sampler):
 def test_a_text_does_not_end_before_its_time(process, sampler):
     words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, least=5, last=False)])
     assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
-    assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
+
+
+def test_what_is_not_the_last_is_followed_by_anything():
+    words = generate(MASKED, fixed(LAW), shape=(20, 30), endings=[EndOfText(END, least=5, last=False)])
+    assert not (words[:, :5] == END).any()
+    assert all(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row[:25])
 
 
 def test_what_stands_behind_the_end_is_asked_about_no_more():

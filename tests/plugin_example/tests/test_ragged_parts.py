@@ -25,7 +25,10 @@ def test_short_cuts_of_the_clock_are_its_formula(steepness, t):
         }
     for name, value in exact.items():
         assert float(getattr(clock, name)(time)) == pytest.approx(float(value), rel=1e-12)
-    assert torch.allclose(clock.inverse(clock.alpha(time)), Schedule.inverse(clock, clock.alpha(time)), atol=1e-7)
+    alpha = clock.alpha(time)
+    # where alpha is flat its own rounding leaves the time uncertain, for either way of inverting it
+    unsure = torch.finfo(alpha.dtype).eps / float(clock.alpha_prime(time).abs())
+    assert torch.allclose(clock.inverse(alpha), Schedule.inverse(clock, alpha), atol=1e-7 + unsure)
 
 
 def test_bands_hold_words_of_like_frequency():
