@@ -59,7 +59,6 @@ class Ancestral(Sampler):
             return land(run, z, t, s)
         target = run.process.jump(z, t, s, run.generator)
         if target is not None:
-            target = torch.where(run.free, target, run.process.level_of(z))
             return move(run, z, t, s, target, self.force_transition)
         logits = run.predict(z, t)
         return run.process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)

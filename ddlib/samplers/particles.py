@@ -108,6 +108,11 @@ class Particles(Sampler):
         self.exact_text = sampler.exact_text and indifferent
         self.calls, self.end_calls = sampler.calls, sampler.end_calls
 
+    @property
+    def by_steps(self) -> bool:
+        """As the inner sampler does."""
+        return self.sampler.by_steps
+
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(Ancestral(), Constant(), 2)]  # a law is known; what rewards do has claims of its own

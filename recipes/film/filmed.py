@@ -88,11 +88,15 @@ class Filmed(Sampler):
     """
 
     def __init__(self, sampler: Sampler, most: int, on_step: OnStep | None = None) -> None:
-        for name in ("exact_word", "on_grid", "exact_text", "calls", "end_calls"):
+        for name in Sampler.__annotations__:  # what a sampler says of itself
             setattr(self, name, getattr(sampler, name))
         self.sampler, self.most = sampler, most
         self._told = on_step
         self._texts: list[Text] = []
+
+    @property
+    def by_steps(self) -> bool:
+        return self.sampler.by_steps
 
     def init(self, run: Run) -> State:
         self._run, self._heard = run, Heard(run.free.shape, run.free.device)

@@ -10,7 +10,7 @@ import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.processes import Uniform
-from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Psi
+from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Particles, Psi
 from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.cases import frequencies, tally
@@ -64,6 +64,16 @@ def test_where_no_law_of_words_tells_it_ancestral_alone_draws(name):
     with pytest.raises(TypeError, match=r"tells the law of the state that comes next.*Ancestral"):
         dd.bound(guidance.process, guidance, torch.zeros(2, 3, dtype=torch.int64))
     assert (guidance.conditional.calls, guidance.conditional.rows) == (calls, rows)
+
+
+def test_particles_steer_as_the_sampler_inside_does():
+    guidance = free("xi")
+    words = guided(guidance, shape=(40, 5))
+    assert torch.equal(guided(guidance, Particles(Ancestral(), lambda z, t: 0.0 * t, 1), shape=(40, 5)), words)
+    wanted = Particles(Ancestral(), lambda z, t: 3.0 * (z == 2).sum(-1).double(), 8)
+    assert (guided(guidance, wanted, shape=(40, 5)) == 2).sum() > 2 * (words == 2).sum()
+    with pytest.raises(TypeError, match=r"Particles.*steers the law of z_s"):
+        guided(guidance, Particles(Euler(), lambda z, t: 0.0 * t, 2))
 
 
 @pytest.mark.parametrize("name", slow_but(["xi", "levels"], "xi"))

@@ -266,6 +266,16 @@ def test_what_finishes_a_text_early_is_seen_too():
     assert number >= 3
 
 
+def test_it_serves_what_the_sampler_inside_serves():
+    process, guidance = PROCESSES["masks"], dd.guidance.ClassifierFree.examples()[-1]
+    particles = dd.samplers.Particles(Ancestral(), lambda z, t: 0.0 * t, 2)
+    with pytest.raises(TypeError, match="a row is several texts there"):
+        filmed(process, particles, endings=[dd.samplers.EndOfText(2)])
+    assert guidance.step_law is not None
+    texts = filmed(guidance.process, Ancestral(), denoiser=guidance, parameterization=guidance.parameterization)[0]
+    assert bool((texts < guidance.process.vocab_size).all())
+
+
 class Twice(Sampler):
     """Draws two texts in place of each, and shows the first."""
 
