@@ -101,6 +101,8 @@ def draw_calls(found: dict[Cell, Point], path: Path) -> None:
     """Quality against calls, a panel a sampler."""
     names = list(dict.fromkeys(cell.sampler.split(":")[0] for cell in CALLS))
     figure, axes = plot.panels(1, len(names), size=(2.8, 3.4))
+    nats = [found[cell].nats for cell in CALLS]
+    ticks = (8, 16, 32, 64, 128)
     for panel, name in zip(axes, names, strict=True):
         for model in MODELS:
             cells = [cell for cell in CALLS if cell.model == model and cell.sampler.split(":")[0] == name]
@@ -109,8 +111,11 @@ def draw_calls(found: dict[Cell, Point], path: Path) -> None:
                 [p.calls for p in row], [p.nats for p in row], [p.error for p in row], fmt="o-", color=COLOURS[model],
                 markersize=4, label=model,
             )  # fmt: skip
-        panel.set(xscale="log", xlabel="network calls a text", ylabel="judge's nats per token")
+        panel.set(xscale="log", xlabel="network calls a text", ylim=(min(nats) - 0.1, max(nats) + 0.1))
+        panel.set_xticks(ticks, labels=list(map(str, ticks)))
+        panel.minorticks_off()
         panel.set_title(name.replace("_", " "), loc="left", fontweight="bold")
+    axes[0].set(ylabel="judge's nats per token")
     axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
