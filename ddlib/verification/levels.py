@@ -1,4 +1,4 @@
-"""What holds for texts whose tokens share their noise: each keeps its law, and ``balance`` puts the text's own right."""
+"""What holds for texts whose tokens share their noise: each keeps its law, and ``balance`` makes up for the rest."""
 
 from collections.abc import Iterator
 
