@@ -79,7 +79,7 @@ class Loss:
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """What the network's output means: without the evidence of the token itself, or with it."""
     levels: Literal["independent", "systematic", "balanced"] = "independent"
-    """How the tokens of a text share its noise: "balanced" has the mean that "independent" has, "systematic" another, see
+    """How the tokens of a text share its noise: "balanced" has the mean of "independent", "systematic" another, see
     ``process.sample``; evaluation has a choice of its own."""
     mirror: bool = False
     """Noise the sequences two by two, at one time, the second by what the first was not: 1 - u for u."""
