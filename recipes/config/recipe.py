@@ -103,8 +103,9 @@ class Loss:
         raised = [f"no weight below {low:g}"] if low else []
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
         hard = ["masks predict words"] if self.mode == "hard" else []
+        levels = ["levels in strata"] if self.levels == "systematic" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
-        return ", ".join([*clipped, *raised, *padding, *hard, *second])
+        return ", ".join([*clipped, *raised, *padding, *hard, *levels, *second])
 
 
 @dataclass(frozen=True, kw_only=True)
