@@ -95,7 +95,7 @@ def test_odd_shares_of_a_batch_are_refused_by_name(tmp_path):
     given = replace(recipe(text(tmp_path / "data"), tmp_path / "run"), loss=Loss(mirror=True))
     assert micro_batch(given, World(0, 1, torch.device("cpu"))) == 8
     odd = replace(given, batch=12, hardware=Hardware(micro_batch=3, threads=1))
-    with pytest.raises(ValueError, match="hardware.micro_batch=3: must be even with loss.mirror"):
+    with pytest.raises(ValueError, match=r"hardware\.micro_batch=3: must be even with loss\.mirror"):
         micro_batch(odd, World(0, 1, torch.device("cpu")))
 
 
