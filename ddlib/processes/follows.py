@@ -218,7 +218,8 @@ class Follows(Contract):
 
     def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
         """By which each token's level, or its state, is drawn."""
-        self.check_levels(levels)
+        if levels != "independent":
+            self.check_levels(levels)
         return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
 
     def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
