@@ -33,7 +33,7 @@ class Follows(Contract):
 
         - "independent": not at all. This is the process.
         - "systematic": by evenly spaced uniforms in a random order, with one random shift per text. Every token keeps
-          its law, and the number of tokens at a level is the same in every draw, up to one. But a text as a whole no
+          its law, and the number at a level, or kept, is the same in every draw, up to one. But a text as a whole no
           longer follows q_t, and a network looks at the whole of it: a mean, such as the bound, is another one. For
           masks the error is of the order of 1 / L per token. To train with, not to measure.
         - "balanced": one token of the text, chosen at random, is drawn where the bound has its weight, the others as

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -129,9 +129,19 @@ def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
     assert error < 0.1
 
 
+@pytest.mark.parametrize("name", slow_but(["masks", "tree", "gidd", "uniform", "rates"], "masks", "gidd"))
+def test_with_the_best_network_it_falls_to_the_continuous_bound(name):
+    falls(PROCESSES[name], 3)
+
+
+@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None)
 @given(process=processes(max_depth=3, max_words=3), seed=st.integers(0, 99))
-def test_with_the_best_network_it_falls_to_the_continuous_bound(process, seed):
+def test_it_falls_for_every_process(process, seed):
+    falls(process, seed)
+
+
+def falls(process, seed):
     """Doubled grids hold the times of the one before, and a finer step forgets less of how words depend."""
     words = process.vocab_size
     law = torch.rand(words, words, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
@@ -139,11 +149,11 @@ def test_with_the_best_network_it_falls_to_the_continuous_bound(process, seed):
     best = exact_cavity(process, law)
     pairs = texts(words)
     found = [
-        sum(float(law[tuple(x)]) * on_a_grid(process, best, x[None], steps) for x in pairs) for steps in (1, 2, 4, 16)
+        sum(float(law[tuple(x)]) * on_a_grid(process, best, x[None], steps) for x in pairs) for steps in (1, 2, 4, 8)
     ]
     assert all(late <= early + 1e-9 for early, late in pairwise(found))
     ends = sum(float(law[tuple(x)] * process.prior_kl(x[None]).sum()) for x in pairs)
-    limit = float(integrate_bound(process, law, best, points=60)) + ends
+    limit = float(integrate_bound(process, law, best, points=40)) + ends
     assert limit - 1e-4 <= found[-1] <= limit + (found[0] - limit) / 2 + 1e-4
 
 
@@ -153,7 +163,7 @@ def test_a_cut_interval_and_both_ends_are_counted():
     generator = torch.Generator().manual_seed(0)
     found = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8), steps=7)
     whole = dd.bound(process, denoiser, x, generator, interval=(0.1, 0.8))
-    assert torch.equal(found.prior, whole.prior) and float(found.prior.min()) > 0
+    assert torch.allclose(found.prior, whole.prior) and float(found.prior.min()) > 0
     assert float(found.reconstruction.mean()) > 0
     full = dd.bound(process, denoiser, x, generator, steps=7)
     assert float(full.prior.abs().max()) < 1e-12 and float(full.reconstruction.abs().max()) == 0
@@ -213,6 +223,7 @@ def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
             assert torch.allclose(value.detach().double(), exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("steps", "error", "says"),
     [(0, ValueError, "steps is 0, must be at least 1"), (2.5, TypeError, "steps is 2.5, must be an int"),

@@ -98,6 +98,7 @@ def test_odd_numbers_of_rows_are_refused(source):
         dd.sample_times(7, generator=noise)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_what_is_no_generator_and_what_is_mirrored_already_are_refused():
     for wrong in (3, dd.mirrored(None)):
         with pytest.raises(TypeError, match=r"generator is .*, must be a torch\.Generator, a KeyedGenerator or None"):
