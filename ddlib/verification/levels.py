@@ -25,7 +25,7 @@ def _cannot(process: ForwardProcess) -> str:
 
 
 def _systematic(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    t, n = float(point["t"]), draws(process)
+    t, n = float(point["t"]), max(50, draws(process) // 4)
     text = words(process).expand(n, -1).contiguous()
     z = process.sample(text, at(t, n), torch.Generator().manual_seed(13), levels="systematic")
     yield frequencies("draws of z_t", ("x", "z"), tally(z, process.num_states), marginals(process, t), n)

@@ -92,7 +92,7 @@ def test_a_balanced_batch_weighs_its_texts(network):
 
 
 def test_odd_shares_of_a_batch_are_refused_by_name(tmp_path):
-    given = replace(recipe(text(tmp_path / "data"), tmp_path / "run"), loss=Loss(mirror=True))
+    given = replace(recipe(tmp_path / "data", tmp_path / "run"), loss=Loss(mirror=True))
     assert micro_batch(given, World(0, 1, torch.device("cpu"))) == 8
     odd = replace(given, batch=12, hardware=Hardware(micro_batch=3, threads=1))
     with pytest.raises(ValueError, match=r"hardware\.micro_batch=3: must be even with loss\.mirror"):
