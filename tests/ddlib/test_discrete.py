@@ -129,7 +129,7 @@ def test_one_drawn_step_per_text_has_the_mean_of_the_grid(process):
     assert error < 0.1
 
 
-@pytest.mark.parametrize("name", slow_but(["masks", "tree", "gidd", "uniform", "rates"], "masks", "gidd"))
+@pytest.mark.parametrize("name", slow_but(["masks", "tree", "gidd", "uniform", "rates"], "gidd"))
 def test_with_the_best_network_it_falls_to_the_continuous_bound(name):
     falls(PROCESSES[name], 3)
 
