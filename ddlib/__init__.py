@@ -20,7 +20,7 @@ from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.kernels import linear_nelbo, linear_training_loss
 from ddlib.likelihood import Likelihood, likelihood
 from ddlib.nelbo import nelbo
-from ddlib.noise import KeyedGenerator
+from ddlib.noise import KeyedGenerator, mirrored
 from ddlib.parts import build
 from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
@@ -49,6 +49,7 @@ __all__ = [
     "linear_nelbo",
     "linear_training_loss",
     "mean_per_token",
+    "mirrored",
     "nelbo",
     "parts",
     "plot",

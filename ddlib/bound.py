@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ddlib.checks import require
 from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
 from ddlib.reduce import Measure
-from ddlib.times import sample_times
+from ddlib.times import sample_steps, sample_times
 from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
 
 
@@ -65,8 +66,18 @@ def bound(
     *,
     interval: tuple[float, float] = (0.0, 1.0),
     parameterization: Parameterization = "cavity",
+    steps: int | None = None,
+    levels: str = "independent",
 ) -> Bound:
-    """Estimates the whole negative evidence lower bound of ``x`` with one time per sequence.
+    r"""Estimates the whole negative evidence lower bound of ``x`` with one time per sequence.
+
+    With ``steps`` it is the bound of D3PM (Austin et al., 2021) on a grid of so many even steps, of which each sequence
+    draws one:
+
+    .. math:: \sum_{k=1}^{T} E_{z_k}\, KL(q(z_{k-1} | z_k, x) || p(z_{k-1} | z_k)) + \text{the ends}
+
+    It nears the other as T grows; from above for the best network, which cannot tell in one step how words of a text
+    depend on each other. A network that is worse at some times than at others may have a lower bound on a coarse grid.
 
     Average several calls, with other steps of a ``KeyedGenerator``, for less noise. At an end of time that is exact
     nothing is computed; elsewhere (geometric noise, or an interval cut short) the end's term is counted, at the cost
@@ -79,20 +90,53 @@ def bound(
         generator: source of times and noise.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
         parameterization: what the logits mean, as in ``nelbo``.
+        steps: T, for the bound in discrete time; None for continuous time.
+        levels: how the tokens of a text share its noise, "independent" or "balanced", see ``process.sample``. Both
+            give the same in the mean, the second with less noise.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad interval.
+        TypeError, ValueError: as ``nelbo``; a bad interval or number of steps; levels drawn "systematic", by which the
+            mean is another one.
     """
     process.check_inputs(x=x)
+    check_unbiased(process, levels)
     low, high = interval
-    t = sample_times(len(x), generator=generator, interval=interval, device=x.device)
-    z = process.sample(x, t, generator)
-    logits = cavity_logits(process, denoiser(z, t), z, t, parameterization)
-    diffusion = (high - low) * closed_nelbo(process, logits, x, z, t)
+    if steps is None:
+        t = s = sample_times(len(x), generator=generator, interval=interval, device=x.device)
+    else:
+        s, t = sample_steps(len(x), steps, generator, interval=interval, device=x.device)
+    z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
+    logits = cavity_logits(process, denoiser(z, _told(t)), z, t, parameterization)
+    if steps is None:
+        diffusion = (high - low) * closed_nelbo(process, logits, x, z, t)
+    else:
+        diffusion = steps * process.step_divergence(logits, x, z, t, s)
+    if levels == "balanced":
+        diffusion = diffusion * process.balance(x, z, t)[:, None].to(diffusion.dtype)
     start, end = torch.full_like(t, low), torch.full_like(t, high)
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):
         z = process.sample(x, start, generator)
-        logits = cavity_logits(process, denoiser(z, start), z, start, parameterization)
+        logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
     return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left)
+
+
+def check_unbiased(process: ForwardProcess, levels: str) -> None:
+    """Raises unless a bound may be measured with levels drawn in this way.
+
+    Raises:
+        TypeError: the process cannot draw them so.
+        ValueError: an unknown way, or one by which the mean is not that of the bound.
+    """
+    require(
+        levels != "systematic",
+        "levels is 'systematic', must be 'independent' or 'balanced' in a bound: with the same number of tokens at a "
+        "level in every draw a text does not follow q_t, and the mean over what a network says of it is another one",
+    )
+    process.check_levels(levels)
+
+
+def _told(t: Times) -> Times:
+    """Times as the network is told them: those of a grid are computed in float64."""
+    return t.to(torch.get_default_dtype())

@@ -3,11 +3,12 @@
 ``rand`` draws float64 uniforms from a ``torch.Generator``, from torch's global state, or from a ``KeyedGenerator``,
 whose numbers are a function of (seed, step, global example index) alone. With the latter an example meets the same
 time and the same noise whatever the batch size, the number of ranks, the gradient accumulation or the resume point.
+``mirrored`` pairs the rows of either.
 """
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -115,7 +116,69 @@ class KeyedGenerator:
         return copies
 
 
-Generator = torch.Generator | KeyedGenerator | None
+class Mirrored:
+    """Randomness that rows share two by two: what is ``u`` for the one is 1 - u for the other. See ``mirrored``."""
+
+    def __init__(self, generator: torch.Generator | KeyedGenerator | None) -> None:
+        self.generator = generator
+        if isinstance(generator, KeyedGenerator):
+            self._pairs = copy.copy(generator)
+            self._pairs.index = generator.index // 2
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the generator inside lives; None of torch's global state, which lives everywhere."""
+        if isinstance(self.generator, KeyedGenerator):
+            return self.generator.index.device
+        return None if self.generator is None else self.generator.device
+
+    def shared(self, rows: int, draw: Callable[[int, torch.Generator | KeyedGenerator | None], Tensor]) -> Tensor:
+        """What ``draw(n, generator)`` gives, n of something, the same for both rows of a pair.
+
+        Raises:
+            ValueError: an odd number of rows.
+        """
+        require(
+            rows % 2 == 0, f"the mirrored generator is asked for {rows} rows, must be an even number: they are pairs"
+        )
+        if isinstance(self.generator, KeyedGenerator):
+            return draw(rows, self._pairs)  # two rows of one key draw the same
+        return draw(rows // 2, self.generator).repeat_interleave(2, 0)
+
+    def rand(self, shape: Sequence[int], device: torch.device) -> Float64[Tensor, "..."]:
+        """Float64 uniforms in [0, 1) of ``shape`` (B, ...), odd rows mirrored."""
+        require(len(shape) > 0, "shape is (), must start with the rows of the pairs")
+        u = self.shared(shape[0], lambda rows, generator: rand((rows, *shape[1:]), generator, device))
+        index = self.generator.index if isinstance(self.generator, KeyedGenerator) else torch.arange(shape[0])
+        odd = (index.to(u.device) % 2 == 1).view(-1, *[1] * (len(shape) - 1))
+        return torch.where(odd, (1 - 2**-53) - u, u)  # the grid of 53 bits, turned round
+
+
+def mirrored(generator: torch.Generator | KeyedGenerator | None = None) -> Mirrored:
+    """Randomness for pairs of rows: both have the same time, and noise from ``u`` and 1 - u.
+
+    Rows 2k and 2k + 1 make a pair, by the global index of a ``KeyedGenerator`` and by their place in the batch
+    otherwise. Each row's noise has the law it has without, so every mean is what it was; what one row is above it, the
+    other tends to be below. ``dd.sample_times`` draws a time for each pair.
+
+    Args:
+        generator: where the numbers come from; None is torch's global state. Draw from what is returned only.
+
+    Raises:
+        TypeError: something else than a generator, or one that is mirrored already.
+        ValueError: when it is asked for an odd number of rows.
+
+    Example:
+        >>> noise = mirrored(torch.Generator().manual_seed(0))
+        >>> rand((4, 3), noise, torch.device("cpu")).view(2, 2, 3).sum(1).unique()
+        tensor([1.0000], dtype=torch.float64)
+    """
+    if generator is not None and not isinstance(generator, (torch.Generator, KeyedGenerator)):
+        raise TypeError(f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None")
+    return Mirrored(generator)
+
+
+Generator = torch.Generator | KeyedGenerator | Mirrored | None
 """Where random numbers come from; None is torch's global state."""
 
 
@@ -127,13 +190,28 @@ def rand(shape: Sequence[int], generator: Generator, device: torch.device) -> Fl
         ValueError: the generator lives on another device type.
     """
     if generator is not None:
-        if not isinstance(generator, (torch.Generator, KeyedGenerator)):
-            raise TypeError(f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator or None")
+        if not isinstance(generator, (torch.Generator, KeyedGenerator, Mirrored)):
+            raise TypeError(
+                f"generator is {generator!r}, must be a torch.Generator, a KeyedGenerator, either mirrored, or None"
+            )
         home = generator.index.device if isinstance(generator, KeyedGenerator) else generator.device
         require(
-            home.type == torch.device(device).type,
+            home is None or home.type == torch.device(device).type,
             f"generator is on {home}, must be on the device of the tokens, {device}",
         )
     if isinstance(generator, KeyedGenerator):
         return generator.rand(shape)
+    if isinstance(generator, Mirrored):
+        return generator.rand(shape, torch.device(device))
     return torch.rand(tuple(shape), generator=generator, device=device, dtype=torch.float64)
+
+
+def evenly(shape: Sequence[int], generator: Generator, device: torch.device) -> Float64[Tensor, "B L"]:
+    """Float64 uniforms in [0, 1) of ``shape`` (B, L), systematic in every row.
+
+    One random shift per row and L evenly spaced numbers in a random order: each is uniform on its own, together they
+    leave no gap longer than 1 / L. Keyed per row where the generator is.
+    """
+    order = rand(shape, generator, device).argsort(-1).argsort(-1)
+    shift = rand((shape[0], 1), generator, device)
+    return ((order + shift) / shape[1]).clamp_max(1 - 2**-53)  # rounding

@@ -1,11 +1,11 @@
 """Times at which to noise a batch: independent, stratified or antithetic."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.checks import check_count, require
-from ddlib.noise import Generator, KeyedGenerator, rand
+from ddlib.noise import Generator, KeyedGenerator, Mirrored, rand
 
 
 def _reversed_bits(index: Tensor) -> Tensor:
@@ -64,6 +64,8 @@ def sample_times(
     ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices. ``"antithetic"`` does so
     for pairs (t, 1 - t) of neighbours.
 
+    Rows of a pair of ``dd.mirrored`` have the same time; slices and pairs (t, 1 - t) are then of pairs of rows.
+
     With a ``KeyedGenerator`` the slices are those of a digitally shifted van der Corput sequence over the global
     example index: each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices.
     So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
@@ -85,10 +87,53 @@ def sample_times(
     low, high = interval
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
     require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
-    if isinstance(generator, KeyedGenerator):
-        home = generator.index.device
-        require(n == len(generator.index), f"n is {n}, must be the {len(generator.index)} examples of the generator")
+    inner = generator.generator if isinstance(generator, Mirrored) else generator
+    if isinstance(inner, KeyedGenerator):
+        home = inner.index.device
+        require(n == len(inner.index), f"n is {n}, must be the {len(inner.index)} examples of the generator")
     else:
-        home = torch.device("cpu") if generator is None else generator.device
-    unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
+        home = torch.device("cpu") if inner is None else inner.device
+    place, draw = torch.device(device) if device is not None else home, _METHODS[method]
+    if isinstance(generator, Mirrored):
+        unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
+    else:
+        unit = draw(n, generator, place)
     return (low + (high - low) * unit).to(dtype or torch.get_default_dtype())
+
+
+def sample_steps(
+    n: int,
+    steps: int,
+    generator: Generator = None,
+    *,
+    interval: tuple[float, float] = (0.0, 1.0),
+    device: torch.device | str | None = None,
+) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "n"]]:
+    """One step of an even grid of times for each of ``n`` sequences, each step as likely, stratified: its two ends.
+
+    Args:
+        n: number of sequences; with a KeyedGenerator the length of its index.
+        steps: of the grid, at least 1.
+        generator: source of randomness.
+        interval: the first and the last time of the grid, 0 <= low < high <= 1.
+        device: default the generator's device.
+
+    Returns:
+        (n,) float64 times s and t, the next on the grid.
+
+    Raises:
+        TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two times are one.
+
+    Example:
+        >>> s, t = sample_steps(4, 4, torch.Generator().manual_seed(0))
+        >>> sorted(s.tolist()), sorted(t.tolist())
+        ([0.0, 0.25, 0.5, 0.75], [0.25, 0.5, 0.75, 1.0])
+    """
+    check_count("steps", steps)
+    low, high = interval
+    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
+    require(steps <= 10**9, f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound")
+    unit = sample_times(n, generator=generator, dtype=torch.float64, device=device)
+    early = (unit * steps).floor().clamp_max(steps - 1)
+    s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
+    return s, t

@@ -3,6 +3,7 @@
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
     python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a causal language model that is here
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
+    python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ddlib import parts
+from ddlib.bound import check_unbiased
 from ddlib.vocabulary import fingerprint
 from recipes.config import at_least, plugins
 from recipes.console import make_console, plain_errors
@@ -53,6 +55,10 @@ class Options:
     """Validation sequences; all by default."""
     replicates: int = 4
     """Passes over them, each with new times and noise."""
+    bound_steps: int | None = None
+    """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
+    bound_levels: str = "independent"
+    """How the tokens of a text share its noise: "balanced" has the same mean with less noise."""
     likelihood: str | None = None
     """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
     takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
@@ -81,6 +87,7 @@ class Options:
     def __post_init__(self) -> None:
         at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
+        limits["bound_steps"] = self.bound_steps
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         if self.likelihood is not None:
@@ -104,6 +111,8 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             seed=options.seed,
             replicate=number,
             parameterization=saved.parameterization,
+            steps=options.bound_steps,
+            levels=options.bound_levels,
         )
         for number in range(options.replicates)
     ]
@@ -112,9 +121,11 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
-    None if training took other noise, more sequences or another text.
+    None if training took other noise, more sequences, another text or another bound.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
+    if options.bound_steps is not None or options.bound_levels != "independent":
+        return None
     if options.seed != NOISE or options.data is not None or wanted > len(replicates[0].index):
         return None
     terms = replicates[0].first(wanted)
@@ -191,6 +202,10 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
+    try:
+        check_unbiased(saved.process, options.bound_levels)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bound_{error}") from error
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -212,6 +227,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
             "times": "one per sequence and replicate, stratified over the corpus",
+            "steps": options.bound_steps or "continuous time",
+            "levels": options.bound_levels,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,
             "network_precision": saved.precision,
@@ -249,9 +266,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
+    grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
     console.print(
-        f"bound: over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences ± is "
-        "of texts and of the noise that is left, over replicates (draws) of times and noise alone"
+        f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
+        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone"
     )
     if (same := result["validation"]) is not None:
         console.print(

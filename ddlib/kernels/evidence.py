@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.kernels.block import Divergence, Rows
-from ddlib.processes.mixing import Mixing, log1p_exp
+from ddlib.processes.mixing import Mixing
+from ddlib.processes.mixture import log1p_exp
 
 
 class Evidence(Divergence):

@@ -107,8 +107,9 @@ def linear_training_loss(
 
     Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
     ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The number is multiplied by ``scale``:
-    here it costs nothing, afterwards a copy of the matrix's gradient. With ``per_token`` the loss of every token, to be
-    looked at and not differentiated, is returned beside the number; ``scale`` does not touch it.
+    here it costs nothing, afterwards a copy of the matrix's gradient. With "sum", ``scale`` may hold a factor for every
+    token, (B L,). With ``per_token`` the loss of every token, to be looked at and not differentiated, is returned too;
+    ``scale`` does not touch it.
 
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.

@@ -4,7 +4,8 @@ from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, i
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
-from ddlib.processes.mixing import Mixing, Mixture
+from ddlib.processes.mixing import Mixing
+from ddlib.processes.mixture import Mixture
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
 

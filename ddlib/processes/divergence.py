@@ -1,4 +1,6 @@
-"""The closed form of the bound for hierarchies: a KL over the children of the noisy state."""
+"""The closed forms of the bound for hierarchies: a KL over the children of the noisy state, or over all below it."""
+
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from jaxtyping import Float
@@ -24,24 +26,70 @@ def children(
         z: (B, L) noisy states.
     """
     level, result = hierarchy.level_of(z), torch.zeros_like(log_px)
-    finer = coarser = log_finest
-    for i, edge in enumerate(hierarchy.maps, start=1):
-        if i > 1:
-            finer, coarser = coarser, edge.log_push(coarser)
-        here = hierarchy.local(z, i)
-        u_z = hierarchy.between(0, i).entry(x, here)
-        below = -log_px if i == 1 else _children_term(hierarchy, i, finer, x, here, u_z)
-        known = torch.where(u_z > 0, u_z, 1.0).log().to(log_px.dtype)  # u_z is 0 only where z is not of this level
-        kl = below - known + coarser.gather(-1, here[..., None]).squeeze(-1)
-        result = torch.where(level == i, kl, result)
+    for i, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, lambda upper: (upper - 1,)), start=1):
+        result = torch.where(level == i, kl[i - 1], result)
     return result.clamp_min(0)  # rounding
 
 
-def _children_term(hierarchy: Hierarchy, i: int, finer: Tensor, x: Tokens, here: Tokens, u_z: Tensor) -> Tensor:
-    """E over pi(y|z, x) of log u_{i-1}(y|x) - log u_{i-1}(y|p), where ``finer`` is log u_{i-1}(.|p), i > 1."""
-    lower = hierarchy.between(0, i - 1)
+def descendants(
+    hierarchy: Hierarchy,
+    log_px: PerToken,
+    log_finest: Float[Tensor, "B L children"],
+    x: Tokens,
+    z: Tokens,
+    chances: Float[Tensor, "B L levels"],
+) -> PerToken:
+    r"""KL(p(z_s|z_t, x) || p(z_s|z_t, p)) in nats, where levels come down with ``chances`` that no model has a say in.
+
+    With z in level j, :math:`\sum_{i<j} c_i\, KL(\pi_i(.|z, x) || \pi_i(.|z, p))` over the laws :math:`\pi_i(y|z) \sim
+    K_{i \to j}(z|y) u_i(y)` of the member of level i under z (theory section 3).
+
+    Args:
+        hierarchy: where tokens jump.
+        log_px: (B, L) log p(x).
+        log_finest: (B, L, clusters of level 1) log u_1(.|p). All that the network says enters by these two.
+        x: (B, L) clean words.
+        z: (B, L) noisy states.
+        chances: (B, L, n + 1) of each level at the earlier time.
+    """
+    level, result = hierarchy.level_of(z), torch.zeros_like(log_px)
+    for j, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, range), start=1):
+        come = sum((chances[..., i] * kl[i].clamp_min(0) for i in range(j)), torch.zeros_like(result))
+        result = torch.where(level == j, come, result)
+    return result
+
+
+def _over(
+    hierarchy: Hierarchy,
+    log_px: PerToken,
+    log_finest: Tensor,
+    x: Tokens,
+    z: Tokens,
+    lower: Callable[[int], Iterable[int]],
+) -> Iterator[dict[int, Tensor]]:
+    """For each level from 1, as if ``z`` were in it: KL(pi_i(.|z, x) || pi_i(.|z, p)) for the levels i = ``lower``(it).
+
+    The map cancels in the logarithm, as in ``children``.
+    """
+    laws = [log_finest[..., :0], log_finest]
+    for j, edge in enumerate(hierarchy.maps, start=1):
+        if j > 1:
+            laws.append(edge.log_push(laws[-1]))
+        here = hierarchy.local(z, j)
+        u_z = hierarchy.between(0, j).entry(x, here)
+        known = torch.where(u_z > 0, u_z, 1.0).log().to(log_px.dtype)  # u_z is 0 only where z is not of this level
+        coarser = laws[j].gather(-1, here[..., None]).squeeze(-1)
+        yield {
+            i: (-log_px if i == 0 else _members_term(hierarchy, i, j, laws[i], x, here, u_z)) - known + coarser
+            for i in lower(j)
+        }
+
+
+def _members_term(hierarchy: Hierarchy, i: int, j: int, law: Tensor, x: Tokens, here: Tokens, u_z: Tensor) -> Tensor:
+    """E over pi_i(y|z, x) of log u_i(y|x) - log u_i(y|p), where ``law`` is log u_i(.|p), i > 0, and z in level j."""
+    lower = hierarchy.between(0, i)
     if lower.spread is None:
-        return -finer.gather(-1, lower.parents[x][..., None]).squeeze(-1)
+        return -law.gather(-1, lower.parents[x][..., None]).squeeze(-1)
     given = lower.row(x)
-    pi = hierarchy.maps[i - 1].column(here) * given / torch.where(u_z > 0, u_z, 1.0)[..., None]
-    return (pi.to(finer.dtype) * (given.log().to(finer.dtype) - finer)).sum(-1)
+    pi = hierarchy.between(i, j).column(here) * given / torch.where(u_z > 0, u_z, 1.0)[..., None]
+    return (pi.to(law.dtype) * (given.log().to(law.dtype) - law)).sum(-1)

@@ -1,17 +1,22 @@
 """What follows from the contract, each answer dense and slow until a leaf knows better."""
 
 from collections.abc import Sequence
+from inspect import signature
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw
 from ddlib.checks import check_devices, check_times, require, visible
-from ddlib.noise import Generator, rand
+from ddlib.noise import Generator, evenly, rand
 from ddlib.processes.contract import Contract
-from ddlib.processes.times import each_time, into
+from ddlib.processes.times import each_time, interior, into
 from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
+
+LEVELS = ("independent", "systematic", "balanced")
+"""How the levels of a text's tokens may be drawn, see ``Follows.sample``."""
 
 
 class Follows(Contract):
@@ -21,14 +26,57 @@ class Follows(Contract):
     without, and ``weighted_divergence`` where the bound has a closed form.
     """
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x).
 
+        ``levels`` says how the tokens of a text share its noise; each text keeps to itself.
+
+        - "independent": not at all. This is the process.
+        - "systematic": by evenly spaced uniforms in a random order, with one random shift per text. Every token keeps
+          its law, and the number at a level, or kept, is the same in every draw, up to one. But a text as a whole no
+          longer follows q_t, and a network looks at the whole of it: a mean, such as the bound, is another one. For
+          masks the error is of the order of 1 / L per token. To train with, not to measure.
+        - "balanced": one token of the text, chosen at random, is drawn where the bound has its weight, the others as
+          ever. With each text's terms multiplied by ``balance(x, z, t)`` all means of the bound are what they were, and
+          what changes with the number of tokens at a level is gone.
+
+        Args:
+            x: (B, L) clean words.
+            t: (B,) times.
+            generator: source of randomness.
+            levels: "independent", "systematic" or "balanced".
+
         Raises:
-            TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices.
+            TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices; unknown levels.
         """
         self.check_inputs(x=x, t=t)
-        return draw(self.marginal(x, t.to(torch.float64)), rand(x.shape, generator, x.device))
+        z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
+        if levels != "balanced":
+            return z
+        pull = self._pulls(x, t)[1]
+        rows, one = torch.arange(len(x), device=x.device), rand((len(x), 2), generator, x.device)
+        which = draw(pull.sum(-1), one[:, 0])
+        return z.scatter(1, which[:, None], draw(pull[rows, which], one[:, 1])[:, None])
+
+    def balance(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
+        r"""By what to multiply a text's bound or loss where z was drawn with ``levels="balanced"``.
+
+        :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the texts' weight at t over the
+        weight of this one, with :math:`\varphi` the weight of the bound where there is a closed form. Balanced draws
+        follow :math:`q_t(z|x)` divided by it, so means come out as over independent draws, for whatever is 0 where no
+        token has a weight, as the bound is.
+
+        Args:
+            x: (B, L) clean words.
+            z: (B, L) noisy states.
+            t: (B,) times.
+
+        Returns:
+            (B,) float64; 0 where no balanced draw leads to z.
+        """
+        mean, here = self._pull(x, z, t)
+        total = here.sum(-1)
+        return torch.where(total > 0, mean.sum(-1) / torch.where(total > 0, total, 1.0), 0.0)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t: a step forwards in time, for whoever noises again.
@@ -45,6 +93,19 @@ class Follows(Contract):
         self.check_forwards(z, s, t)
         law = each_time(self.transition, s, t)[torch.arange(len(z), device=z.device)[:, None], z]
         return draw(law, rand(z.shape, generator, z.device))
+
+    def check_levels(self, levels: str) -> None:
+        """Raises unless ``sample`` can draw the levels of a text in this way.
+
+        Raises:
+            TypeError: the class has a ``sample`` of its own that takes no ``levels``.
+            ValueError: an unknown one.
+        """
+        require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
+        if levels != "independent" and "levels" not in signature(self.sample).parameters:
+            raise TypeError(
+                f"levels is {levels!r}, which {type(self).__name__} cannot: its sample(x, t, generator) takes no levels"
+            )
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raises unless states and times are well formed and s <= t."""
@@ -117,6 +178,28 @@ class Follows(Contract):
         """
         return None
 
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s < t, in nats: what a step of the bound in discrete time costs.
+
+        Here by the posterior, dense in the states. ``logits`` are of the cavity law; z must be one that x can become.
+
+        Args:
+            logits: (B, L, V) over words.
+            x: (B, L) clean words.
+            z: (B, L) states at ``t``.
+            t: (B,) times.
+            s: (B,) earlier times.
+
+        Returns:
+            (B, L) nats per token, >= 0. Divided by t - s it nears the integrand of the continuous bound as s nears t.
+        """
+        t, s = t.to(torch.float64), s.to(torch.float64)
+        truth = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
+        believed = self.posterior(logits.to(torch.float64).softmax(-1), z, t, s)
+        reached = truth > 0
+        ratio = torch.where(reached, truth, 1.0).log() - torch.where(reached, believed, 1.0).log()
+        return (truth * ratio).sum(-1).clamp_min(0).to(logits.dtype)
+
     def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """``weighted_divergence`` of the paper's hard training mode, in processes that have "hard" among their modes.
 
@@ -132,6 +215,30 @@ class Follows(Contract):
         """
         words = one_hot(x, self.vocab_size).to(torch.float64)
         return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
+
+    def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
+        """By which each token's level, or its state, is drawn."""
+        if levels != "independent":
+            self.check_levels(levels)
+        return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The mean over noise of phi, by which ``balance`` weighs, and phi at z. It is 0 only where the bound is."""
+        law, pull = self._pulls(x, t)
+        chance, here = (of.gather(-1, z[..., None]).squeeze(-1) for of in (law, pull))
+        return pull.sum(-1), here / torch.where(chance > 0, chance, 1.0)
+
+    def _pulls(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
+        """q_t(z|x), and times it phi(z): the rates at which z is left backwards in time given the word and given none.
+
+        The second of these keeps phi from 0 wherever some network's bound is not.
+        """
+        time = interior(t)
+        law, typical = self.marginal(x, time), each_time(self._typical, time)[:, None]
+        rates = each_time(self.rate_matrix, time)
+        rates = rates - torch.diag_embed(rates.diagonal(dim1=1, dim2=2))
+        left = torch.where(typical > 0, typical @ rates / torch.where(typical > 0, typical, 1.0), 0.0)
+        return law, torch.where(law > 0, law @ rates + law * left, 0.0)
 
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)

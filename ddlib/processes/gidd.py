@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import check_number
-from ddlib.processes.mixing import Mixing, Mixture
+from ddlib.processes.mixing import Mixing
+from ddlib.processes.mixture import Mixture
 
 
 class GIDD(Mixing):

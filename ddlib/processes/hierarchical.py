@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes.base import interior, scalar, span
-from ddlib.processes.divergence import children
+from ddlib.processes.divergence import children, descendants
 from ddlib.processes.levelled import Levelled
 from ddlib.schedules import Linear
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -115,10 +115,14 @@ class Hierarchical(Levelled):
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """w_i(t) and KL(pi(.|z, x) || pi(.|z, p)) over the children of z (theory section 2)."""
-        log_p = logits.log_softmax(-1)
         weight = self.loss_weight(x, z, t).to(logits.dtype)
-        log_px = log_p.gather(-1, x[..., None]).squeeze(-1)
-        return weight, children(self.hierarchy, log_px, self.hierarchy.maps[0].log_push(log_p), x, z)
+        return weight, children(self.hierarchy, *self._said(logits, x), x, z)
+
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        """The KL over what is below z in each level, by the chance to come down to it (theory section 3)."""
+        self.check_inputs(x=x, z=z, t=t, s=s)
+        chances = self.level_posterior(self.level_of(z), t, s).to(logits.dtype)
+        return descendants(self.hierarchy, *self._said(logits, x), x, z, chances)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         return self.weights(t).gather(1, self.level_of(z))
@@ -141,6 +145,11 @@ class Hierarchical(Levelled):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r})"
+
+    def _said(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
+        """log p(x), (B, L), and log u_1(.|p), (B, L, clusters): all that the bound needs of the network."""
+        log_p = logits.log_softmax(-1)
+        return log_p.gather(-1, x[..., None]).squeeze(-1), self.hierarchy.maps[0].log_push(log_p)
 
     def _descendants(self, z: Tokens, lower: int, upper: int, law: Tensor) -> Tensor:
         """The law of the member of ``lower`` that led to ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""

@@ -63,12 +63,24 @@ class Levelled(ForwardProcess):
     def levels(self) -> tuple[int, ...]:
         return self.hierarchy.levels
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x): the level first, the way up second; nothing larger than (B, L, levels) is built."""
         self.check_inputs(x=x, t=t)
         reached = self.occupancies(t)[:, None, :-1].cumsum(-1)
-        level = (rand(x.shape, generator, x.device)[..., None] >= reached).sum(-1)
+        level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
+        if levels == "balanced":
+            one = rand((len(x), 2), generator, x.device)
+            which = (one[:, :1] * x.shape[1]).to(torch.int64)
+            level = level.scatter(1, which, draw(self._inflow(t), one[:, 1])[:, None])
         return self.climb(x, level, generator)
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The weight of the bound: its mean over levels is the sum of the fluxes."""
+        return self._inflow(t).sum(-1, keepdim=True).expand(z.shape), self.weights(t).gather(1, self.level_of(z))
+
+    def _inflow(self, t: Times) -> Float64[Tensor, "B levels"]:
+        t = interior(t)
+        return self.chain.inflow(self._clock(t), self.schedule.rate(t))
 
     def level_posterior(
         self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None

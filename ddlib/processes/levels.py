@@ -41,9 +41,11 @@ class LevelChain(ExactModule):
 
     def weights(self, sigma: Float64[Tensor, "*n"], rate: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         r""":math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy, per unit of time; 0 for words."""
-        occupancies = self.occupancies(sigma)
-        inflow = occupancies[..., :-1] * self.speeds * rate[..., None]
-        return pad(inflow / occupancies[..., 1:], (1, 0))
+        return pad(self.inflow(sigma, rate)[..., 1:] / self.occupancies(sigma)[..., 1:], (1, 0))
+
+    def inflow(self, sigma: Float64[Tensor, "*n"], rate: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        """F_{i-1}, the flux into each level, per unit of time; 0 for words."""
+        return pad(self.occupancies(sigma)[..., :-1] * self.speeds * rate[..., None], (1, 0))
 
 
 def most_lift(joint: Float64[Tensor, "B levels levels"]) -> Float64[Tensor, "B n"]:

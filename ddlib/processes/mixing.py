@@ -1,7 +1,6 @@
 """Processes that keep the word or redraw it from a law of time alone."""
 
 from abc import abstractmethod
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64
@@ -11,18 +10,8 @@ from torch.nn.functional import one_hot
 from ddlib.categorical import draw_logits
 from ddlib.noise import Generator, rand
 from ddlib.processes.base import ForwardProcess, interior, scalar, span, unchanged
+from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
-
-
-class Mixture(NamedTuple):
-    """What a token is after mixing: probabilities (B,) in float64; ``keep + V word + mask = 1``."""
-
-    keep: Tensor
-    """It was never redrawn."""
-    word: Tensor
-    """It was redrawn and is a given word; the same for each."""
-    mask: Tensor
-    """It was redrawn and is the mask; 0 in processes without one."""
 
 
 class Mixing(ForwardProcess):
@@ -74,12 +63,23 @@ class Mixing(ForwardProcess):
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return self._into(z, word, mask)[..., None] + keep[..., None] * same
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x): whether the word is kept, then what it is redrawn as; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         mixture = self.mixture(t.to(torch.float64))
-        keep = rand(x.shape, generator, x.device) < mixture.keep[:, None]
-        return torch.where(keep, x, self._redraw(mixture, x, generator))
+        keep = self._uniforms(x, generator, levels) < mixture.keep[:, None]
+        z = torch.where(keep, x, self._redraw(mixture, x, generator))
+        if levels != "balanced":
+            return z
+        which = (rand((len(x), 1), generator, x.device) * x.shape[1]).to(torch.int64)
+        arrival = Mixture(torch.zeros_like(mixture.keep), *self.mixing_rates(interior(t)))
+        return z.scatter(1, which, self._redraw(arrival, which, generator))
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The weight of the bound: its mean over states is the sum of the rates into them."""
+        word, mask = self.mixing_rates(interior(t))
+        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        return total[:, None].expand(z.shape), self.loss_weight(x, z, t)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
@@ -143,8 +143,7 @@ class Mixing(ForwardProcess):
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "B"]:
         """Log of the probability of having kept a word over that of having drawn it afresh."""
-        keep, word, _ = self.mixture(interior(t))
-        return (keep.log() - word.log()).clamp_min(-1e4)  # -inf would turn to NaN where it meets itself
+        return log_ratio(self.mixture(interior(t)))
 
     def divergence(
         self, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens, t: Times
@@ -154,17 +153,38 @@ class Mixing(ForwardProcess):
         These are log p(x), log p(z) (of any word, at masks), and the sum of log(1 + ratio p(.)) over words but x.
         Terms vanish with the divergence, none cancel: near t = 0 the weight is huge, and so would be their rounding.
         """
-        keep, word, _ = (v.to(others.dtype)[:, None] for v in self.mixture(interior(t)))
-        ratio = self.log_ratio(t).to(others.dtype)[:, None]
-        # log (1 + ratio) / (1 + ratio p(x)) = log(1 + ratio (1 - p(x)) / (1 + ratio p(x)))
-        missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
-        short = log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
-        kl = (keep + word) * short - word * others
-        log_odds = torch.where(z == x, short, -log1p_exp(ratio + log_pz))
+        kl, log_odds = compared(self.mixture(interior(t)), log_px, log_pz, others, x, z)
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
         odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
         itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
         return kl.clamp_min(0) + itakura_saito.clamp_min(0)
+
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        r"""Whether the position was redrawn since s, then what it was: the chain rule.
+
+        With :math:`e_x` the probability given x that it was, :math:`e_x KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`, the
+        second of two choices: :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for :math:`\rho = q_s(z|x) / q_s(z|p)`.
+        """
+        self.check_inputs(x=x, z=z, t=t, s=s)
+        before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
+        keep, *redrawn = (v[:, None] for v in since)
+        fresh, stay = self._into(z, *redrawn), keep * self.likelihood(z, x, s)
+        total = (fresh + stay).clamp_min(torch.finfo(torch.float64).tiny)
+        log_p = logits.log_softmax(-1)
+        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
+        if not self.uniform:  # a word was not redrawn, and the mask says nothing of the word
+            return (fresh / total * before.keep[:, None] * -log_px).to(logits.dtype)
+        ratio = log_ratio(before)
+        evidence = log1p_exp(ratio.to(log_p.dtype)[:, None, None] + log_p)
+        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1).double()
+        kl, log_odds = compared(before, log_px, log_pz, others, x, z)
+        share, log_total = fresh / total, total.log()
+        right = torch.logaddexp(stay.log() - log_total, fresh.log() - log_total + log_odds) - share * log_odds
+        # the same where rho <= 1; at s = 0 it is 0, and so is the chance to have stayed
+        kept_p = (keep * before.keep[:, None]).log() + log_pz
+        wrong = log1p_exp(kept_p - log_total) + stay / total * log_odds
+        choice = torch.where(z == x, right, wrong).clamp_min(0)
+        return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
 
     def word_at(self, z: Tokens) -> Tokens:
         """The states, with some word in place of the mask."""
@@ -256,10 +276,3 @@ class Mixing(ForwardProcess):
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
         masks = rand(like.shape, generator, like.device) < share[:, None]
         return torch.where(masks, self.vocab_size, words)
-
-
-def log1p_exp(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """log(1 + e^x), in ``out`` if given, even x; beyond the threshold x itself is nearer than the next number."""
-    if out is None:
-        return torch.nn.functional.softplus(x, threshold=50.0)
-    return torch.ops.aten.softplus.out(x, 1.0, 50.0, out=out)

@@ -88,8 +88,8 @@ def integrated(
     return value, a, b, change
 
 
-def _divergence(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
-    """KL(q_t(.|x) || q_t(.|p)) for every word, (V,)."""
+def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
+    """What noise after t removes, KL(q_t(.|x) || q_t(.|p)), for every word, (V,)."""
     noisy = marginals(process, t)
     return (torch.xlogy(noisy, noisy) - torch.xlogy(noisy, p @ noisy)).sum(-1)
 
@@ -98,7 +98,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean: the fact that makes it a bound, on any interval."""
     scores = logits(process, point["law"])[0, 0]
     value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
-    lost = _divergence(process, a, scores.exp()) - _divergence(process, b, scores.exp())
+    lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
     chosen = some_words(process, point["words"])
     quantity = f"integral of the bound from t = {a:.3g} to {b:.3g}"
     allowed = (1e-6 * (1 + lost) + change)[chosen]

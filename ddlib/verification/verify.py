@@ -17,12 +17,14 @@ from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.verification import (
     corrector,
+    discrete,
     draws,
     guidance,
     heads,
     hierarchy,
     kernel,
     large,
+    levels,
     likelihood,
     numerics,
     objective,
@@ -42,7 +44,16 @@ DENSE = 160
 """State spaces up to this are verified as they are where there is no reduction."""
 _REDUCED = 24
 
-_PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS)
+_PROCESS_CLAIMS = (
+    *process.CLAIMS,
+    *reverse.CLAIMS,
+    *objective.CLAIMS,
+    *discrete.CLAIMS,
+    *heads.CLAIMS,
+    *numerics.CLAIMS,
+    *draws.CLAIMS,
+    *levels.CLAIMS,
+)
 
 
 @torch.no_grad()

@@ -78,6 +78,11 @@ class Loss:
     """Whether padding counts in the training loss (the paper's choice); in the bound it never does."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """What the network's output means: without the evidence of the token itself, or with it."""
+    levels: Literal["independent", "systematic", "balanced"] = "independent"
+    """How the tokens of a text share its noise: "balanced" has the mean of "independent", "systematic" another, see
+    ``process.sample``; evaluation has a choice of its own."""
+    mirror: bool = False
+    """Noise the sequences two by two, at one time, the second by what the first was not: 1 - u for u."""
 
     __pydantic_config__ = STRICT
 
@@ -98,8 +103,9 @@ class Loss:
         raised = [f"no weight below {low:g}"] if low else []
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
         hard = ["masks predict words"] if self.mode == "hard" else []
+        levels = ["levels in strata"] if self.levels == "systematic" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
-        return ", ".join([*clipped, *raised, *padding, *hard, *second])
+        return ", ".join([*clipped, *raised, *padding, *hard, *levels, *second])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +245,13 @@ class Recipe:
             )
         if self.data.packed and self.loss.auxiliary:
             raise ValueError("loss.auxiliary: not with data.packed")
+        if self.data.packed and self.loss.levels != "independent":
+            raise ValueError(f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows are many texts")
+        if self.loss.mirror:
+            if self.data.packed:
+                raise ValueError("loss.mirror: not with data.packed, whose texts are no pairs")
+            if self.batch % 2:
+                raise ValueError(f"batch={self.batch}: must be even with loss.mirror, which noises sequences in pairs")
 
     @property
     def network(self) -> Values:

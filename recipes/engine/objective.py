@@ -32,14 +32,22 @@ class Noisy:
     """Where packed documents begin, and the total."""
     piece_t: Float[Tensor, " N"] | None = None
     """The time of each packed document."""
+    balance: Float[Tensor, " B"] | None = None
+    """By what each text's loss is multiplied where its levels were drawn balanced."""
 
 
-def noised(process: dd.processes.ForwardProcess, batch: Batch, seed: int, step: int) -> Noisy:
-    """The batch with times and noise that depend on (seed, step, example) alone."""
+def noised(process: dd.processes.ForwardProcess, batch: Batch, seed: int, step: int, loss: Loss | None = None) -> Noisy:
+    """The batch with times and noise that depend on (seed, step, example) alone, drawn as the loss says."""
+    loss = Loss() if loss is None else loss
     if batch.cu_seqlens is None:
-        noise = dd.KeyedGenerator(seed, step, batch.index)
+        keyed = dd.KeyedGenerator(seed, step, batch.index)
+        noise = dd.mirrored(keyed) if loss.mirror else keyed
         t = dd.sample_times(len(batch.x), generator=noise)
-        return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
+        if loss.levels == "independent":
+            return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
+        z = process.sample(batch.x, t, noise, levels=loss.levels)
+        balance = process.balance(batch.x, z, t) if loss.levels == "balanced" else None
+        return Noisy(batch.x, z, t, batch.mask, balance=balance)
     piece_t = dd.sample_times(len(batch.index), generator=dd.KeyedGenerator(seed, step, batch.index))
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
@@ -84,6 +92,7 @@ class Objective(nn.Module):
             total, losses = loss(output, noisy, kept, scale)
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
+            own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
@@ -100,7 +109,9 @@ class Objective(nn.Module):
     def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the output layer in it: only the logits that it depends on, a chunk of them at a time."""
         weight, bias = output_layer(self.model, self.parameterization)
-        return dd.linear_training_loss(
+        if noisy.balance is not None:
+            scale = scale * noisy.balance.repeat_interleave(noisy.x.shape[1])  # of every token
+        total, losses = dd.linear_training_loss(
             self._process[0],
             hidden,
             weight,
@@ -117,6 +128,7 @@ class Objective(nn.Module):
             scale=scale,
             per_token=True,
         )
+        return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
 
     def _plain(self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a network that gives logits and nothing else."""
@@ -133,6 +145,7 @@ class Objective(nn.Module):
             parameterization=self.parameterization,
             reduction="none",
         )
+        losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
         return scale * losses.sum(), losses.detach()
 
     def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:

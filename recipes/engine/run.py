@@ -95,7 +95,7 @@ class Run:
         recipe, world, number = self.recipe, self.world, self.facts.step
         # dropout: nothing to save, and the same after a resume
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
-        noisy = [noised(self.process, batch.to(world.device), recipe.seed, number) for batch in batches]
+        noisy = [noised(self.process, batch.to(world.device), recipe.seed, number, recipe.loss) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)

@@ -97,6 +97,10 @@ def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
     if recipe.loss.mode not in process.modes:
         raise ValueError(f"loss.mode={recipe.loss.mode!r}: {process!r} has only {', '.join(process.modes)}")
+    try:
+        process.check_levels(recipe.loss.levels)
+    except TypeError as error:
+        raise ValueError(f"loss.{error}") from error
     return process
 
 
@@ -139,6 +143,11 @@ def micro_batch(recipe: Recipe, world: World) -> int:
     if rest or share % micro:
         raise ValueError(
             f"batch={recipe.batch}: must be a multiple of {world.size} processes times hardware.micro_batch={micro}"
+        )
+    if recipe.loss.mirror and micro % 2:
+        raise ValueError(
+            f"hardware.micro_batch={micro}: must be even with loss.mirror, which noises sequences in pairs; of "
+            f"batch={recipe.batch} {world.size} processes take so many at a time"
         )
     return micro
 

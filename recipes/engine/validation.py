@@ -34,6 +34,8 @@ def validate(
     seed: int,
     replicate: int,
     parameterization: Parameterization,
+    steps: int | None = None,
+    levels: str = "independent",
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -48,10 +50,12 @@ def validate(
         seed: of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: what the logits mean.
+        steps: of the bound in discrete time; None for continuous time.
+        levels: how the tokens of a text share its noise, as ``ddlib.bound``.
     """
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization)
+        return measure(process, denoiser, batches, seed, replicate, parameterization, steps, levels)
 
     return over(data, recipe, world, sequences, batch, measured)
 

@@ -72,6 +72,8 @@ def measure(
     seed: int,
     replicate: int,
     parameterization: Parameterization = "cavity",
+    steps: int | None = None,
+    levels: str = "independent",
 ) -> Terms:
     """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
 
@@ -82,14 +84,18 @@ def measure(
         seed: of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: what the logits mean.
+        steps: of the bound in discrete time; None for continuous time.
+        levels: how the tokens of a text share its noise, as ``ddlib.bound``.
 
     Raises:
-        ValueError: no sequence at all.
+        ValueError: no sequence at all; as ``ddlib.bound``.
     """
     parts = []
     for batch in batches:
         noise = dd.KeyedGenerator(seed, replicate, batch.index)
-        bound = dd.bound(process, denoiser, batch.x, noise, parameterization=parameterization)
+        bound = dd.bound(
+            process, denoiser, batch.x, noise, parameterization=parameterization, steps=steps, levels=levels
+        )
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
         nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
         parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu()))

@@ -157,12 +157,12 @@ def test_wrong_rates_are_one_failure_and_the_first():
 
     report = dd.verify(wrong("rate_matrix", rate_matrix))
     names = [check.name for check in report.failures]
-    assert names == ["Kolmogorov", "limit", "telescopes", "bound = entropy"]
-    assert [check.follows for check in report.failures] == ["", *["process: Kolmogorov"] * 3]
+    assert names == ["Kolmogorov", "limit", "telescopes", "bound = entropy", "short steps"]
+    assert [check.follows for check in report.failures] == ["", *["process: Kolmogorov"] * 4]
     assert "rate_matrix and transition disagree" in str(report.failures[0])
     text = str(report)
     assert text.index("ok   draws: sample") < text.index("FAIL Kolmogorov") < text.index("bound = entropy: bound from")
-    assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith("NOT VERIFIED: 1 failure, 3 that may follow")
+    assert text.count("FAIL") == 1 and text.splitlines()[-1].startswith("NOT VERIFIED: 1 failure, 4 that may follow")
     assert "transitions and marginals are laws" not in text  # what holds is named, no more
     full = report.text(verbose=True)
     assert all(check.proves in full for check in report.checks) and full.endswith(

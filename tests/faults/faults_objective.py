@@ -168,10 +168,10 @@ def the_weight_depends_on_the_model(patch):
 
 @fault("sum over the children of every level")
 def the_level_below_is_taken_for_the_words(patch):
-    def children_term(hierarchy, i, finer, x, here, u_z):
-        return -finer.gather(-1, hierarchy.between(0, i - 1).parents[x][..., None] if i > 1 else x[..., None])[..., 0]
+    def members_term(hierarchy, i, j, law, x, here, u_z):
+        return -law.gather(-1, hierarchy.between(0, i).parents[x][..., None])[..., 0]
 
-    patch.setattr(DIVERGENCE, "_children_term", children_term)
+    patch.setattr(DIVERGENCE, "_members_term", members_term)
     return hierarchical(Hierarchical, deep())
 
 

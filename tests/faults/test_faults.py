@@ -2,6 +2,7 @@
 
 import faults_correctors
 import faults_hierarchy
+import faults_levels
 import faults_likelihood
 import faults_objective
 import faults_orders
@@ -22,6 +23,7 @@ MODULES = (
     faults_hierarchy,
     faults_process,
     faults_objective,
+    faults_levels,
     faults_sampler,
     faults_correctors,
     faults_solvers,

@@ -126,6 +126,36 @@ def test_the_bound_is_that_of_ddlib(options):
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
 
+def test_the_bound_in_steps_and_balanced_is_that_of_ddlib(options, capsys, tmp_path):
+    for given in (dict(bound_steps=7), dict(bound_levels="balanced")):
+        asked = replace(options, replicates=1, sequences=3, **given)
+        replicates, _ = measured(asked)
+        saved = open_saved(options.run)
+        data = open_prepared(saved.recipe.data.folder)
+        stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=3, seed=0, threads=0)
+        batch, noise = next(stream), dd.KeyedGenerator(0, 0, torch.arange(3))
+        names = {"bound_steps": "steps", "bound_levels": "levels"}
+        extra = {names[name]: value for name, value in given.items()}
+        with torch.no_grad():
+            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", **extra)
+        nats = torch.where(batch.mask, bound.total.double(), 0.0).sum(1)
+        assert replicates[0].nats.sum(1).tolist() == pytest.approx(nats.tolist(), rel=1e-5)
+        result = evaluate(replace(asked, samples=1), ALONE)
+        assert result["protocol"][next(iter(extra))] == next(iter(extra.values()))
+        assert result["validation"] is None  # training measured another
+        evaluation.show(result, make_console())
+        assert ("bound: in 7 steps, over 3 texts" in capsys.readouterr().out) == ("bound_steps" in given)
+
+
+def test_levels_in_strata_are_refused_before_anything_is_measured(options):
+    with pytest.raises(ValueError, match=r"bound_levels is 'systematic', must be .* another one"):
+        evaluate(replace(options, bound_levels="systematic"), ALONE)
+    with pytest.raises(ValueError, match="bound_levels is 'even', must be one of"):
+        evaluate(replace(options, bound_levels="even"), ALONE)
+    with pytest.raises(ValueError, match="bound_steps=0"):
+        replace(options, bound_steps=0)
+
+
 def terms(*nats):
     nats = torch.tensor(nats, dtype=torch.float64)
     return Terms(torch.arange(len(nats)), nats, torch.tensor([2, 3])[: len(nats)])

@@ -168,6 +168,18 @@ BAD = {
         lambda: replace(owt.small(), model={"kind": "neighbours"}, loss=Loss(auxiliary=1.0)),
         r"loss.auxiliary=1.0: not with neighbours, which has no head over clusters \(no argument num_clusters\)",
     ),
+    "packed levels": (
+        lambda: replace(owt.small(), data=replace(owt.small().data, packed=True), loss=Loss(levels="balanced")),
+        "loss.levels='balanced': not with data.packed",
+    ),
+    "packed pairs": (
+        lambda: replace(owt.small(), data=replace(owt.small().data, packed=True), loss=Loss(mirror=True)),
+        "loss.mirror: not with data.packed",
+    ),
+    "odd pairs": (
+        lambda: replace(owt.small(), batch=7, loss=Loss(mirror=True)),
+        "batch=7: must be even with loss.mirror",
+    ),
     "muon": (
         lambda: replace(
             owt.small(), optimizer=replace(owt.small().optimizer, muon=True), hardware=Hardware(shard=True)

@@ -1,0 +1,207 @@
+"""Levels of a text in strata or balanced: every token keeps its law, and what becomes of the bound's mean."""
+
+import math
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.schedules import Cosine, Linear
+from ddlib.testing.oracle import integrate_bound, tanh_sinh
+from ddlib.testing.strategies import processes
+
+TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 3], [0, 0, 1, 1]], xi=[0.8, 1.0], speed=[2.0, 1.0, 0.7])
+RING = torch.tensor([[-1.0, 0.7, 0.3], [0.3, -1, 0.7], [0.7, 0.3, -1]], dtype=torch.float64)
+PROCESSES = {
+    "masks": dd.presets.mdlm(3),
+    "tree": Hierarchical(TREE, Cosine()),
+    "gidd": dd.presets.gidd(3, 0.3),
+    "uniform": Uniform(3, Linear()),
+    "rates": RateMatrix(RING, Linear()),
+}
+every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("process", [PROCESSES["masks"], PROCESSES["tree"]], ids=["masks", "tree"])
+def test_systematic_levels_hold_as_many_tokens_as_expected_up_to_one(process):
+    x, t = torch.randint(process.vocab_size, (200, 37)), torch.rand(200, dtype=torch.float64)
+    level = process.level_of(process.sample(x, t, seeded(), levels="systematic"))
+    expected = process.occupancies(t).cumsum(-1)[:, :-1] * 37
+    counts = torch.stack([(level <= i).sum(-1) for i in range(len(process.levels) - 1)], -1)
+    assert float((counts - expected).abs().max()) < 1
+    independent = process.level_of(process.sample(x, t, seeded()))
+    assert float(((independent == 0).sum(-1) - expected[:, 0]).abs().max()) > 3
+
+
+def by_count(length):
+    """A network whose loss at a mask depends on the number of masks alone: 4 k / L nats where k are masked."""
+
+    def logits(z, t):
+        nats = 4 * (z == 2).sum(-1, keepdim=True).double() / length
+        right = -nats.expand(z.shape)
+        wrong = (-torch.expm1(right)).clamp_min(1e-300).log()
+        return torch.stack([right, wrong], -1)
+
+    return logits
+
+
+def shares(length):
+    """How often the loss of k masks counts under systematic levels, where the bound counts each k once, (L,).
+
+    Masks, linear clock: E over t and one shift of k / t where k are masked, by quadrature over each unit of L t.
+    """
+    nodes, weights = tanh_sinh()
+    result = []
+    for k in range(1, length + 1):
+        below, above = k - 1 + nodes, k + nodes  # L t; k is drawn with chance 1 - |L t - k|
+        rising = (weights * k / below * (below - k + 1)).sum()
+        falling = (weights * k / above * (1 + k - above)).sum() if k < length else 0.0
+        result.append(float(rising + falling))
+    return torch.tensor(result, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("length", slow_but([2, 4, 8], 4))
+def test_systematic_levels_change_the_mean_of_the_bound_by_what_enumeration_says(length):
+    """So they are no way to measure it. One mask counts 1.386 times, all masks about half: the bound comes out low."""
+    process, rows, x = dd.presets.mdlm(2), 20_000, torch.zeros(20_000, length, dtype=torch.int64)
+    loss = 4 * torch.arange(1, length + 1, dtype=torch.float64) / length
+    assert float(shares(length)[0]) == pytest.approx(2 * math.log(2), abs=1e-9)
+    assert float(shares(length).sum()) == pytest.approx(length, abs=1e-9)
+    generator = seeded(1)
+    t = dd.sample_times(rows, generator=generator, dtype=torch.float64)
+
+    def mean(levels):
+        z = process.sample(x, t, generator, levels=levels)
+        nats = dd.nelbo(process, by_count(length)(z, t), x, z, t).sum(-1)
+        if levels == "balanced":
+            nats = nats * process.balance(x, z, t)
+        return float(nats.mean()), float(nats.std()) / math.sqrt(rows)
+
+    low, error = mean("systematic")
+    assert low == pytest.approx(float(shares(length) @ loss), abs=4.5 * error)
+    assert low < float(loss.sum()) - 8 * error
+    right, error = mean("balanced")
+    assert right == pytest.approx(float(loss.sum()), abs=4.5 * error)
+
+
+def test_the_error_of_systematic_levels_falls_as_one_over_the_length():
+    bias = [float((shares(n) - 1) @ (4 * torch.arange(1, n + 1, dtype=torch.float64) / n)) for n in (8, 64, 512)]
+    assert bias == pytest.approx([-1.60, -1.93, -1.98], abs=0.05)  # nats per text: 0.2, 0.03, 0.004 per token
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(process=processes(max_depth=4, max_words=5), t=st.floats(1e-4, 1 - 1e-4))
+def test_balanced_texts_are_drawn_by_a_law_and_have_the_mean_of_the_bound(process, t):
+    """Over all states of two tokens: chances q / balance sum to one, and nothing of the bound is left out."""
+    z = torch.cartesian_prod(*[torch.arange(process.num_states)] * 2)
+    x = torch.tensor([[0, process.vocab_size - 1]]).expand_as(z)
+    at = torch.full((len(z),), t, dtype=torch.float64)
+    chance, balance = process.likelihood(z, x, at).prod(-1), process.balance(x, z, at)
+    drawn = torch.where(balance > 0, chance / balance.clamp_min(1e-300), 0.0)
+    assert float(drawn.sum()) == pytest.approx(1, abs=1e-8)
+    some = chance > 0
+    logits = torch.randn(len(z), 2, process.vocab_size, generator=seeded(), dtype=torch.float64)[some]
+    nats = dd.nelbo(process, logits, x[some], z[some], at[some]).sum(-1)
+    whole, found = (chance[some] * nats).sum(), ((drawn * balance)[some] * nats).sum()
+    assert float(found) == pytest.approx(float(whole), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    # dense processes answer time by time: of them a few times
+    slow_but([(n, s) for n in PROCESSES for s in (None, 5) if (n, s) != ("rates", None)], ("masks", None), ("gidd", 5)),
+)
+def test_a_balanced_bound_has_the_mean_of_the_bound(name, steps):
+    process = PROCESSES[name]
+    words, size = process.vocab_size, process.num_states
+    table = torch.randn(2, 2, size, words, generator=seeded(3), dtype=torch.float64)
+    places, rows = torch.arange(2), 20_000
+
+    def denoiser(z, t):
+        return table[places[:, None], places, z[:, None]].sum(2)
+
+    x = torch.tensor([[0, words - 1]]).repeat(rows, 1)
+    found = dd.bound(process, denoiser, x, seeded(4), levels="balanced", steps=steps).total.sum(-1)
+    error = float(found.std()) / math.sqrt(rows)
+    if steps is None:
+        law = torch.zeros(words, words, dtype=torch.float64)
+        law[0, -1] = 1
+        expected = float(integrate_bound(process, law, denoiser, points=60))
+    else:
+        other = dd.bound(process, denoiser, x, seeded(5), steps=steps).total.sum(-1)
+        expected, error = float(other.mean()), math.hypot(error, float(other.std()) / math.sqrt(rows))
+    assert float(found.mean()) == pytest.approx(expected, abs=4.5 * error)
+
+
+@pytest.mark.parametrize(
+    ("process", "share"),
+    [(dd.presets.mdlm(64), 0.01), (dd.presets.hdlm(torch.arange(64) // 8), 0.75), (dd.presets.gidd(64, 0.1), 0.75)],
+    ids=["masks", "tree", "gidd"],
+)
+def test_balanced_levels_take_noise_out_of_the_bound(process, share):
+    """Of one time's draws, with a network that loses the same everywhere: as a share of the standard deviation.
+
+    For masks the weight is then L / k where k are masked, whatever the time: nothing is left.
+    """
+    x = torch.randint(64, (4000, 32), generator=seeded())
+    t = torch.full((4000,), 0.4, dtype=torch.float64)
+    spread = {}
+    for levels in ("independent", "balanced"):
+        z = process.sample(x, t, seeded(6), levels=levels)
+        nats = dd.nelbo(process, torch.zeros(4000, 32, 64), x, z, t).sum(-1).double()
+        spread[levels] = float((nats * process.balance(x, z, t) if levels == "balanced" else nats).std())
+    assert spread["balanced"] <= share * spread["independent"]
+
+
+def test_a_balanced_mask_weighs_the_length_over_their_number():
+    process, x = dd.presets.mdlm(5), torch.randint(5, (300, 12))
+    t = dd.sample_times(300, generator=seeded(), dtype=torch.float64)
+    z = process.sample(x, t, seeded(), levels="balanced")
+    masks = (z == 5).sum(-1)
+    assert int(masks.min()) >= 1
+    weight = process.balance(x, z, t)[:, None] * process.loss_weight(x, z, t)
+    assert torch.allclose(weight[z == 5], (12 / masks.double())[:, None].expand_as(z)[z == 5])
+
+
+@every_process
+@pytest.mark.parametrize("levels", ["systematic", "balanced"])
+@pytest.mark.parametrize("t", [0.0, 1e-7, 1.0])
+def test_both_serve_the_ends_of_time_and_texts_of_one_word(process, levels, t):
+    x, at = torch.randint(process.vocab_size, (50, 1)), torch.full((50,), t, dtype=torch.float64)
+    z = process.sample(x, at, seeded(), levels=levels)
+    if levels == "systematic":
+        assert (process.likelihood(z, x, at) > 0).all()
+    else:
+        assert process.balance(x, z, at).isfinite().all()
+
+
+def test_systematic_levels_are_refused_in_a_bound_with_the_reason():
+    def never(z, t):
+        raise AssertionError("the network ran")
+
+    x = torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"levels is 'systematic', must be .* in a bound: .* does not follow q_t"):
+        dd.bound(dd.presets.mdlm(3), never, x, levels="systematic")
+    with pytest.raises(ValueError, match="levels is 'even', must be one of 'independent', 'systematic', 'balanced'"):
+        dd.bound(dd.presets.mdlm(3), never, x, levels="even")
+    with pytest.raises(ValueError, match="levels is 'even', must be one of"):
+        dd.presets.gidd(3, 0.1).sample(x, torch.rand(2), levels="even")
+
+
+def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
+    class Own(Masked):
+        def sample(self, x, t, generator=None):
+            return super().sample(x, t, generator)
+
+    process, x = Own(3, Linear()), torch.zeros(2, 3, dtype=torch.int64)
+    assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
+    with pytest.raises(TypeError, match=r"levels is 'balanced', which Own cannot: its sample\(x, t, generator\) takes"):
+        dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")

@@ -1,0 +1,199 @@
+"""The bound in discrete time, and texts whose tokens share their noise."""
+
+import sys
+
+import torch
+from planting import deep, fault, hierarchical
+
+from ddlib.noise import rand
+from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.schedules import Linear
+
+DIVERGENCE, FOLLOWS = (sys.modules[f"ddlib.processes.{name}"] for name in ("divergence", "follows"))
+RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
+
+
+@fault("a step comes down by any number of levels")
+def a_step_comes_down_one_level_at_most(patch):
+    class Broken(Hierarchical):
+        def step_divergence(self, logits, x, z, t, s):
+            chances = self.level_posterior(self.level_of(z), t, s)
+            below = torch.nn.functional.one_hot((self.level_of(z) - 1).clamp_min(0), chances.shape[-1])
+            return DIVERGENCE.descendants(self.hierarchy, *self._said(logits, x), x, z, chances * below)
+
+    return hierarchical(Broken, deep())
+
+
+@fault("KL over the members of every level below")
+def a_step_to_far_levels_is_scored_as_one_to_the_words(patch):
+    original = DIVERGENCE._over
+
+    def over(hierarchy, log_px, log_finest, x, z, lower):
+        for j, kl in enumerate(original(hierarchy, log_px, log_finest, x, z, lower), start=1):
+            yield {i: kl[0] if 0 in kl and i < j - 1 else one for i, one in kl.items()}
+
+    patch.setattr(DIVERGENCE, "_over", over)
+    return hierarchical(Hierarchical, deep())
+
+
+@fault("KL(e_x || e_p): whether the word was redrawn")
+def gidds_step_lacks_the_choice_to_have_been_redrawn(patch):
+    class Broken(GIDD):
+        def step_divergence(self, logits, x, z, t, s):
+            value = super().step_divergence(logits, x, z, t, s)
+            return torch.where(z == x, 0.5 * value, value)
+
+    return Broken(5, 0.3)
+
+
+@fault("the chance to have been redrawn since s, not until t")
+def a_step_of_uniform_noise_redraws_as_if_from_the_start(patch):
+    class Broken(Uniform):
+        def step_divergence(self, logits, x, z, t, s):
+            return super().step_divergence(logits, x, z, t, torch.zeros_like(s))
+
+    return Broken(5, Linear())
+
+
+@fault("KL(p(z_s|z_t, x) || p(z_s|z_t, p)), the truth first")
+def the_dense_step_has_truth_and_model_exchanged(patch):
+    def step(self, logits, x, z, t, s):
+        words = torch.nn.functional.one_hot(x, self.vocab_size).double()
+        truth, believed = self.posterior(words, z, t, s), self.posterior(logits.double().softmax(-1), z, t, s)
+        ratio = torch.where(truth > 0, believed / truth.clamp_min(1e-300), 1.0).log()
+        return (believed * ratio).sum(-1).clamp_min(0).to(logits.dtype)
+
+    patch.setattr(FOLLOWS.Follows, "step_divergence", step)
+    return RateMatrix(RING, Linear())
+
+
+@fault("the posteriors of one z at one t")
+def the_dense_step_compares_what_is_predicted_at_s(patch):
+    def step(self, logits, x, z, t, s):
+        words = torch.nn.functional.one_hot(x, self.vocab_size).double()
+        truth, believed = self.predictive(words, s), self.predictive(logits.double().softmax(-1), s)
+        return (torch.xlogy(truth, truth) - torch.xlogy(truth, believed)).sum(-1).clamp_min(0).to(logits.dtype)
+
+    patch.setattr(FOLLOWS.Follows, "step_divergence", step)
+    return RateMatrix(RING, Linear())
+
+
+@fault("evenly spaced in a random order")
+def systematic_levels_keep_the_order_of_positions(patch):
+    def straight(shape, generator, device):
+        return (torch.arange(shape[1]) + rand((shape[0], 1), generator, device)) / shape[1]
+
+    patch.setattr(FOLLOWS, "evenly", straight)
+    return Masked(5, Linear())
+
+
+@fault("one random shift")
+def systematic_levels_are_not_shifted(patch):
+    def unshifted(shape, generator, device):
+        return rand(shape, generator, device).argsort(-1).argsort(-1) / shape[1]
+
+    patch.setattr(FOLLOWS, "evenly", unshifted)
+    return GIDD(5, 0.3)
+
+
+@fault("keyed per example")
+def one_order_serves_the_whole_batch(patch):
+    def shared(shape, generator, device):
+        order = rand(shape, generator, device).mean(0, keepdim=True).argsort(-1).argsort(-1)
+        return (order + rand((shape[0], 1), generator, device)) / shape[1]
+
+    patch.setattr(FOLLOWS, "evenly", shared)
+    return Masked(5, Linear())
+
+
+@fault("balance is the mean over this text's weight")
+def balance_is_turned_round(patch):
+    class Broken(Masked):
+        def balance(self, x, z, t):
+            found = super().balance(x, z, t)
+            return torch.where(found > 0, 1 / found, 0.0)
+
+    return Broken(5, Linear())
+
+
+@fault("the mean weight is the sum of the fluxes")
+def the_mean_weight_is_that_of_the_mask_alone(patch):
+    class Broken(Hierarchical):
+        def _pull(self, x, z, t):
+            mean, here = super()._pull(x, z, t)
+            return self._inflow(t)[:, -1:].expand_as(mean), here
+
+    return hierarchical(Broken)
+
+
+@fault("one token is drawn where the bound has its weight, and no other")
+def balanced_draws_put_two_tokens_there(patch):
+    class Broken(Masked):
+        def sample(self, x, t, generator=None, levels="independent"):
+            z = super().sample(x, t, generator, levels)
+            return torch.full_like(z, self.vocab_size) if levels == "balanced" else z
+
+    return Broken(5, Linear())
+
+
+@fault("the chosen token's level by the fluxes")
+def the_chosen_token_is_always_masked(patch):
+    class Broken(Hierarchical):
+        def _inflow(self, t):
+            flux = super()._inflow(t)
+            return torch.nn.functional.one_hot(torch.full_like(t, 2, dtype=torch.int64), flux.shape[-1]) * flux
+
+    return hierarchical(Broken)
+
+
+@fault("balance is 0 only where the bound is")
+def balance_forgets_the_clusters(patch):
+    class Broken(Hierarchical):
+        def _inflow(self, t):
+            flux = super()._inflow(t)
+            return flux * torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+
+        def _pull(self, x, z, t):
+            mean, here = super()._pull(x, z, t)
+            return mean, torch.where(self.level_of(z) == 2, here, 0.0)
+
+    return hierarchical(Broken)
+
+
+@fault("the chosen token is redrawn at the rates of the moment")
+def gidds_chosen_token_is_redrawn_as_the_others(patch):
+    class Broken(GIDD):
+        def _redraw(self, mixture, like, generator):
+            return super()._redraw(self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator)
+
+        def sample(self, x, t, generator=None, levels="independent"):
+            if levels != "balanced":
+                return GIDD(self.vocab_size, self.p_uniform, self.gamma).sample(x, t, generator, levels)
+            return super().sample(x, t, generator, levels)
+
+    return Broken(5, 0.3)
+
+
+@fault("the chosen token is any of the text")
+def the_chosen_token_is_the_first(patch):
+    class Broken(Masked):
+        def sample(self, x, t, generator=None, levels="independent"):
+            z = super().sample(x, t, generator, "independent" if levels == "balanced" else levels)
+            if levels == "balanced":
+                z[:, 0] = self.vocab_size
+            return z
+
+    return Broken(5, Linear())
+
+
+@fault("balanced levels are keyed per example")
+def the_chosen_token_is_the_same_in_a_batch(patch):
+    class Broken(Masked):
+        def sample(self, x, t, generator=None, levels="independent"):
+            z = super().sample(x, t, generator, "independent" if levels == "balanced" else levels)
+            if levels == "balanced":
+                which = int(rand((len(x), 1), generator, x.device).sum() * x.shape[1]) % x.shape[1]
+                z[:, which] = self.vocab_size
+            return z
+
+    return Broken(5, Linear())

@@ -1,0 +1,106 @@
+"""Noise that tokens and texts share, in training: what a batch meets, and what becomes of its loss."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from training_runs import losses, recipe, text
+
+import ddlib as dd
+from recipes.config import Hardware, Loss
+from recipes.data import Batch
+from recipes.engine import train
+from recipes.engine.objective import Objective, noised
+from recipes.engine.parallel import World
+from recipes.engine.setup import micro_batch
+
+PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
+
+
+def batch(rows=8, length=6):
+    x = torch.randint(6, (rows, length), generator=torch.Generator().manual_seed(0))
+    return Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(rows))
+
+
+class Split(nn.Module):
+    """A network with an output layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(PROCESS.num_states, 5), nn.Linear(5, 6)
+
+    def features(self, z, t):
+        return self.embed(z) + self.embed(z).mean(1, keepdim=True)
+
+    def words(self):
+        return self.head.weight, self.head.bias
+
+    def forward(self, z, t):
+        return self.head(self.features(z, t))
+
+
+class Whole(nn.Module):
+    """The same without saying so."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = Split()
+
+    def forward(self, z, t):
+        return self.inside(z, t)
+
+
+@pytest.mark.parametrize("levels", ["independent", "systematic", "balanced"])
+def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
+    keyed = dd.KeyedGenerator(3, 4, torch.arange(8))
+    t = dd.sample_times(8, generator=keyed)
+    z = PROCESS.sample(batch().x, t, keyed, levels=levels)
+    found = noised(PROCESS, batch(), 3, 4, Loss(levels=levels))
+    assert torch.equal(found.t, t) and torch.equal(found.z, z)
+    assert (found.balance is not None) == (levels == "balanced")
+    if levels == "balanced":
+        assert torch.equal(found.balance, PROCESS.balance(found.x, z, t))
+
+
+def test_mirrored_sequences_share_their_time():
+    found = noised(PROCESS, batch(), 3, 4, Loss(mirror=True))
+    assert torch.equal(found.t[0::2], found.t[1::2]) and len(found.t.unique()) == 4
+
+
+@pytest.mark.parametrize("network", [Split, Whole])
+def test_a_balanced_batch_weighs_its_texts(network):
+    """Loss, its parts and gradients, with the output layer fused and without."""
+    loss = Loss(levels="balanced", weight_clip=(0.0, 10.0))
+    noisy, scale = noised(PROCESS, batch(), 3, 4, loss), torch.tensor(0.01)
+    assert float(noisy.balance.std()) > 0.01
+    kept = torch.arange(48).view(8, 6) % 5 != 0
+    objective = Objective(network(), PROCESS, loss)
+    total, parts = objective(noisy, kept, scale)
+    model = network()
+    expected = dd.training_loss(
+        PROCESS, model(noisy.z, noisy.t), noisy.x, noisy.z, noisy.t, (0.0, 10.0), reduction="none"
+    )
+    expected = torch.where(kept, expected, 0.0) * noisy.balance[:, None].float()
+    torch.testing.assert_close(parts, expected.detach())
+    torch.testing.assert_close(total, scale * expected.sum(), check_dtype=False)
+    total.backward()
+    (scale * expected.sum()).backward()
+    for one, other in zip(objective.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_odd_shares_of_a_batch_are_refused_by_name(tmp_path):
+    given = replace(recipe(tmp_path / "data", tmp_path / "run"), loss=Loss(mirror=True))
+    assert micro_batch(given, World(0, 1, torch.device("cpu"))) == 8
+    odd = replace(given, batch=12, hardware=Hardware(micro_batch=3, threads=1))
+    with pytest.raises(ValueError, match=r"hardware\.micro_batch=3: must be even with loss\.mirror"):
+        micro_batch(odd, World(0, 1, torch.device("cpu")))
+
+
+@pytest.mark.slow
+def test_a_run_with_both_trains(tmp_path):
+    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced", mirror=True))
+    train(given)
+    assert len(losses(given.output.folder)) == 4
