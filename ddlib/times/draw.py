@@ -1,4 +1,4 @@
-"""Times at which to noise a batch: independent, stratified or antithetic."""
+"""Times at which to noise a batch: independent, stratified or antithetic, from any density."""
 
 import torch
 from jaxtyping import Float
@@ -6,6 +6,8 @@ from torch import Tensor
 
 from ddlib.checks import check_count, require
 from ddlib.noise import Generator, KeyedGenerator, rand
+from ddlib.times.base import TimeDensity, check_interval, sound
+from ddlib.times.uniform import Uniform
 
 
 def _reversed_bits(index: Tensor) -> Tensor:
@@ -55,14 +57,16 @@ def sample_times(
     method: str = "stratified",
     generator: Generator = None,
     *,
+    density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "n"]:
-    """Times for ``n`` sequences, each uniform on ``interval``.
+    """Times for ``n`` sequences, each uniform on ``interval``, or by ``density`` within it.
 
     ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices. ``"antithetic"`` does so
-    for pairs (t, 1 - t) of neighbours.
+    for pairs (t, 1 - t) of neighbours. Under a density the slices are of equal probability: uniforms so drawn go
+    through the inverse of its distribution function, and a mean over times counts each ``density.weight(t)``.
 
     With a ``KeyedGenerator`` the slices are those of a digitally shifted van der Corput sequence over the global
     example index: each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices.
@@ -73,22 +77,33 @@ def sample_times(
         n: number of sequences; with a KeyedGenerator the length of its index.
         method: "iid", "stratified" or "antithetic".
         generator: source of randomness.
+        density: of the times; None is uniform.
         interval: (low, high) with 0 <= low < high <= 1, e.g. (eps, 1 - eps).
         dtype: default torch's default dtype.
         device: default the generator's device.
 
     Raises:
-        ValueError: unknown method, n < 1, n not the generator's length, or a bad interval.
+        TypeError: a density of another kind.
+        ValueError: unknown method, n < 1, n not the generator's length, a bad interval, or a density that is negative,
+            0 inside (0, 1) or does not integrate to one.
+
+    Example:
+        >>> from ddlib.times import Tabulated
+        >>> late = Tabulated([0.0, 0.5, 1.0], [1.0, 3.0])
+        >>> t = sample_times(8, density=late)
+        >>> int((t > 0.5).sum()), round(float(late.weight(t).mean()), 6)
+        (6, 1.0)
     """
     check_count("n", n)
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
-    low, high = interval
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
-    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
+    check_interval(interval)
     if isinstance(generator, KeyedGenerator):
         home = generator.index.device
         require(n == len(generator.index), f"n is {n}, must be the {len(generator.index)} examples of the generator")
     else:
         home = torch.device("cpu") if generator is None else generator.device
+    density = sound(density) or Uniform()
     unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
-    return (low + (high - low) * unit).to(dtype or torch.get_default_dtype())
+    start, end = density.within(interval, unit)
+    return density.inverse(start + (end - start) * unit).clamp(*interval).to(dtype or torch.get_default_dtype())
