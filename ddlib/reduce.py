@@ -128,8 +128,8 @@ class Tally:
     """Adds up bounds over a corpus and reports them per token, per sequence and per byte.
 
     The standard error is over sequences, so it holds both the choice of texts and the choice of times and noise. Told
-    the ``times`` of stratified draws, as ``dd.bound`` gives them, it leaves out what the strata settle; else it is on the
-    safe side.
+    the ``times`` of stratified draws, as ``dd.bound`` gives them, it leaves out what the strata settle; else it is on
+    the safe side.
 
     Example:
         >>> tally = Tally()

@@ -172,9 +172,9 @@ class Follows(Contract):
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
         """Mean and mean square of the bound's integrand at one position, over uniform words and their noise.
 
-        Where each level has a weight of its own (``ddlib.typing.Levelled``) they are sums over levels of occupancy times
-        weight times what is paid there, and its square. Elsewhere pairs of word and state are enumerated, under a law
-        that pays for every word alike.
+        Where each level has a weight of its own (``ddlib.typing.Levelled``) they are sums over levels of occupancy
+        times weight times what is paid there, and its square. Elsewhere pairs of word and state are enumerated, under
+        a law that pays for every word alike.
 
         Args:
             t: (B,) float64 times.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float64
@@ -17,8 +18,8 @@ _FLOOR = 1e-3  # of the mean: no time is drawn a thousand times more rarely than
 def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m"]]:
     """Edges of the cells, even in the log-odds of time, and the time in each at which the density is asked for.
 
-    In the first and the last it is a quarter of their width from the end: there a density that grows like the inverse of
-    a root, as that of masks does, has its mean.
+    In the first and the last it is a quarter of their width from the end: there a density that grows like the inverse
+    of a root, as that of masks does, has its mean.
     """
     odds = torch.linspace(-_REACH, _REACH, _CELLS + 1, dtype=torch.float64, device=device)
     inner = odds.sigmoid()
@@ -41,7 +42,7 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int) -> Tabulated
     """
     require(
         bool((mean.isfinite() & square.isfinite()).all()),
-        "time_moments gives NaN or infinity inside (0, 1), must be finite: name a density, such as ddlib.times.Uniform()",
+        "time_moments gives NaN or infinity inside (0, 1), must be finite: name another density of times",
     )
     # m^2 has no use of the digits that square - mean^2 loses where almost all positions are alike
     height = (mean**2 + (square - mean**2).clamp_min(0) / length).sqrt()
@@ -62,7 +63,7 @@ def nats_of_levels(levels: Sequence[int], given: Sequence[float] | None) -> list
     """
     wanted = len(levels) - 1
     if given is None:
-        return [math.log(max(below / above, 2.0)) for below, above in zip(levels[:-1], levels[1:], strict=True)]
+        return [math.log(max(below / above, 2.0)) for below, above in pairwise(levels)]
     return _checked(given, wanted, f"one for each of the {wanted} levels above the words")
 
 
@@ -75,9 +76,7 @@ def nats_of_word(vocab_size: int, given: Sequence[float] | None) -> float:
     return math.log(max(vocab_size, 2)) if given is None else _checked(given, 1, "one, for a word")[0]
 
 
-def logits_that_pay(
-    nats: float, x: Tensor, vocab_size: int
-) -> Float64[Tensor, "1 N V"]:
+def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, "1 N V"]:
     """Log-laws that give each word x (N,) the probability e^-nats and share the rest evenly, (1, N, V)."""
     if vocab_size == 1:
         return torch.zeros(1, len(x), 1, dtype=torch.float64, device=x.device)
@@ -89,6 +88,8 @@ def logits_that_pay(
 def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:
     require(len(given) == wanted, f"divergences has {len(given)} entries, must have {rule}")
     return [
-        check_number(f"divergences[{i}]", nats, 1e-6, 1e6, "positive nats: a level that costs nothing is never drawn for")
+        check_number(
+            f"divergences[{i}]", nats, 1e-6, 1e6, "positive nats: a level that costs nothing is never drawn for"
+        )
         for i, nats in enumerate(given)
     ]
