@@ -27,7 +27,7 @@ from rich.table import Table
 
 from ddlib import parts
 from ddlib.vocabulary import fingerprint
-from recipes.config import at_least, plugins
+from recipes.config import at_least, check_times, plugins
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, how_exact, reader
@@ -41,6 +41,11 @@ from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"
+ERRORS = {
+    "stratified": "by neighbours in time, so without what the strata of times have settled",
+    "independent": "as if all draws were independent",
+}
+"""What ``Measure.method`` means, for whoever reads the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,9 @@ class Options:
     """Validation sequences; all by default."""
     replicates: int = 4
     """Passes over them, each with new times and noise."""
+    times: str = "uniform"
+    """Density that times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's own. The
+    bound is the same; with the process's own its error is smaller."""
     likelihood: str | None = None
     """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
     takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
@@ -83,6 +91,7 @@ class Options:
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
+        check_times("times", self.times)
         if self.likelihood is not None:
             parts.build("samplers", self.likelihood, place="likelihood")
         elif self.likelihood_steps is not None:
@@ -103,6 +112,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             batch=min(options.batch, -(-wanted // world.size)),
             seed=options.seed,
             replicate=number,
+            times=options.times,
             parameterization=saved.parameterization,
         )
         for number in range(options.replicates)
@@ -112,10 +122,11 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
-    None if training took other noise, more sequences or another text.
+    None if training took other noise or times, more sequences or another text.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
-    if options.seed != NOISE or options.data is not None or wanted > len(replicates[0].index):
+    other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
+    if other or wanted > len(replicates[0].index):
         return None
     terms = replicates[0].first(wanted)
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
@@ -212,13 +223,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
             "times": "one per sequence and replicate, stratified over the corpus",
+            "density_of_times": options.times,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,
             "network_precision": saved.precision,
             "vocabulary": data.fingerprint,
             "text": data.manifest["inputs"],
             "bits_per_byte": "tokens per byte are those of all validation documents, whole",
-            "error": "standard error over sequences, of texts and of what noise is left",
+            "error": "standard error over sequences, of texts and of what noise is left; "
+            + ERRORS[Terms.average(replicates).per_token.method],
             "noise": "standard error over replicates, of times and noise alone",
         },
         "validation": validation(saved, data, replicates, options),

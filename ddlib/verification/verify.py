@@ -58,9 +58,10 @@ _PROCESS_CLAIMS = (
 @torch.no_grad()
 def verify(
     subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Sampler | Corrector | Guidance,
-    level: str = "quick", *,
+    level: str = "quick",
+    *,
     on: ForwardProcess | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and

@@ -12,6 +12,7 @@ import tyro
 
 from ddlib import parts
 from recipes.config.knowledge import Beside, Knowledge
+from recipes.config.times import check_times
 from recipes.data import Corpus
 from recipes.data.source import STRICT
 
@@ -78,6 +79,11 @@ class Loss:
     """Whether padding counts in the training loss (the paper's choice); in the bound it never does."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """What the network's output means: without the evidence of the token itself, or with it."""
+    times: str = "uniform"
+    """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's
+    own for texts of this length."""
+    weigh_times: bool = True
+    """Divide the loss by that density, so that it stays what uniform times have; else what is drawn more counts more."""
 
     __pydantic_config__ = STRICT
 
@@ -86,6 +92,7 @@ class Loss:
         if not 0 <= low <= high or high <= 0:
             raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
         at_least(0, auxiliary=self.auxiliary)
+        check_times("times", self.times)
 
     def about(self, padded: bool = True) -> str:
         """What tells the training loss from the bound, to be said wherever it is shown.
@@ -99,7 +106,8 @@ class Loss:
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
         hard = ["masks predict words"] if self.mode == "hard" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
-        return ", ".join([*clipped, *raised, *padding, *hard, *second])
+        drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
+        return ", ".join([*clipped, *raised, *padding, *hard, *second, *drawn])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +179,8 @@ class Output:
     """Steps between validation bounds."""
     validate_sequences: int = 1024
     """Sequences of a validation bound."""
+    validate_times: str = "uniform"
+    """Density that their times are drawn from, as ``loss.times``; the bound is the same, its error is not."""
     sample_every: int = 10_000
     """Steps between samples."""
     sample_steps: int = 128
@@ -191,6 +201,7 @@ class Output:
     def __post_init__(self) -> None:
         numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
+        check_times("validate_times", self.validate_times)
 
 
 Values = dict[str, Any]

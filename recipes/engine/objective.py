@@ -34,13 +34,20 @@ class Noisy:
     """The time of each packed document."""
 
 
-def noised(process: dd.processes.ForwardProcess, batch: Batch, seed: int, step: int) -> Noisy:
-    """The batch with times and noise that depend on (seed, step, example) alone."""
+def noised(
+    process: dd.processes.ForwardProcess,
+    batch: Batch,
+    seed: int,
+    step: int,
+    density: dd.times.TimeDensity | None = None,
+) -> Noisy:
+    """The batch with times and noise that depend on (seed, step, example) and the density of times alone."""
     if batch.cu_seqlens is None:
         noise = dd.KeyedGenerator(seed, step, batch.index)
-        t = dd.sample_times(len(batch.x), generator=noise)
+        t = dd.sample_times(len(batch.x), generator=noise, density=density)
         return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
-    piece_t = dd.sample_times(len(batch.index), generator=dd.KeyedGenerator(seed, step, batch.index))
+    noise = dd.KeyedGenerator(seed, step, batch.index)
+    piece_t = dd.sample_times(len(batch.index), generator=noise, density=density)
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     x, t = batch.x.view(-1, 1), piece_t[owner]
@@ -58,11 +65,19 @@ class Objective(nn.Module):
         process: the noise. It is no submodule: it has nothing to train, copy or shard.
         loss: what is minimised.
         half: whether products are taken in bfloat16.
+        density: that times are drawn from, if the loss is to be divided by it.
     """
 
-    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        process: dd.processes.ForwardProcess,
+        loss: Loss,
+        half: bool = False,
+        density: dd.times.TimeDensity | None = None,
+    ) -> None:
         super().__init__()
-        self.model, self.loss, self.half = model, loss, half
+        self.model, self.loss, self.half, self.density = model, loss, half, density
         self._process = [process]
 
     def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
@@ -84,6 +99,8 @@ class Objective(nn.Module):
             total, losses = loss(output, noisy, kept, scale)
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
+            if self.density is not None:
+                own = own * self.density.weight(noisy.t).to(own.dtype)[:, None]
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
@@ -113,6 +130,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
+            density=self.density,
             reduction="sum",
             scale=scale,
             per_token=True,
@@ -131,6 +149,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
+            density=self.density,
             reduction="none",
         )
         return scale * losses.sum(), losses.detach()
