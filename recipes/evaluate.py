@@ -41,10 +41,7 @@ from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"
-ERRORS = {
-    "stratified": "by neighbours in time, so without what the strata of times have settled",
-    "independent": "as if all draws were independent",
-}
+METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
 """What ``Measure.method`` means, for whoever reads the result."""
 
 
@@ -59,8 +56,8 @@ class Options:
     replicates: int = 4
     """Passes over them, each with new times and noise."""
     times: str = "uniform"
-    """Density that times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's own. The
-    bound is the same; with the process's own its error is smaller."""
+    """Density that times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's own.
+    The bound is the same; with the process's own its error is smaller."""
     likelihood: str | None = None
     """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
     takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
@@ -230,8 +227,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "vocabulary": data.fingerprint,
             "text": data.manifest["inputs"],
             "bits_per_byte": "tokens per byte are those of all validation documents, whole",
-            "error": "standard error over sequences, of texts and of what noise is left; "
-            + ERRORS[Terms.average(replicates).per_token.method],
+            "error": "standard error over sequences, of texts and of what noise is left",
+            "method": METHODS[Terms.average(replicates).per_token.method],
             "noise": "standard error over replicates, of times and noise alone",
         },
         "validation": validation(saved, data, replicates, options),
@@ -264,7 +261,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(
         f"bound: over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences ± is "
-        "of texts and of the noise that is left, over replicates (draws) of times and noise alone"
+        "of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
+        f"{asked['density_of_times']}, errors {asked['method']}"
     )
     if (same := result["validation"]) is not None:
         console.print(

@@ -13,6 +13,7 @@ from ddlib.testing import (
     check_registered,
     check_sampler,
     check_schedule,
+    check_time_density,
 )
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -44,6 +45,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_schedule: dd.schedules.Cosine(),
         check_hierarchy: dd.hierarchies.Flat(3),
         check_process: dd.presets.mdlm(3),
+        check_time_density: dd.times.Beta(2.0, 1.0),
         check_sampler: dd.samplers.FirstHitting(),
         check_corrector: dd.samplers.Gibbs(),
         check_guidance: dd.guidance.ClassifierFree.examples()[0],

@@ -199,7 +199,7 @@ def test_a_bound_multiplies_each_draw_by_its_weight(name):
 @pytest.mark.parametrize("density", [None, Beta(2.0, 1.5)], ids=str)
 def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, density):
     process = PROCESSES[name]
-    (hidden, weight, bias), (x, z, t) = layer, noisy = batch(process, rows=6, length=4)
+    (hidden, weight, bias), (x, _, t) = layer, noisy = batch(process, rows=6, length=4)
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[0, 2:] = False
     logits = torch.nn.functional.linear(hidden, weight, bias)
