@@ -80,10 +80,10 @@ class Loss:
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """What the network's output means: without the evidence of the token itself, or with it."""
     times: str = "uniform"
-    """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's
-    own for texts of this length."""
+    """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the
+    process's own for texts of this length."""
     weigh_times: bool = True
-    """Divide the loss by that density, so that it stays what uniform times have; else what is drawn more counts more."""
+    """Divide the loss by that density, so that it stays what uniform times have; else what is drawn often counts more."""
 
     __pydantic_config__ = STRICT
 

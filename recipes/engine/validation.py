@@ -51,7 +51,6 @@ def validate(
         times: kind of the density that times are drawn from, as in ``loss.times`` of a recipe.
         parameterization: what the logits mean.
     """
-
     density = time_density(times, process, recipe.data.length)
 
     def measured(batches: Iterable[Batch]) -> Terms:

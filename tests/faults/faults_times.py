@@ -128,10 +128,9 @@ def what_is_paid_is_given_to_the_levels_in_reverse(patch):
 @fault("m = sum a_i w_i k_i")
 def the_occupancies_are_left_out(patch):
     class Broken(Hierarchical):
-        def occupancies(self, t):
-            right = super().occupancies(t)
-            frame = sys._getframe(1).f_code.co_name
-            return torch.ones_like(right) if frame == "time_moments" else right
+        def time_moments(self, t, divergences=None):
+            paid = self.weights(t)[:, 1:] * torch.tensor(divergences or [1.0, 1.0], dtype=torch.float64)
+            return paid.sum(-1), (paid**2).sum(-1)
 
     return hierarchical(Broken, tree(xi=1.0))
 
