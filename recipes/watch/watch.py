@@ -127,6 +127,7 @@ class Watch:
             "bound",
             nats_per_token=whole.value,
             standard_error=whole.standard_error,
+            error_method=whole.method,
             **parts,
             sequences=len(terms.index),
             draws=terms.draws,
