@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw
-from ddlib.checks import check_count, check_devices, check_times, require, visible
+from ddlib.checks import check_count, check_devices, check_number, check_times, require, visible
 from ddlib.noise import Generator, rand
 from ddlib.processes.contract import Contract
 from ddlib.processes.moments import grid, logits_that_pay, nats_of_levels, nats_of_word, table
@@ -139,10 +139,10 @@ class Follows(Contract):
         words = one_hot(x, self.vocab_size).to(torch.float64)
         return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
 
-    def time_density(self, length: int, divergences: Sequence[float] | None = None) -> Tabulated:
+    def time_density(self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0) -> Tabulated:
         r"""The density of times under which the bound of a text has least variance.
 
-        .. math:: g(t) \propto \sqrt{m(t)^2 + v(t) / L}
+        .. math:: g(t) \propto \sqrt{(c\, m(t))^2 + v(t) / L}
 
         with m and v the mean and the variance of the bound's integrand at one position (theory section 12), from
         ``time_moments`` on a grid that is fine at both ends. Any table is unbiased, so what is paid need only be
@@ -152,9 +152,11 @@ class Follows(Contract):
         Args:
             length: L, positions of a text, at least 1.
             divergences: as in ``time_moments``.
+            chance: c, in [0.01, 1]: how much of the mean is left to chance. All of it where times are independent; of
+                many texts with times in strata only what texts differ by, about a fifth.
 
         Raises:
-            TypeError, ValueError: as ``time_moments``; a bad length.
+            TypeError, ValueError: as ``time_moments``; a bad length or chance.
 
         Example:
             >>> import ddlib as dd
@@ -163,8 +165,9 @@ class Follows(Contract):
             tensor([2.8..., 1.0..., 0.9...], dtype=torch.float64)
         """
         check_count("length", length)
+        check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
         edges, inside = grid(self.device)
-        return table(edges, *self.time_moments(inside, divergences), length)
+        return table(edges, *self.time_moments(inside, divergences), length, chance)
 
     @torch.no_grad()
     def time_moments(

@@ -28,14 +28,15 @@ def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m
     return torch.cat([ends[:1], inner, ends[1:]]), torch.cat([inner[:1] / 4, middle, 1 - (1 - inner[-1:]) / 4])
 
 
-def table(edges: Tensor, mean: Tensor, square: Tensor, length: int) -> Tabulated:
-    r""":math:`g(t) \propto \sqrt{m(t)^2 + v(t)/L}` on a grid (theory section 12).
+def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: float) -> Tabulated:
+    r""":math:`g(t) \propto \sqrt{(c\, m(t))^2 + v(t)/L}` on a grid (theory section 12).
 
     Args:
         edges: of the cells.
         mean: m, the mean of the bound's integrand at one position, in each cell.
         square: the mean of its square, m^2 + v.
         length: L, number of positions of a text.
+        chance: c, the share of m that is left to chance.
 
     Raises:
         ValueError: moments that are not finite.
@@ -45,7 +46,7 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int) -> Tabulated
         "time_moments gives NaN or infinity inside (0, 1), must be finite: name another density of times",
     )
     # m^2 has no use of the digits that square - mean^2 loses where almost all positions are alike
-    height = (mean**2 + (square - mean**2).clamp_min(0) / length).sqrt()
+    height = ((chance * mean) ** 2 + (square - mean**2).clamp_min(0) / length).sqrt()
     average = float((height * edges.diff()).sum())
     if average == 0:  # one word: there is nothing to estimate
         return Tabulated([0.0, 1.0], [1.0])

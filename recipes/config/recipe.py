@@ -83,7 +83,7 @@ class Loss:
     """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the
     process's own for texts of this length."""
     weigh_times: bool = True
-    """Divide the loss by that density, so that it stays what uniform times have; else what is drawn often counts more."""
+    """Divide the loss by that density, so that it stays that of uniform times; else what is drawn often counts more."""
 
     __pydantic_config__ = STRICT
 
