@@ -113,8 +113,8 @@ def _next_in_time(
     times: Float[Tensor, "N K"], batch: Int64[Tensor, "N"]
 ) -> tuple[Int64[Tensor, "N K"], Bool[Tensor, "N K"]]:
     """For each draw of each text the text that follows in time within its batch, and whether it has any neighbour."""
-    order = times.argsort(0, stable=True)
-    order = order.gather(0, batch[order].argsort(0, stable=True))
+    order = times.argsort(dim=0, stable=True)
+    order = order.gather(0, batch[order].argsort(dim=0, stable=True))
     owner = batch[order]
     edge = torch.ones_like(owner[:1], dtype=torch.bool)
     change = owner[1:] != owner[:-1]

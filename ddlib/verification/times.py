@@ -120,11 +120,12 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
         edges = _GRID[::8]
         u = density.cumulative(edges)
-        expected = integral(integrand, edges[:-1], edges[1:], 1e-9)
-        got = integral(drawn, u[:-1], u[1:], 1e-9)
-        # where hardly anything is drawn, G has lost the digits that tell its time
-        allowed = 1e-6 + 64 * _ROUNDING * (density.weight(edges[:-1]) + density.weight(edges[1:])) * expected.abs()
-        yield Comparison(f"mean of the weighted bound, {name}", (), got, expected, allowed, {"t": edges[:-1]})
+        rare = density.weight(edges) > 1e5  # there u has lost the digits that tell its time
+        kept = ~(rare[:-1] | rare[1:])
+        low, high = edges[:-1][kept], edges[1:][kept]
+        expected = integral(integrand, low, high, 1e-9)
+        got = integral(drawn, u[:-1][kept], u[1:][kept], 1e-9)
+        yield Comparison(f"mean of the weighted bound, {name}", (), got, expected, 1e-6, {"t": low})
 
 
 def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
