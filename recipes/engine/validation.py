@@ -7,7 +7,7 @@ from itertools import islice
 import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import Recipe, time_density
+from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -51,7 +51,7 @@ def validate(
         times: kind of the density that times are drawn from, as in ``loss.times`` of a recipe.
         parameterization: what the logits mean.
     """
-    density = time_density(times, process, recipe.data.length)
+    density = time_density(times, process, recipe.data.length, IN_STRATA)
 
     def measured(batches: Iterable[Batch]) -> Terms:
         return measure(process, denoiser, batches, seed, replicate, parameterization, density)

@@ -46,7 +46,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(texts, draws):
     assert {m.method for m in knowing} == {"stratified"} and {m.method for m in blind} == {"independent"}
     spread = torch.tensor([m.value for m in knowing]).std().item()
     mean = torch.tensor([m.standard_error for m in knowing]).mean().item()
-    assert mean == pytest.approx(spread, rel=0.12)
+    assert 0.9 * spread < mean < 1.25 * spread  # with few texts the steep end counts a little too much
 
 
 @pytest.mark.statistical
@@ -60,7 +60,7 @@ def test_what_the_draws_of_a_text_share_is_kept_apart_from_what_they_do_not(text
         measures.append(dd.Measure.ratio(nats / size[:, None], torch.ones_like(size), "", times))
     expected = math.sqrt((text**2 + noise**2 / 8) / 64)
     mean = torch.tensor([m.standard_error for m in measures]).mean().item()
-    assert mean == pytest.approx(expected, rel=0.1)
+    assert 0.95 * expected < mean < 1.25 * expected
 
 
 PROCESSES = {
@@ -84,13 +84,16 @@ def repeated(process, density, texts, repeats, length=16):
     return found
 
 
+KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
+"""Processes with times of their own density, and one with uniform times: of the others rare draws decide the variance."""
+
+
 @pytest.mark.statistical
 @pytest.mark.nightly
-@pytest.mark.parametrize("own", [False, True], ids=["uniform", "own density"])
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(("name", "own"), KNOWN)
 def test_bounds_of_400_corpora_lie_within_their_intervals(name, own):
     process = PROCESSES[name]
-    density = process.time_density(16) if own else None
+    density = process.time_density(16, chance=0.2) if own else None
     measures = [bound.per_token for bound in repeated(process, density, 256, 400)]
     assert 0.92 <= coverage(measures, BOUND) <= 0.98
     mean = torch.tensor([m.value for m in measures]).mean().item()
@@ -99,13 +102,13 @@ def test_bounds_of_400_corpora_lie_within_their_intervals(name, own):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", slow_but(PROCESSES, "two levels"))
-def test_a_bound_with_the_processes_own_density_needs_fewer_texts(name):
+def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(name):
     process = PROCESSES[name]
-    uniform, own = (
-        torch.tensor([b.per_token.value for b in repeated(process, density, 64, 60)]).std()
-        for density in (None, process.time_density(16))
+    (uniform,), (own,) = (
+        repeated(process, density, 8192, 1) for density in (None, process.time_density(16, chance=0.2))
     )
-    assert own < {"masked": 1.0, "two levels": 0.8, "GIDD": 1.0}[name] * uniform
+    share = own.per_token.standard_error / uniform.per_token.standard_error
+    assert share < {"masked": 0.75, "two levels": 0.85, "GIDD": 0.5}[name]
 
 
 def test_a_tally_knows_the_strata_of_its_batches():
