@@ -146,8 +146,8 @@ class Follows(Contract):
 
         with m and v the mean and the variance of the bound's integrand at one position (theory section 12), from
         ``time_moments`` on a grid that is fine at both ends. Any table is unbiased, so what is paid need only be
-        guessed: where a level pays twice or half of that, the variance is at most twice the least, and a sixth of that
-        of uniform times (two levels, L = 128; docs/concepts/times.md has the factors).
+        guessed: where a level pays twice or half of that, the variance is at most 1.9 times the least, in strata 1.1
+        times (two levels, L = 128; docs/concepts/times.md).
 
         Args:
             length: L, positions of a text, at least 1.

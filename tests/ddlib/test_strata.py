@@ -85,7 +85,7 @@ def repeated(process, density, texts, repeats, length=16):
 
 
 KNOWN = [("masked", True), ("two levels", True), ("GIDD", True), ("two levels", False)]
-"""Processes with times of their own density, and one with uniform times: of the others rare draws decide the variance."""
+"""With times of their own density, and one with uniform times: of the others rare draws decide the variance."""
 
 
 @pytest.mark.statistical
