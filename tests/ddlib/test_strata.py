@@ -108,7 +108,7 @@ def test_the_error_at_equal_texts_is_smaller_under_the_processes_own_density(nam
         repeated(process, density, 8192, 1) for density in (None, process.time_density(16, chance=0.2))
     )
     share = own.per_token.standard_error / uniform.per_token.standard_error
-    assert share < {"masked": 0.75, "two levels": 0.85, "GIDD": 0.5}[name]
+    assert share < {"masked": 0.8, "two levels": 0.95, "GIDD": 0.6}[name]
 
 
 def test_a_tally_knows_the_strata_of_its_batches():

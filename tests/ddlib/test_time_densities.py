@@ -50,6 +50,7 @@ def test_inverse_undoes_cumulative_to_twelve_digits_and_rounding(density, times)
     assert bool((density.weight(t) * g - 1).abs().max() < 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(strategies.time_densities())
 def test_drawn_densities_are_verified(density):

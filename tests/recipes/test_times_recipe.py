@@ -25,7 +25,7 @@ ALONE = World(0, 1, torch.device("cpu"))
     ("kind", "message"),
     [
         ("bel", r"times.kind: nothing in times is called 'bel', did you mean 'bell'"),
-        ("bell:width=2", r"times.width: no such key; did you mean"),
+        ("bell:width=2", r"times.width: no such key; bell has mean, spread"),
         ("beta:a=0,b=1", r"times: a is 0.0, must be in \[0.1, 100\]"),
         ("beta", r"times.a: is missing"),
     ],
@@ -79,6 +79,7 @@ def test_a_training_loss_is_divided_by_the_density_or_says_that_it_is_not(proces
     torch.testing.assert_close(total, divided.mean())
 
 
+@pytest.mark.slow
 def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "uniform", steps=2, process={"kind": "mdlm"})
     runs = {}
