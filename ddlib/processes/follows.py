@@ -162,7 +162,7 @@ class Follows(Contract):
             >>> import ddlib as dd
             >>> density = dd.presets.mdlm(5).time_density(length=128)
             >>> density.density(torch.tensor([0.001, 0.1, 0.9]).double())
-            tensor([2.8..., 1.0..., 0.9...], dtype=torch.float64)
+            tensor([2.8541, 1.0075, 0.9766], dtype=torch.float64)
         """
         check_count("length", length)
         check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
