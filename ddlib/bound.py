@@ -11,7 +11,7 @@ from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.processes import ForwardProcess
 from ddlib.reduce import Measure
-from ddlib.times import sample_steps, sample_times
+from ddlib.times import TimeDensity, Uniform, sample_steps, sample_times
 from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
 
 
@@ -20,7 +20,8 @@ class Bound:
     """One unbiased estimate of an upper bound of -log p(x), by its three terms, each (B, L) in nats per token.
 
     Printed it is the mean over all tokens, with the standard error over texts, the means of its terms, and the number
-    of texts and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every text has one draw.
+    of texts and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every text has one draw. The
+    error is that of times in strata where ``times`` are told, else that of independent ones (``Measure.method``).
     """
 
     diffusion: PerToken
@@ -29,6 +30,8 @@ class Bound:
     """KL(q(z at the noisy end | x) || prior); 0 when the schedule ends exactly in its limit."""
     reconstruction: PerToken
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
+    times: Times | None = None
+    """The time of each text's draw, (B,), of times drawn in strata; None where nobody knows."""
 
     @property
     def total(self) -> PerToken:
@@ -39,7 +42,7 @@ class Bound:
     def per_token(self) -> Measure:
         """The mean in nats per token; its standard error, over texts, is NaN where there is only one."""
         nats = self.total.detach().to("cpu", torch.float64).sum(1)
-        return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token")
+        return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token", self.times)
 
     def __repr__(self) -> str:
         mean = self.per_token
@@ -64,6 +67,7 @@ def bound(
     x: Tokens,
     generator: Generator = None,
     *,
+    density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     parameterization: Parameterization = "cavity",
     steps: int | None = None,
@@ -79,15 +83,17 @@ def bound(
     It nears the other as T grows; from above for the best network, which cannot tell in one step how words of a text
     depend on each other. A network that is worse at some times than at others may have a lower bound on a coarse grid.
 
-    Average several calls, with other steps of a ``KeyedGenerator``, for less noise. At an end of time that is exact
-    nothing is computed; elsewhere (geometric noise, or an interval cut short) the end's term is counted, at the cost
-    of a second call of the denoiser for the reconstruction.
+    With times from a ``density`` each draw is multiplied by its weight: another variance, the same expectation. The
+    best one is ``process.time_density(length)``. Average several calls, with other steps of a ``KeyedGenerator``, for
+    less noise. At an end of time that is exact nothing is computed; elsewhere (geometric noise, or an interval cut
+    short) the end's term is counted, at the cost of a second call of the denoiser for the reconstruction.
 
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``.
         x: (B, L) clean words.
         generator: source of times and noise.
+        density: of the times; None is uniform.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
         parameterization: what the logits mean, as in ``nelbo``.
         steps: T, for the bound in discrete time; None for continuous time.
@@ -95,22 +101,24 @@ def bound(
             give the same in the mean, the second with less noise.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad interval or number of steps; levels drawn "systematic", by which the
-            mean is another one.
+        TypeError, ValueError: as ``nelbo``; a bad interval or number of steps; a density that is none, negative, or 0
+            inside (0, 1); levels drawn "systematic", by which the mean is another one.
     """
     process.check_inputs(x=x)
     check_unbiased(process, levels)
     low, high = interval
     if steps is None:
-        t = s = sample_times(len(x), generator=generator, interval=interval, device=x.device)
+        t = s = sample_times(len(x), generator=generator, density=density, interval=interval, device=x.device)
     else:
-        s, t = sample_steps(len(x), steps, generator, interval=interval, device=x.device)
+        s, t = sample_steps(len(x), steps, generator, density=density, interval=interval, device=x.device)
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     logits = cavity_logits(process, denoiser(z, _told(t)), z, t, parameterization)
+    density = density or Uniform()
     if steps is None:
-        diffusion = (high - low) * closed_nelbo(process, logits, x, z, t)
+        weight, diffusion = density.weight(t, interval), closed_nelbo(process, logits, x, z, t)
     else:
-        diffusion = steps * process.step_divergence(logits, x, z, t, s)
+        weight, diffusion = density.step_weight(s, t, interval), process.step_divergence(logits, x, z, t, s)
+    diffusion = weight.to(diffusion.dtype)[:, None] * diffusion
     if levels == "balanced":
         diffusion = diffusion * process.balance(x, z, t)[:, None].to(diffusion.dtype)
     start, end = torch.full_like(t, low), torch.full_like(t, high)
@@ -119,7 +127,7 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
-    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left)
+    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left, t)
 
 
 def check_unbiased(process: ForwardProcess, levels: str) -> None:

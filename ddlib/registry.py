@@ -16,11 +16,13 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
+from ddlib.times import TimeDensity
 
 _BASES: dict[str, type[Any] | None] = {
     "schedules": Schedule,
     "hierarchies": Hierarchy,
     "processes": ForwardProcess,
+    "times": TimeDensity,
     "samplers": Sampler,
     "correctors": Corrector,
     "backbones": None,

@@ -11,6 +11,8 @@ from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.reduce import mean_per_token
+from ddlib.times import TimeDensity
+from ddlib.times.base import sound
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
 
 _Parts = tuple[PerToken, PerToken]
@@ -56,6 +58,7 @@ def training_loss(
     count_padding: bool = True,
     level_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
+    density: TimeDensity | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """The training loss in nats per token: ``nelbo`` with clipped weights, hard mode and padding as the papers train.
@@ -76,11 +79,14 @@ def training_loss(
         level_weights: one factor per level 1..n of ``process.levels``: in a hierarchy (token loss, cluster loss, ...),
             with a mask alone that of the mask. Words keep the weight they have.
         parameterization: what the logits mean, as in ``nelbo``.
+        density: of the times, where they were drawn from one: each loss is multiplied by ``density.weight(t)``, so that
+            the mean is what uniform times have. None for uniform times, or to train more where more is drawn.
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad clip, mode, mask, level weight or reduction.
+        TypeError, ValueError: as ``nelbo``; a bad clip, mode, mask, level weight, density or reduction.
     """
+    density = sound(density)
     check_mode(process, mode)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     check_noised(process, x, z, t)
@@ -89,6 +95,8 @@ def training_loss(
         check_mask("mask", mask, x.shape)
     weight, divergence = _MODES[mode](process, cavity_logits(process, logits, z, t, parameterization), x, z, t)
     loss = changed_weight(process, weight, z, weight_clip, level_weights) * divergence
+    if density is not None:
+        loss = loss * density.weight(t).to(loss.dtype)[:, None]
     kept = None if count_padding else mask
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)

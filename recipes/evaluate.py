@@ -29,7 +29,7 @@ from rich.table import Table
 from ddlib import parts
 from ddlib.bound import check_unbiased
 from ddlib.vocabulary import fingerprint
-from recipes.config import at_least, plugins
+from recipes.config import at_least, check_times, plugins
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, how_exact, reader
@@ -43,6 +43,8 @@ from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"
+METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
+"""What ``Measure.method`` means, for whoever reads the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,9 @@ class Options:
     """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
     bound_levels: str = "independent"
     """How the tokens of a text share its noise: "balanced" has the same mean with less noise."""
+    times: str = "uniform"
+    """Density that times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's own.
+    The bound is the same; with the process's own its error is smaller."""
     likelihood: str | None = None
     """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
     takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
@@ -90,6 +95,7 @@ class Options:
         limits["bound_steps"] = self.bound_steps
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
+        check_times("times", self.times)
         if self.likelihood is not None:
             parts.build("samplers", self.likelihood, place="likelihood")
         elif self.likelihood_steps is not None:
@@ -110,6 +116,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             batch=min(options.batch, -(-wanted // world.size)),
             seed=options.seed,
             replicate=number,
+            times=options.times,
             parameterization=saved.parameterization,
             steps=options.bound_steps,
             levels=options.bound_levels,
@@ -121,12 +128,13 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
-    None if training took other noise, more sequences, another text or another bound.
+    None if training took other noise or times, more sequences, another text or another bound.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
     if options.bound_steps is not None or options.bound_levels != "independent":
         return None
-    if options.seed != NOISE or options.data is not None or wanted > len(replicates[0].index):
+    other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
+    if other or wanted > len(replicates[0].index):
         return None
     terms = replicates[0].first(wanted)
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
@@ -229,6 +237,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "times": "one per sequence and replicate, stratified over the corpus",
             "steps": options.bound_steps or "continuous time",
             "levels": options.bound_levels,
+            "density_of_times": options.times,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,
             "network_precision": saved.precision,
@@ -236,6 +245,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "text": data.manifest["inputs"],
             "bits_per_byte": "tokens per byte are those of all validation documents, whole",
             "error": "standard error over sequences, of texts and of what noise is left",
+            "method": METHODS[Terms.average(replicates).per_token.method],
             "noise": "standard error over replicates, of times and noise alone",
         },
         "validation": validation(saved, data, replicates, options),
@@ -269,7 +279,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
     console.print(
         f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
-        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone"
+        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
+        f"{asked['density_of_times']}, errors {asked['method']}"
     )
     if (same := result["validation"]) is not None:
         console.print(

@@ -16,6 +16,8 @@ from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.plans import Asked, plan
 from ddlib.nelbo import check_noised
 from ddlib.processes import ForwardProcess
+from ddlib.times import TimeDensity
+from ddlib.times.base import sound
 from ddlib.training import check_mode
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
 
@@ -96,6 +98,7 @@ def linear_training_loss(
     count_padding: bool = True,
     level_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
+    density: TimeDensity | None = None,
     reduction: str = "mean",
     scale: float | Tensor = 1.0,
     chunk: int | None = None,
@@ -115,6 +118,7 @@ def linear_training_loss(
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
+    density = sound(density)
     check_mode(process, mode)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     if mask is not None:
@@ -122,11 +126,13 @@ def linear_training_loss(
         check_mask("mask", mask, x.shape)
     asked = Asked(weight_clip, mode, level_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
+    drawn = torch.ones_like(rows.t) if density is None else density.weight(rows.t)
     if reduction == "none":
-        losses = torch.where(kept, _per_token(process, rows, layer, asked, chunk).view_as(x), 0.0)
+        values = _per_token(process, rows, layer, asked, chunk)
+        losses = torch.where(kept, (values * drawn.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
     blocks, weight = plan(process, rows, asked, layer.hidden.dtype)
-    weight = torch.where(kept.flatten(), weight, 0.0)
+    weight = torch.where(kept.flatten(), weight * drawn, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result

@@ -1,4 +1,4 @@
-"""The class that every process is, in three parts: what it must answer, what follows, what samplers ask."""
+"""The class that every process is, in four parts: what it must answer, what follows, which times, what samplers ask."""
 
 from ddlib.processes.sampled import Sampled, unchanged
 from ddlib.processes.times import each_time, elapsed, interior, into, scalar, span
@@ -9,13 +9,14 @@ __all__ = ["ForwardProcess", "each_time", "elapsed", "interior", "into", "scalar
 class ForwardProcess(Sampled):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position on its own.
 
-    Its methods are in three groups, one file each:
+    Its methods are in four groups, one file each:
 
     - ``contract.py``: what a leaf must answer, ``marginal``, ``rate_matrix`` and ``transition``; and what the process
       is, such as ``vocab_size``, ``levels``, ``hierarchy`` and ``modes``.
     - ``follows.py``: what follows from these three for small state spaces: draws, likelihoods, the posterior, the
       reverse rates, the prior, the weight of the bound. Leaves with structure override what they can do without dense
       tensors, and offer ``weighted_divergence`` when the bound has a closed form.
+    - ``timed.py``: which times are worth drawing, ``time_density``.
     - ``sampled.py``: what samplers ask, ``jump``, ``land``, ``climb`` and their like.
 
     Precision follows the arguments; functions of time alone are computed in float64.

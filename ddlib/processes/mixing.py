@@ -3,7 +3,7 @@
 from abc import abstractmethod
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -195,6 +195,13 @@ class Mixing(ForwardProcess):
         arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
+
+    def cases(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+        """One word as it is, as another, and as the mask: words are alike."""
+        pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
+        there = [(z, count) for z, count in pairs if z < self.num_states and count]
+        z, count = (torch.tensor(column, device=self.device) for column in zip(*there, strict=True))
+        return torch.zeros_like(z), z, count.to(torch.float64)
 
     def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask, and words where they are drawn uniformly."""

@@ -10,6 +10,7 @@ from torch.nn.functional import one_hot
 from ddlib.categorical import draw, draw_logits
 from ddlib.noise import Generator, rand
 from ddlib.processes.follows import Follows
+from ddlib.processes.timed import Timed
 from ddlib.typing import Logits, Sharpen, StateLaw, Times, Tokens
 
 
@@ -18,7 +19,7 @@ def unchanged(log_law: Tensor) -> Tensor:
     return log_law
 
 
-class Sampled(Follows):
+class Sampled(Timed):
     """One step backwards: ``jump`` without the network, ``land`` with it; ``leaving`` and ``leave`` go by rates.
 
     The answers here let the network run at every position and step. A process whose jumps do not depend on it says so,

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from ddlib.checks import check_times, require
 from ddlib.schedules import Schedule
+from ddlib.times.base import INTERIOR
 from ddlib.typing import Tokens
-
-INTERIOR = (1e-16, 1 - 2**-53)
-"""Rates and bounds are evaluated no closer than this to the ends of time, where they may be infinite."""
 
 
 def each_time(function: Callable[..., Tensor], *times: Float[Tensor, "B"]) -> Tensor:

@@ -9,6 +9,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.registry import GROUPS, PROVED, get
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
+from ddlib.times import TimeDensity
 from ddlib.verification import Report, verify
 
 
@@ -45,6 +46,11 @@ def check_corrector(corrector: Corrector, level: str = "quick") -> Report:
 def check_guidance(guidance: Guidance, level: str = "quick") -> Report:
     """As ``check_schedule``, for a guidance, on its process and with its parts."""
     return _check(Guidance, guidance, level)
+
+
+def check_time_density(density: TimeDensity, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a density of times."""
+    return _check(TimeDensity, density, level)
 
 
 def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddlib import schedules
+from ddlib import times as densities
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
 
@@ -91,6 +92,24 @@ def processes(
         st.builds(Uniform, st.integers(2, max_words), schedule),
         st.builds(GIDD, st.integers(1, max_words), st.one_of(st.just(0.0), st.floats(0.01, 0.9)), st.floats(0.2, 2.0)),
         _rate_matrix_process(schedule),
+    )
+
+
+@st.composite
+def _tables(draw: Callable[..., Any]) -> densities.Tabulated:
+    widths = torch.tensor(draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)), dtype=torch.float64)
+    edges = torch.cat([widths.new_zeros(1), widths.cumsum(0) / widths.sum()])
+    edges[-1] = 1.0
+    return densities.Tabulated(edges, [draw(st.floats(0.05, 5.0)) for _ in widths])
+
+
+def time_densities() -> st.SearchStrategy[densities.TimeDensity]:
+    """Every kind of density of times."""
+    return st.one_of(
+        st.just(densities.Uniform()),
+        st.builds(densities.Beta, st.floats(0.3, 4.0), st.floats(0.3, 4.0)),
+        st.builds(densities.Bell, st.floats(-2.0, 2.0), st.floats(0.7, 3.0)),
+        _tables(),
     )
 
 

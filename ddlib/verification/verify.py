@@ -1,4 +1,4 @@
-"""``dd.verify``: a process, schedule, hierarchy, sampler, corrector or guidance, proved right or refuted."""
+"""``dd.verify``: a process or a part of one, a sampler, corrector or guidance, proved right or refuted."""
 
 import copy
 import time
@@ -15,6 +15,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
+from ddlib.times import TimeDensity
 from ddlib.verification import (
     corrector,
     discrete,
@@ -33,6 +34,7 @@ from ddlib.verification import (
     reverse,
     sampler,
     schedule,
+    times,
 )
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
@@ -53,20 +55,23 @@ _PROCESS_CLAIMS = (
     *numerics.CLAIMS,
     *draws.CLAIMS,
     *levels.CLAIMS,
+    *times.PROCESS_CLAIMS,
 )
 
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector | Guidance, level: str = "quick", *,
+    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Sampler | Corrector | Guidance,
+    level: str = "quick",
+    *,
     on: ForwardProcess | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies, samplers and correctors may be verified on their own,
-    a guidance on the process and with the parts that it was given.
+    their laws, that float32 suffices. Schedules, hierarchies, densities of times, samplers and correctors may be
+    verified on their own, a guidance on the process and with the parts that it was given.
 
     A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so;
     of the process as given only spot checks are made.
@@ -97,7 +102,8 @@ def verify(
                 checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
-        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector or a guidance"
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a density of times, a "
+        "corrector or a guidance"
     )
 
 
@@ -185,6 +191,10 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     return explained(_ask(hierarchy.CLAIMS, subject, full)), note
 
 
+def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask(times.CLAIMS, subject, full)), ""
+
+
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
     checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
@@ -225,6 +235,7 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     ForwardProcess: _process,
     Schedule: _schedule,
     Hierarchy: _hierarchy,
+    TimeDensity: _times,
     Sampler: _sampler,
     Corrector: _corrector,
     Guidance: _guidance,

@@ -3,8 +3,10 @@
 from recipes.config.files import differences, numbers, plugins, read_recipe, recipe_yaml
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.recipe import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
+from recipes.config.times import IN_STRATA, check_times, time_density
 
 __all__ = [
+    "IN_STRATA",
     "Beside",
     "Data",
     "Hardware",
@@ -14,9 +16,11 @@ __all__ = [
     "Output",
     "Recipe",
     "at_least",
+    "check_times",
     "differences",
     "numbers",
     "plugins",
     "read_recipe",
     "recipe_yaml",
+    "time_density",
 ]

@@ -12,6 +12,7 @@ import tyro
 
 from ddlib import parts
 from recipes.config.knowledge import Beside, Knowledge
+from recipes.config.times import check_times
 from recipes.data import Corpus
 from recipes.data.source import STRICT
 
@@ -83,6 +84,11 @@ class Loss:
     ``process.sample``; evaluation has a choice of its own."""
     mirror: bool = False
     """Noise the sequences two by two, at one time, the second by what the first was not: 1 - u for u."""
+    times: str = "uniform"
+    """Density that training times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the
+    process's own for texts of this length."""
+    weigh_times: bool = True
+    """Divide the loss by that density, so that it stays that of uniform times; else what is drawn often counts more."""
 
     __pydantic_config__ = STRICT
 
@@ -91,6 +97,7 @@ class Loss:
         if not 0 <= low <= high or high <= 0:
             raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
         at_least(0, auxiliary=self.auxiliary)
+        check_times("times", self.times)
 
     def about(self, padded: bool = True) -> str:
         """What tells the training loss from the bound, to be said wherever it is shown.
@@ -105,7 +112,8 @@ class Loss:
         hard = ["masks predict words"] if self.mode == "hard" else []
         levels = ["levels in strata"] if self.levels == "systematic" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
-        return ", ".join([*clipped, *raised, *padding, *hard, *levels, *second])
+        drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
+        return ", ".join([*clipped, *raised, *padding, *hard, *levels, *second, *drawn])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +185,8 @@ class Output:
     """Steps between validation bounds."""
     validate_sequences: int = 1024
     """Sequences of a validation bound."""
+    validate_times: str = "uniform"
+    """Density that their times are drawn from, as ``loss.times``; the bound is the same, its error is not."""
     sample_every: int = 10_000
     """Steps between samples."""
     sample_steps: int = 128
@@ -197,6 +207,7 @@ class Output:
     def __post_init__(self) -> None:
         numbers = ("log_every", "validate_every", "validate_sequences", "sample_every", "sample_steps", "samples")
         at_least(1, **{name: getattr(self, name) for name in (*numbers, "save_every", "keep")})
+        check_times("validate_times", self.validate_times)
 
 
 Values = dict[str, Any]

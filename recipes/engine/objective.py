@@ -36,19 +36,26 @@ class Noisy:
     """By what each text's loss is multiplied where its levels were drawn balanced."""
 
 
-def noised(process: dd.processes.ForwardProcess, batch: Batch, seed: int, step: int, loss: Loss | None = None) -> Noisy:
+def noised(
+    process: dd.processes.ForwardProcess,
+    batch: Batch,
+    seed: int,
+    step: int,
+    loss: Loss | None = None,
+    density: dd.times.TimeDensity | None = None,
+) -> Noisy:
     """The batch with times and noise that depend on (seed, step, example) alone, drawn as the loss says."""
     loss = Loss() if loss is None else loss
+    keyed = dd.KeyedGenerator(seed, step, batch.index)
     if batch.cu_seqlens is None:
-        keyed = dd.KeyedGenerator(seed, step, batch.index)
         noise = dd.mirrored(keyed) if loss.mirror else keyed
-        t = dd.sample_times(len(batch.x), generator=noise)
+        t = dd.sample_times(len(batch.x), generator=noise, density=density)
         if loss.levels == "independent":
             return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
         z = process.sample(batch.x, t, noise, levels=loss.levels)
         balance = process.balance(batch.x, z, t) if loss.levels == "balanced" else None
         return Noisy(batch.x, z, t, batch.mask, balance=balance)
-    piece_t = dd.sample_times(len(batch.index), generator=dd.KeyedGenerator(seed, step, batch.index))
+    piece_t = dd.sample_times(len(batch.index), generator=keyed, density=density)
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     x, t = batch.x.view(-1, 1), piece_t[owner]
@@ -66,11 +73,19 @@ class Objective(nn.Module):
         process: the noise. It is no submodule: it has nothing to train, copy or shard.
         loss: what is minimised.
         half: whether products are taken in bfloat16.
+        density: that times are drawn from, if the loss is to be divided by it.
     """
 
-    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        process: dd.processes.ForwardProcess,
+        loss: Loss,
+        half: bool = False,
+        density: dd.times.TimeDensity | None = None,
+    ) -> None:
         super().__init__()
-        self.model, self.loss, self.half = model, loss, half
+        self.model, self.loss, self.half, self.density = model, loss, half, density
         self._process = [process]
 
     def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
@@ -93,6 +108,8 @@ class Objective(nn.Module):
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
+            if self.density is not None:
+                own = own * self.density.weight(noisy.t).to(own.dtype)[:, None]
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
@@ -124,6 +141,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
+            density=self.density,
             reduction="sum",
             scale=scale,
             per_token=True,
@@ -143,6 +161,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
+            density=self.density,
             reduction="none",
         )
         losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.plot import level_names
-from recipes.config import Beside, Recipe
+from recipes.config import Beside, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
@@ -37,6 +37,8 @@ class Run:
     data: Prepared
     known: FromText
     process: dd.processes.ForwardProcess
+    density: dd.times.TimeDensity | None
+    """That training times are drawn from; None for the uniform one."""
     objective: Objective
     called: nn.Module
     state: State
@@ -59,13 +61,15 @@ class Run:
         model = make_model(recipe, Beside(known, process))
         check_folder(recipe, model)
         start(recipe, model, process, data)
-        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
+        density = time_density(recipe.loss.times, process, recipe.data.length)
+        divided = density if recipe.loss.weigh_times else None
+        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16, divided)
         objective.train()  # a pretrained network comes without dropout
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
         state = State(objective, optimizers(model, recipe.optimizer), average)
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
-        return cls(recipe, world, data, known, process, objective, called, state, facts)
+        return cls(recipe, world, data, known, process, density, objective, called, state, facts)
 
     def batches(self) -> Iterator[list[Batch]]:
         """From the next step on, the micro-batches of this process: their order is one for the whole world."""
@@ -95,7 +99,8 @@ class Run:
         recipe, world, number = self.recipe, self.world, self.facts.step
         # dropout: nothing to save, and the same after a resume
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
-        noisy = [noised(self.process, batch.to(world.device), recipe.seed, number, recipe.loss) for batch in batches]
+        seed, loss, density = recipe.seed, recipe.loss, self.density
+        noisy = [noised(self.process, batch.to(world.device), seed, number, loss, density) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
@@ -138,6 +143,7 @@ class Run:
                 batch=micro_batch(recipe, self.world),
                 seed=NOISE,
                 replicate=0,
+                times=recipe.output.validate_times,
                 parameterization=self.objective.parameterization,
             )
 

@@ -7,7 +7,7 @@ from itertools import islice
 import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import Recipe
+from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -33,6 +33,7 @@ def validate(
     batch: int,
     seed: int,
     replicate: int,
+    times: str,
     parameterization: Parameterization,
     steps: int | None = None,
     levels: str = "independent",
@@ -49,13 +50,15 @@ def validate(
         batch: sequences that one process takes at a time.
         seed: of times and noise.
         replicate: number of the draw; others are independent.
+        times: kind of the density that times are drawn from, as in ``loss.times`` of a recipe.
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``.
     """
+    density = time_density(times, process, recipe.data.length, IN_STRATA)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, steps, levels)
+        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, levels)
 
     return over(data, recipe, world, sequences, batch, measured)
 

@@ -23,26 +23,45 @@ class Terms:
     tokens: Int[Tensor, " N"]
     draws: int = 1
     """Of time and noise, over which the nats are the mean."""
+    times: Float[Tensor, "N draws"] | None = None
+    """Of each draw, stratified over the corpus; None of what has no times."""
+    apart: Float[Tensor, "N draws terms"] | None = None
+    """The nats draw by draw, where there are several."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
         """All parts as one, in the order of the corpus."""
         parts = list(parts)
-        index, nats, tokens = (torch.cat([getattr(p, n) for p in parts]) for n in ("index", "nats", "tokens"))
-        order = index.argsort()
-        return cls(index[order], nats[order], tokens[order], parts[0].draws)
+        columns = ("index", "nats", "tokens", "times", "apart")
+        given = {name: [getattr(part, name) for part in parts] for name in columns}
+        whole = {name: None if any(v is None for v in values) else torch.cat(values) for name, values in given.items()}
+        return cls(**whole, draws=parts[0].draws)._at(whole["index"].argsort(stable=True))
 
     @classmethod
     def average(cls, replicates: Sequence["Terms"]) -> "Terms":
         """The mean of several draws for the same sequences."""
         nats = torch.stack([r.nats for r in replicates]).mean(0)
-        return replace(replicates[0], nats=nats, draws=sum(r.draws for r in replicates))
+        times = None
+        if all(r.times is not None for r in replicates):
+            times = torch.cat([r.times for r in replicates], 1)
+        apart = torch.cat([r.nats[:, None] if r.apart is None else r.apart for r in replicates], 1)
+        return replace(replicates[0], nats=nats, draws=sum(r.draws for r in replicates), times=times, apart=apart)
 
     def first(self, n: int) -> "Terms":
         """The sequences with an index below ``n``, each once."""
         keep = self.index < n
         keep[1:] &= self.index[1:] != self.index[:-1]
-        return Terms(self.index[keep], self.nats[keep], self.tokens[keep], self.draws)
+        return self._at(keep)
+
+    def _at(self, rows: Tensor) -> "Terms":
+        """Some of the sequences."""
+        held = ("index", "nats", "tokens", "times", "apart")
+        return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in held})
+
+    @property
+    def drawn(self) -> Float[Tensor, "N draws terms"]:
+        """The nats draw by draw."""
+        return self.nats[:, None] if self.apart is None else self.apart
 
     @property
     def basis(self) -> str:
@@ -52,11 +71,14 @@ class Terms:
     @property
     def per_token(self) -> dd.Measure:
         """The sum of the terms in nats per token; its standard error is over sequences."""
-        return dd.Measure.ratio(self.nats.sum(1), self.tokens.double(), "nats/token")
+        return self._ratio(self.drawn.sum(-1))
 
     def term(self, number: int) -> dd.Measure:
         """One of the terms in nats per token."""
-        return dd.Measure.ratio(self.nats[:, number], self.tokens.double(), "nats/token")
+        return self._ratio(self.drawn[..., number])
+
+    def _ratio(self, nats: Float[Tensor, "N draws"]) -> dd.Measure:
+        return dd.Measure.ratio(nats, self.tokens.double(), "nats/token", self.times)
 
 
 def basis(texts: int, draws: int) -> str:
@@ -72,6 +94,7 @@ def measure(
     seed: int,
     replicate: int,
     parameterization: Parameterization = "cavity",
+    density: dd.times.TimeDensity | None = None,
     steps: int | None = None,
     levels: str = "independent",
 ) -> Terms:
@@ -84,6 +107,7 @@ def measure(
         seed: of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: what the logits mean.
+        density: of the times; None is uniform.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``.
 
@@ -94,11 +118,13 @@ def measure(
     for batch in batches:
         noise = dd.KeyedGenerator(seed, replicate, batch.index)
         bound = dd.bound(
-            process, denoiser, batch.x, noise, parameterization=parameterization, steps=steps, levels=levels
-        )
+            process, denoiser, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
+            levels=levels,
+        )  # fmt: skip
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
         nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
-        parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu()))
+        times = bound.times.double().cpu()[:, None]
+        parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times))
     if not parts:
         raise ValueError("batches: there is no sequence to measure")
     return Terms.join(parts)

@@ -127,6 +127,7 @@ class Watch:
             "bound",
             nats_per_token=whole.value,
             standard_error=whole.standard_error,
+            error_method=whole.method,
             **parts,
             sequences=len(terms.index),
             draws=terms.draws,
@@ -165,5 +166,5 @@ def _flat(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(f"{name}/{key}", value)
-        elif math.isfinite(value):
+        elif not isinstance(value, str) and math.isfinite(value):
             yield f"{name}/{key}", value

@@ -88,7 +88,7 @@ def test_a_bound_is_printed_as_one_line_with_its_error_and_its_size():
     x = torch.arange(12).view(4, 3) % 5
     estimate = dd.bound(dd.presets.mdlm(5), lambda z, t: torch.zeros(*z.shape, 5), x, torch.Generator().manual_seed(0))
     tally = dd.Tally()
-    tally.add(estimate.total)
+    tally.add(estimate.total, times=estimate.times)
     assert (estimate.per_token.value, estimate.per_token.standard_error) == pytest.approx(
         (tally.per_token.value, tally.per_token.standard_error)
     )

@@ -13,6 +13,7 @@ from ddlib.testing import (
     check_registered,
     check_sampler,
     check_schedule,
+    check_time_density,
 )
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -20,7 +21,8 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles", "entropy_bounded", "hierarchical", "rate_matrix", "gidd", "uniform")  # fmt: skip
+        "particles", "entropy_bounded", "hierarchical", "rate_matrix", "gidd", "uniform", "beta", "bell",
+        "tabulated")  # fmt: skip
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
@@ -43,6 +45,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_schedule: dd.schedules.Cosine(),
         check_hierarchy: dd.hierarchies.Flat(3),
         check_process: dd.presets.mdlm(3),
+        check_time_density: dd.times.Beta(2.0, 1.0),
         check_sampler: dd.samplers.FirstHitting(),
         check_corrector: dd.samplers.Gibbs(),
         check_guidance: dd.guidance.ClassifierFree.examples()[0],

@@ -12,6 +12,7 @@ import faults_sampler
 import faults_schedule
 import faults_solvers
 import faults_steering
+import faults_times
 import pytest
 from cases import slow_but
 from planting import FAULTS
@@ -31,6 +32,7 @@ MODULES = (
     faults_likelihood,
     faults_particles,
     faults_steering,
+    faults_times,
 )
 
 

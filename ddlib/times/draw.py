@@ -1,4 +1,4 @@
-"""Times at which to noise a batch: independent, stratified or antithetic."""
+"""Times at which to noise a batch: independent, stratified or antithetic, from any density."""
 
 import torch
 from jaxtyping import Float, Float64
@@ -6,6 +6,8 @@ from torch import Tensor
 
 from ddlib.checks import check_count, require
 from ddlib.noise import Generator, KeyedGenerator, Mirrored, rand
+from ddlib.times.base import TimeDensity, check_interval, sound
+from ddlib.times.uniform import Uniform
 
 
 def _reversed_bits(index: Tensor) -> Tensor:
@@ -55,14 +57,16 @@ def sample_times(
     method: str = "stratified",
     generator: Generator = None,
     *,
+    density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "n"]:
-    """Times for ``n`` sequences, each uniform on ``interval``.
+    """Times for ``n`` sequences, each uniform on ``interval``, or by ``density`` within it.
 
     ``"iid"`` draws them independently. ``"stratified"`` puts one in each of n equal slices. ``"antithetic"`` does so
-    for pairs (t, 1 - t) of neighbours.
+    for pairs (t, 1 - t) of neighbours. Under a density the slices are of equal probability: uniforms so drawn go
+    through the inverse of its distribution function, and a mean over times counts each ``density.weight(t)``.
 
     Rows of a pair of ``dd.mirrored`` have the same time; slices and pairs (t, 1 - t) are then of pairs of rows.
 
@@ -75,30 +79,41 @@ def sample_times(
         n: number of sequences; with a KeyedGenerator the length of its index.
         method: "iid", "stratified" or "antithetic".
         generator: source of randomness.
+        density: of the times; None is uniform.
         interval: (low, high) with 0 <= low < high <= 1, e.g. (eps, 1 - eps).
         dtype: default torch's default dtype.
         device: default the generator's device.
 
     Raises:
-        ValueError: unknown method, n < 1, n not the generator's length, or a bad interval.
+        TypeError: a density of another kind.
+        ValueError: unknown method, n < 1, n not the generator's length, a bad interval, or a density that is negative,
+            0 inside (0, 1) or does not integrate to one.
+
+    Example:
+        >>> from ddlib.times import Tabulated
+        >>> late = Tabulated([0.0, 0.5, 1.0], [1.0, 3.0])
+        >>> t = sample_times(8, density=late)
+        >>> int((t > 0.5).sum()), round(float(late.weight(t).mean()), 6)
+        (6, 1.0)
     """
     check_count("n", n)
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
-    low, high = interval
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
-    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
+    check_interval(interval)
     inner = generator.generator if isinstance(generator, Mirrored) else generator
     if isinstance(inner, KeyedGenerator):
         home = inner.index.device
         require(n == len(inner.index), f"n is {n}, must be the {len(inner.index)} examples of the generator")
     else:
         home = torch.device("cpu") if inner is None else inner.device
+    density = sound(density) or Uniform()
     place, draw = torch.device(device) if device is not None else home, _METHODS[method]
     if isinstance(generator, Mirrored):
         unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
     else:
         unit = draw(n, generator, place)
-    return (low + (high - low) * unit).to(dtype or torch.get_default_dtype())
+    start, end = density.within(interval, unit)
+    return density.inverse(start + (end - start) * unit).clamp(*interval).to(dtype or torch.get_default_dtype())
 
 
 def sample_steps(
@@ -106,15 +121,19 @@ def sample_steps(
     steps: int,
     generator: Generator = None,
     *,
+    density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     device: torch.device | str | None = None,
 ) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "n"]]:
-    """One step of an even grid of times for each of ``n`` sequences, each step as likely, stratified: its two ends.
+    """One step of an even grid of times for each of ``n`` sequences, stratified: its two ends.
+
+    A mean over draws counts each ``density.step_weight(s, t)``.
 
     Args:
         n: number of sequences; with a KeyedGenerator the length of its index.
         steps: of the grid, at least 1.
         generator: source of randomness.
+        density: a step is drawn where a time of it is; None is uniform, each step as likely.
         interval: the first and the last time of the grid, 0 <= low < high <= 1.
         device: default the generator's device.
 
@@ -130,10 +149,10 @@ def sample_steps(
         ([0.0, 0.25, 0.5, 0.75], [0.25, 0.5, 0.75, 1.0])
     """
     check_count("steps", steps)
+    check_interval(interval)
     low, high = interval
-    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
     require(steps <= 10**9, f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound")
-    unit = sample_times(n, generator=generator, dtype=torch.float64, device=device)
-    early = (unit * steps).floor().clamp_max(steps - 1)
+    time = sample_times(n, generator=generator, density=density, interval=interval, dtype=torch.float64, device=device)
+    early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)
     s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
     return s, t

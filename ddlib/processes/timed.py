@@ -1,0 +1,105 @@
+"""What is worth knowing before times are drawn: how much the bound's integrand varies, and the density that follows."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ddlib.checks import check_count, check_number
+from ddlib.processes.follows import Follows
+from ddlib.processes.moments import grid, logits_that_pay, nats_of_levels, nats_of_word, table
+from ddlib.times import Tabulated
+from ddlib.typing import Levelled, Times
+
+_ENUMERATED = 160
+_REDUCED, _WORDS, _HELD = 24, 8, 2**20
+
+
+class Timed(Follows):
+    """The density of times under which the bound of this process has least variance."""
+
+    def time_density(self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0) -> Tabulated:
+        r"""The density of times under which the bound of a text has least variance.
+
+        .. math:: g(t) \propto \sqrt{(c\, m(t))^2 + v(t) / L}
+
+        with m and v the mean and the variance of the bound's integrand at one position (theory section 12), from
+        ``time_moments`` on a grid that is fine at both ends. Any table is unbiased, so what is paid need only be
+        guessed: where a level pays twice or half of that, the variance is at most 1.9 times the least, in strata 1.1
+        times (two levels, L = 128; docs/concepts/times.md).
+
+        Args:
+            length: L, positions of a text, at least 1.
+            divergences: as in ``time_moments``.
+            chance: c, in [0.01, 1]: how much of the mean is left to chance. All of it where times are independent; of
+                many texts with times in strata only what texts differ by, about a fifth.
+
+        Raises:
+            TypeError, ValueError: as ``time_moments``; a bad length or chance.
+
+        Example:
+            >>> import ddlib as dd
+            >>> density = dd.presets.mdlm(5).time_density(length=128)
+            >>> density.density(torch.tensor([0.001, 0.1, 0.9]).double())
+            tensor([2.8541, 1.0075, 0.9766], dtype=torch.float64)
+        """
+        check_count("length", length)
+        check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
+        edges, inside = grid(self.device)
+        return table(edges, *self.time_moments(inside, divergences), length, chance)
+
+    @torch.no_grad()
+    def time_moments(
+        self, t: Times, divergences: Sequence[float] | None = None
+    ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+        """Mean and mean square of the bound's integrand at one position, over uniform words and their noise.
+
+        Where each level has a weight of its own (``ddlib.typing.Levelled``) they are sums over levels of occupancy
+        times weight times what is paid there, and its square. Elsewhere pairs of word and state are enumerated, under
+        a law that pays for every word alike.
+
+        Args:
+            t: (B,) float64 times.
+            divergences: what the network pays, in nats: one number for each level above the words, or one for a word
+                where there are no such levels. By default the logarithm of the number of children, or of words: what
+                the uniform law pays. Only ratios between levels matter.
+
+        Raises:
+            TypeError, ValueError: other divergences; a large process that is neither and offers no reduction.
+        """
+        if isinstance(self, Levelled):
+            nats = t.new_tensor(nats_of_levels(self.levels, divergences))
+            share, paid = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
+            return (share * paid).sum(-1), (share * paid**2).sum(-1)
+        nats_paid = nats_of_word(self.vocab_size, divergences)
+        cases = self.cases()
+        if cases is None:
+            return self.reduced(_REDUCED).to(self.device).time_moments(t, [nats_paid])
+        x, z, count = cases
+        logits = logits_that_pay(nats_paid, x, self.vocab_size)
+
+        def moments(t: Tensor) -> Tensor:
+            here, there = x.expand(len(t), -1), z.expand(len(t), -1)
+            mass = self.likelihood(there, here, t) * count
+            mass = mass / mass.sum(-1, keepdim=True)  # each word's states have mass one
+            closed = self.weighted_divergence(logits.expand(len(t), -1, -1), here, there, t)
+            paid = nats_paid * self.loss_weight(here, there, t) if closed is None else closed[0] * closed[1]
+            paid = torch.where(mass > 0, paid, 0.0)
+            return torch.stack([(mass * paid).sum(-1), (mass * paid**2).sum(-1)])
+
+        rows = max(1, _HELD // (len(x) * self.vocab_size))
+        mean, square = torch.cat([moments(some) for some in t.split(rows)], 1)
+        return mean, square
+
+    def cases(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]] | None:
+        """Pairs of word and state that stand for all, and for how many each stands, (N,); None if they are too many.
+
+        Here every state with some words, where states are few. A leaf in which words are alike says so.
+        """
+        if self.num_states > _ENUMERATED:
+            return None
+        words = torch.linspace(0, self.vocab_size - 1, min(_WORDS, self.vocab_size), device=self.device).long()
+        x = words.repeat_interleave(self.num_states)
+        z = torch.arange(self.num_states, device=self.device).repeat(len(words))
+        return x, z, torch.ones(len(x), dtype=torch.float64, device=self.device)

@@ -1,0 +1,141 @@
+"""The contract of a density of times: how often each time is drawn, and what its draw weighs then."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ddlib.checks import require
+
+INTERIOR = (1e-16, 1 - 2**-53)
+"""Rates, bounds and weights are evaluated no closer than this to the ends of time, where they may be infinite."""
+
+Interval = tuple[float, float]
+"""The part of [0, 1] in which times are drawn, (low, high)."""
+
+
+class TimeDensity(ABC):
+    r"""From which times are drawn: a density g(t) on [0, 1] with its distribution function G and the inverse of that.
+
+    .. math:: \int_0^1 f(t)\, dt = E_{t \sim g}\left[\frac{f(t)}{g(t)}\right]
+
+    So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation whatever the density, and less
+    variance where g is large where f is. A leaf answers ``density``, ``cumulative`` and, where there is a closed form,
+    ``inverse``; g is positive inside (0, 1), for what is never drawn would be missing. All act elementwise on float64.
+
+    Example:
+        >>> class Late(TimeDensity):
+        ...     def density(self, t):
+        ...         return 0.5 + t
+        ...     def cumulative(self, t):
+        ...         return (t + t**2) / 2
+        >>> Late().weight(torch.tensor([0.0, 0.5, 1.0]))
+        tensor([2.0000, 1.0000, 0.6667], dtype=torch.float64)
+    """
+
+    @abstractmethod
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """g(t), positive inside (0, 1); it integrates to one."""
+
+    @abstractmethod
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """G(t), the probability of a time before ``t``: 0 at 0, 1 at 1."""
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """The time at which G is ``u``, by bisection to the last bit of float64."""
+        low, high = torch.zeros_like(u), torch.ones_like(u)
+        for _ in range(60):
+            middle = (low + high) / 2
+            late = self.cumulative(middle) < u
+            low, high = torch.where(late, middle, low), torch.where(late, high, middle)
+        return (low + high) / 2
+
+    def weight(self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)) -> Float64[Tensor, "*n"]:
+        """What a draw counts: (G(high) - G(low)) / g(t), so that its mean over draws is an integral over the interval.
+
+        At the ends of time, where g may be 0 or infinite, its value a rounding error away from the end is given.
+
+        Args:
+            t: times drawn in ``interval``, any shape and floating dtype.
+            interval: as ``sample_times`` takes it.
+
+        Raises:
+            ValueError: a bad interval.
+        """
+        t = t.to(torch.float64).clamp(*INTERIOR)
+        low, high = self.within(interval, t)
+        return (high - low) / self.density(t)
+
+    def step_weight(
+        self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"], interval: Interval = (0.0, 1.0)
+    ) -> Float64[Tensor, "*n"]:
+        """What a draw of the step from ``s`` to ``t`` counts, so that its mean over draws is a sum over all steps."""
+        low, high = self.within(interval, t)
+        return (high - low) / (self.cumulative(t) - self.cumulative(s))
+
+    def within(self, interval: Interval, like: Float64[Tensor, "*n"]) -> tuple[Any, Any]:
+        """G at both ends of an interval: numbers for the whole of [0, 1], else float64 scalars beside ``like``."""
+        check_interval(interval)
+        low, high = interval
+        if (low, high) == (0, 1):
+            return 0.0, 1.0
+        return self.cumulative(like.new_full((), low)), self.cumulative(like.new_full((), high))
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
+
+    def check(self) -> None:
+        """Raises ValueError unless g is finite and positive inside (0, 1) and G rises from 0 to 1.
+
+        That the two belong together ``dd.verify`` proves.
+        """
+        t, name = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid(), type(self).__name__
+        g, ends = self.density(t), self.cumulative(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        for bad, rule in (
+            (~g.isfinite(), "must be finite"),
+            (g < 0, "must not be negative"),
+            (g == 0, "must be positive: the bound's weight is not 0 there, and what is never drawn would be missing"),
+        ):
+            if bool(bad.any()):
+                raise ValueError(f"{name}: density({t[bad][0].item():.6g}) is {g[bad][0].item():.6g}, {rule}")
+        for value, end in zip(ends.tolist(), (0, 1), strict=True):
+            rule = f"must be {end}: a density integrates to one"
+            require(abs(value - end) < 1e-9, f"{name}: cumulative({end}) is {value:.6g}, {rule}")
+        falls = self.cumulative(t).diff() < 0
+        if bool(falls.any()):
+            raise ValueError(f"{name}: cumulative falls after t = {t[:-1][falls][0].item():.6g}, must rise")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"{type(self).__name__}({fields})"
+
+    @cached_property
+    def _sound(self) -> bool:
+        self.check()
+        return True
+
+
+def check_interval(interval: Interval) -> None:
+    """Raises ValueError unless an interval lies in [0, 1] and is not empty."""
+    low, high = interval
+    require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
+
+
+def sound(density: TimeDensity | None) -> TimeDensity | None:
+    """``density``, checked when it is met for the first time.
+
+    Raises:
+        TypeError: something else than a density.
+        ValueError: as ``TimeDensity.check``.
+    """
+    if density is not None:
+        if not isinstance(density, TimeDensity):
+            raise TypeError(f"density is {density!r}, must be a ddlib.times.TimeDensity or None")
+        _ = density._sound
+    return density

@@ -1,0 +1,86 @@
+"""A density that is constant between edges."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ddlib.checks import require
+from ddlib.exact import digest
+from ddlib.times.base import TimeDensity
+
+
+class Tabulated(TimeDensity):
+    """So much of the draws between these times, evenly: any density, as finely as its table.
+
+    Distribution function, inverse and weight are exact, whatever the table came from: a coarse one costs variance and
+    never the expectation. ``process.time_density`` gives such tables.
+
+    Args:
+        edges: (n + 1,) times from 0 to 1, increasing.
+        masses: (n,) positive numbers, what is drawn between them; they are divided by their sum.
+
+    Raises:
+        ValueError: edges that do not increase from 0 to 1, masses that are not positive and finite, sizes that do not
+            fit.
+
+    Example:
+        >>> Tabulated([0.0, 0.5, 1.0], [1.0, 3.0]).weight(torch.tensor([0.2, 0.7]))
+        tensor([2.0000, 0.6667], dtype=torch.float64)
+    """
+
+    edges: Tensor
+    masses: Tensor
+
+    def __init__(self, edges: Sequence[float] | Tensor, masses: Sequence[float] | Tensor) -> None:
+        edges, masses = (torch.as_tensor(v, dtype=torch.float64) for v in (edges, masses))
+        require(
+            edges.ndim == masses.ndim == 1 and len(edges) == len(masses) + 1 >= 2,
+            f"edges has shape {tuple(edges.shape)} and masses {tuple(masses.shape)}, must be (n + 1,) and (n,), n >= 1",
+        )
+        widths = edges.diff()
+        require(
+            float(edges[0]) == 0 and float(edges[-1]) == 1 and bool((widths > 0).all()),
+            f"edges run from {float(edges[0]):g} to {float(edges[-1]):g}, must increase from 0 to 1",
+        )
+        bad = ~(masses.isfinite() & (masses > 0))
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            raise ValueError(
+                f"masses[{first}] is {float(masses[first])}, must be positive and finite: where nothing is drawn the "
+                "bound would miss what its weight has there"
+            )
+        self.edges, self.masses = edges, masses / masses.sum()
+        self._heights = self.masses / widths
+        # the sum of all is 1 but for rounding, and 1 is what is asked for
+        self._reached = torch.cat([masses.new_zeros(1), self.masses.cumsum(0)[:-1], masses.new_ones(1)])
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls([0.0, 1.0], [1.0]), cls([0.0, 0.1, 0.5, 1.0], [3.0, 1.0, 2.0])]
+
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self._heights.to(t.device)[self._cell(self.edges, t)]
+
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self._along(self.edges, self._reached, t)
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self._along(self._reached, self.edges, u)
+
+    def __repr__(self) -> str:
+        return f"Tabulated({len(self.masses)} cells, {digest(self.edges, self.masses)})"
+
+    def _along(self, here: Tensor, there: Tensor, values: Tensor) -> Tensor:
+        """The polygon from ``here`` to ``there`` at ``values``."""
+        cell = self._cell(here, values)
+        here, there = here.to(values.device), there.to(values.device)
+        low, high = there[cell], there[cell + 1]
+        share = (values - here[cell]) / (here[cell + 1] - here[cell])
+        return (low + share * (high - low)).clamp(low, high)
+
+    def _cell(self, edges: Tensor, values: Tensor) -> Int64[Tensor, "*n"]:
+        found = torch.searchsorted(edges.to(values.device), values.contiguous(), right=True) - 1
+        return found.clamp(0, len(self.masses) - 1)

@@ -1,0 +1,20 @@
+"""Every time as often as every other."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.times.base import TimeDensity
+
+
+class Uniform(TimeDensity):
+    """g(t) = 1: what is drawn where no density is named."""
+
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.ones_like(t)
+
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return t
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return u
