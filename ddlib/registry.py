@@ -16,6 +16,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
+from ddlib.weightings import Weighting
 
 _BASES: dict[str, type[Any] | None] = {
     "schedules": Schedule,
@@ -23,6 +24,7 @@ _BASES: dict[str, type[Any] | None] = {
     "processes": ForwardProcess,
     "samplers": Sampler,
     "correctors": Corrector,
+    "weightings": Weighting,
     "backbones": None,
     "presets": None,
 }

@@ -11,6 +11,7 @@ from ddlib.testing.contracts import (
     check_registered,
     check_sampler,
     check_schedule,
+    check_weighting,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "check_registered",
     "check_sampler",
     "check_schedule",
+    "check_weighting",
 ]

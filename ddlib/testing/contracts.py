@@ -10,6 +10,7 @@ from ddlib.registry import GROUPS, PROVED, get
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.verification import Report, verify
+from ddlib.weightings import Weighting
 
 
 def check_schedule(schedule: Schedule, level: str = "quick") -> Report:
@@ -45,6 +46,11 @@ def check_corrector(corrector: Corrector, level: str = "quick") -> Report:
 def check_guidance(guidance: Guidance, level: str = "quick") -> Report:
     """As ``check_schedule``, for a guidance, on its process and with its parts."""
     return _check(Guidance, guidance, level)
+
+
+def check_weighting(weighting: Weighting, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a weighting, on processes of every kind that it serves."""
+    return _check(Weighting, weighting, level)
 
 
 def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]:

@@ -1,4 +1,4 @@
-"""``dd.verify``: a process, schedule, hierarchy, sampler, corrector or guidance, proved right or refuted."""
+"""``dd.verify``: a process, schedule, hierarchy, sampler, corrector, guidance or weighting, proved right or refuted."""
 
 import copy
 import time
@@ -18,6 +18,7 @@ from ddlib.schedules import Schedule
 from ddlib.verification import (
     corrector,
     draws,
+    edges,
     guidance,
     heads,
     hierarchy,
@@ -31,10 +32,12 @@ from ddlib.verification import (
     reverse,
     sampler,
     schedule,
+    weighting,
 )
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
+from ddlib.weightings import Weighting
 
 LARGE = 50
 """Vocabularies beyond this are verified on a reduction."""
@@ -42,20 +45,22 @@ DENSE = 160
 """State spaces up to this are verified as they are where there is no reduction."""
 _REDUCED = 24
 
-_PROCESS_CLAIMS = (*process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS)
+_PROCESS_CLAIMS = (
+    *process.CLAIMS, *reverse.CLAIMS, *objective.CLAIMS, *heads.CLAIMS, *edges.CLAIMS, *numerics.CLAIMS, *draws.CLAIMS,
+)  # fmt: skip
 
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector | Guidance, level: str = "quick", *,
-    on: ForwardProcess | None = None,
+    subject: ForwardProcess | Schedule | Hierarchy | Sampler | Corrector | Guidance | Weighting,
+    level: str = "quick", *, on: ForwardProcess | None = None,
 ) -> Report:  # fmt: skip
     """Proves a process right, or refutes it with the smallest counterexample found.
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
     their laws, that float32 suffices. Schedules, hierarchies, samplers and correctors may be verified on their own,
-    a guidance on the process and with the parts that it was given.
+    a guidance on the process and with the parts that it was given, a weighting on processes of its own choice.
 
     A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so;
     of the process as given only spot checks are made.
@@ -86,7 +91,8 @@ def verify(
                 checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
-        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector or a guidance"
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector, a guidance or "
+        "a weighting"
     )
 
 
@@ -199,6 +205,10 @@ def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
     return explained(_ask(guidance.CLAIMS, subject, full)), ""
 
 
+def _weighting(subject: Weighting, full: bool) -> tuple[list[Check], str]:
+    return _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+
+
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
     """The claims on each of the processes that a subject serves."""
     names = ", ".join(type(one.process).__name__ for one in served)
@@ -217,4 +227,5 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     Sampler: _sampler,
     Corrector: _corrector,
     Guidance: _guidance,
+    Weighting: _weighting,
 }
