@@ -91,8 +91,8 @@ def verify(
                 checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
-        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector, a guidance or "
-        "a weighting"
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a corrector, a guidance "
+        "or a weighting"
     )
 
 

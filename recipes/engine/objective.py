@@ -63,6 +63,7 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
         super().__init__()
         self.model, self.loss, self.half = model, loss, half
+        self._weighting = loss.rule()
         self._process = [process]
 
     def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
@@ -108,8 +109,9 @@ class Objective(nn.Module):
             noisy.z,
             noisy.t,
             bias,
-            weight_clip=self.loss.weight_clip,
+            weighting=self._weighting,
             mode=self.loss.mode,
+            edge_weights=self.loss.edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
@@ -126,8 +128,9 @@ class Objective(nn.Module):
             noisy.x,
             noisy.z,
             noisy.t,
-            self.loss.weight_clip,
+            self._weighting,
             self.loss.mode,
+            edge_weights=self.loss.edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,

@@ -2,6 +2,7 @@
 
 import faults_correctors
 import faults_hierarchy
+import faults_lessons
 import faults_likelihood
 import faults_objective
 import faults_orders
@@ -29,6 +30,7 @@ MODULES = (
     faults_likelihood,
     faults_particles,
     faults_steering,
+    faults_lessons,
 )
 
 
