@@ -98,7 +98,7 @@ def test_dynamic_weights_are_those_of_gidds_code(release, p_uniform):
 def test_dynamic_weights_scale_with_their_height_and_keep_to_it():
     process = dd.presets.gidd(3, 0.9)
     for t in (0.3, 1 - 1e-6):
-        found, _, x, z = weights(Dynamic(5.0), process, t)
+        found = weights(Dynamic(5.0), process, t)
         assert found.max() == 5.0
         if t == 0.3:
             assert torch.allclose(found, 2.5 * weights(Dynamic(2.0), process, t)[0])

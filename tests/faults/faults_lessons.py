@@ -5,7 +5,6 @@ import sys
 import torch
 from planting import deep, fault, hierarchical, tree
 
-import ddlib as dd
 from ddlib.processes import Hierarchical
 from ddlib.weightings import Clip, Constant, Weighting
 
@@ -182,7 +181,7 @@ def clusters_keep_their_whole_weight_in_the_fused_loss(patch):
 
 
 @fault("the fused losses are the plain ones")
-def siblings_forget_the_share_in_the_gradient(patch):
+def the_bias_gets_its_gradient_without_shares(patch):
     right = SIBLINGS.add_product
 
     def wrong(into, columns, left, scaled):
