@@ -133,9 +133,9 @@ class Hierarchical(Levelled):
         r"""Losses on all edges below a state: w_i(t) and the sum over edges j <= i of s_ij times the KL of edge j.
 
         A token in level i may be asked about edge j, from level j - 1 to j, wherever j <= i: at the state of level j on
-        its way, or below it if the perturbed word may have taken several ways, in the mean over them. What the network
-        says of the child of that state does not depend on i where it does not look at the token's own state, as the
-        best cavity law does not. So only the sum of the weights over levels matters:
+        the way from its word to z; where xi < 1 may have led several ways, in the mean over them. What the network says
+        of the child of that state does not depend on i if it does not look at the token's own state, as the best cavity
+        law does not. So only the sum of the weights over levels matters:
 
         - by default :math:`w_i s_{ij} = F_{j-1} / (a_j + \dots + a_n)`, see ``edge_shares``. Given t the mean weight of
           edge j is :math:`F_{j-1}`, as in the bound. For a network that does not look at the token's own state this is
