@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.kernels import linear_training_loss
 from ddlib.nelbo import nelbo
 from ddlib.presets import hdlm
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, RateMatrix
+from ddlib.processes import GIDD, ForwardProcess, RateMatrix
 from ddlib.schedules import Linear
 from ddlib.training import training_loss
 from ddlib.verification.cases import logits, pairs, per_pair
@@ -33,7 +33,6 @@ class Rule(NamedTuple):
 def processes() -> tuple[ForwardProcess, ...]:
     """One of every kind, with one to three levels above the words, with and without a closed form."""
     tree = hdlm([0, 0, 1, 1, 2])
-    assert isinstance(tree, Hierarchical)
     return (*three(), tree, GIDD(5, 0.2), GIDD(4, 0.0), RateMatrix(tree.rate_matrix(0.0), Linear(), 5))
 
 
