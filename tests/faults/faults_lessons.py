@@ -111,13 +111,13 @@ def every_level_has_the_whole_weight_of_an_edge(patch):
 
 
 @fault("w_i s_ij = F_{j-1} / (a_j + ... + a_n)")
-def an_edge_is_shared_evenly_among_levels(patch):
+def an_edge_is_shared_with_levels_below_it(patch):
     def evenly(found, process, z, t):
         n = process.hierarchy.depth
         weights = process.weights(t) * process.occupancies(t)
         occupied = process.occupancies(t).gather(1, process.level_of(z))[..., None]
         own = process.weights(t).gather(1, process.level_of(z))[..., None]
-        some = weights[:, None, 1:] / torch.arange(n, 0, -1) / occupied / own
+        some = weights[:, None, 1:] / n / occupied / own
         return torch.where(found > 0, some, 0.0)
 
     return hierarchical(shares(evenly), deep())
