@@ -21,7 +21,7 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles", "hierarchical", "rate_matrix")  # fmt: skip
+        "particles", "entropy_bounded", "hierarchical", "rate_matrix", "gidd", "uniform")  # fmt: skip
 QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 FULL = [
     pytest.param(*case, marks=pytest.mark.nightly if case[1] in ("ragged", "corrected") else pytest.mark.slow)

@@ -31,12 +31,20 @@ def quick(name):
     return () if name in ("masked", "levels-xi", "gidd") else pytest.mark.slow
 
 
+def both(name, kind):
+    """Marks of a process with a sampler."""
+    few = kind in ("ancestral", "confidence", "psi")
+    if not quick(name):
+        return () if few else pytest.mark.slow
+    return pytest.mark.slow if few else pytest.mark.nightly
+
+
 def of_all(samplers):
     """Every process with every sampler that it serves."""
     return pytest.mark.parametrize(
         ("process", "sampler"),
         [
-            pytest.param(process, sampler, id=f"{name}-{kind}", marks=() if kind in FEW else pytest.mark.slow)
+            pytest.param(process, sampler, id=f"{name}-{kind}", marks=both(name, kind))
             for name, process in PROCESSES.items()
             for kind, sampler in samplers.items()
             if serves(sampler, process)
@@ -44,7 +52,6 @@ def of_all(samplers):
     )
 
 
-FEW = ("ancestral", "confidence", "psi")
 EVERYONE = {kind: registry.get("samplers", kind).examples()[0] for kind in registry.own("samplers")}
 everyone = of_all(EVERYONE)
 everyone_who_ends = of_all({kind: sampler for kind, sampler in EVERYONE.items() if sampler.ends})

@@ -52,27 +52,31 @@ def test_right_processes_are_accepted_at_full_level(process):
     assert report.ok, report
 
 
-@pytest.mark.parametrize(
-    "process",
-    [
-        dd.presets.mdlm(50),
-        dd.presets.gidd(50, 0.2),
-        dd.presets.hdlm_levels([[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]),
-    ],
-    ids=repr,
-)
+FIFTY = [
+    dd.presets.mdlm(50),
+    dd.presets.gidd(50, 0.2),
+    dd.presets.hdlm_levels([[i % 16 for i in range(50)], [i % 4 for i in range(16)]], xi=[0.9, 0.8]),
+]
+
+
+@pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
     start = time.process_time()
     assert dd.verify(process).ok
     assert time.process_time() - start < 5
 
 
+LARGE = [
+    (dd.presets.mdlm(50_257), ""),
+    (dd.presets.hdlm([i % 64 for i in range(50_257)], xi=0.9), "levels=(24, 5, 1)"),
+    (dd.presets.gidd(50_257, 0.2), ""),
+    (Uniform(50_257, dd.schedules.Cosine()), ""),
+]
+
+
 @pytest.mark.parametrize(
-    ("process", "clusters"),
-    [(dd.presets.mdlm(50_257), ""), (dd.presets.hdlm([i % 64 for i in range(50_257)], xi=0.9), "levels=(24, 5, 1)"),
-     (dd.presets.gidd(50_257, 0.2), ""), (Uniform(50_257, dd.schedules.Cosine()), "")],
-    ids=["mdlm", "hdlm", "gidd", "uniform"],
-)  # fmt: skip
+    ("process", "clusters"), slow_but(LARGE, LARGE[0], LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"]
+)
 def test_a_large_vocabulary_is_verified_on_a_reduction_and_the_report_says_so(process, clusters):
     report = dd.verify(process)
     assert report.ok, report

@@ -35,7 +35,7 @@ MODULES = (
 
 
 # particles run several texts in place of one, and have tests of seconds of their own
-FAST = [fault for fault in FAULTS[4::12] if fault.plant.__module__ != faults_particles.__name__]
+FAST = [fault for fault in FAULTS[4::16] if fault.plant.__module__ != faults_particles.__name__]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -114,6 +114,7 @@ def test_a_process_that_fails_before_its_log_hides_nothing(folder, monkeypatch):
         trained(given(folder, "never"))
 
 
+@pytest.mark.slow
 def test_asked_to_stop_it_saves_and_goes_on(folder, whole):
     run = given(folder, "stopped")
     processes = start(run)
