@@ -69,11 +69,17 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         for weights in (None, some):
             with torch.enable_grad():
                 given = [part.clone().requires_grad_() for part in layer]
-                options: dict[str, object] = dict(mode="edges", edge_weights=weights, parameterization=meaning)
-                fused = linear_training_loss(process, *given[:2], x, z, t, given[2], reduction="none", **options)  # type: ignore[arg-type]
+                hidden, weight, bias = given
+                fused = linear_training_loss(
+                    process, hidden, weight, x, z, t, bias, None, "edges", edge_weights=weights,
+                    parameterization=meaning, reduction="none",
+                )  # fmt: skip
                 assert isinstance(fused, Tensor)
                 ours = torch.autograd.grad(fused.sum(), given)
-                plain = training_loss(process, linear(*given), x, z, t, reduction="none", **options)  # type: ignore[arg-type]
+                plain = training_loss(
+                    process, linear(hidden, weight, bias), x, z, t, None, "edges", edge_weights=weights,
+                    parameterization=meaning, reduction="none",
+                )  # fmt: skip
                 theirs = torch.autograd.grad(plain.sum(), given)
             unit = 1 + process.loss_weight(x, z, t) + plain.detach()
             what = f"with {name} in the output, " + ("weights of the bound" if weights is None else "others")

@@ -21,7 +21,7 @@ class Clip(Weighting):
     HDLM and GIDD clip at 2 or 10. Without arguments it is the bound.
 
     Args:
-        high: the largest weight, in nats per nat of divergence.
+        high: the largest weight, in nats per nat of divergence; default no limit.
         low: the smallest of those that are not 0.
 
     Raises:
@@ -29,7 +29,8 @@ class Clip(Weighting):
         ValueError: NaN, or not 0 <= low <= high, high > 0.
     """
 
-    def __init__(self, high: float = math.inf, *, low: float = 0.0) -> None:
+    def __init__(self, high: float | None = None, *, low: float = 0.0) -> None:
+        high = math.inf if high is None else high  # in a file nothing says "no limit" better
         for name, value in (("high", high), ("low", low)):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} is {value!r}, must be a number")

@@ -1,6 +1,7 @@
 """Recipes on disk: every field is a key of YAML, and nothing else passes."""
 
 import difflib
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -111,7 +112,7 @@ def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
     """The values of a loss, with limits of the weights as the weighting that they are."""
     match values:
         case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
-            return rest | {"weighting": {"kind": "clip", "high": high, "low": low}}
+            return rest | {"weighting": {"kind": "clip", "high": None if high == math.inf else high, "low": low}}
     return values
 
 
