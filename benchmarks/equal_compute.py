@@ -54,7 +54,7 @@ TREES = {"224": [224], "1369-37": [1369, 37]}
 WINDOWS, DRAWS, POINTS = 100, 4, 8
 """Held-out windows of each source, draws of times and noise for each, and points of a curve."""
 OPTIMIZER = Optimizer(lr=3e-3, warmup=20, final=0.05, weight_decay=0.02, muon=True, ema=0.995)
-CLIP = (0.0, 2.0)
+CLIP = dd.weightings.Clip(2.0)
 
 
 class Run(NamedTuple):

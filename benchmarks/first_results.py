@@ -58,7 +58,7 @@ def recipe(work: Path, name: str, seed: int) -> Recipe:
         process=PROCESSES[name],
         model=dict(kind="dit", dim=128, depth=4, heads=4, pad_to=1),
         start="text",
-        loss=Loss(weight_clip=(0.0, 2.0)),
+        loss=Loss(weighting="clip:2"),
         optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=0.99),
         hardware=Hardware(threads=1),
         output=Output(folder=folder, validate_every=250, sample_every=1000, save_every=250, keep=1, tensorboard=False),

@@ -17,7 +17,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib_models import ChildHead
 
-CLIP = (0.0, 10.0)
+CLIP = dd.weightings.Clip(10.0)
 OTHER_LOSS = (
     "children",
     "children_without_triton",
@@ -81,7 +81,7 @@ class Batch:
             here = slice(i, i + 1)
             logits = F.linear(self.hidden[here].detach().double(), matrix)
             given = self.process, logits, self.x[here], self.z[here], self.t[here]
-            losses.append(dd.training_loss(*given, weight_clip=CLIP))
+            losses.append(dd.training_loss(*given, weighting=CLIP))
         return float(torch.stack(losses).mean())
 
 
@@ -92,20 +92,20 @@ def ours(batch: Batch, triton: bool, chunk: int | None = None) -> Tensor:
     """The fused output layer and loss, with our kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
     given = batch.process, batch.hidden, batch.cast(), batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weight_clip=CLIP, chunk=chunk)
+    return dd.linear_training_loss(*given, weighting=CLIP, chunk=chunk)
 
 
 def plain(batch: Batch) -> Tensor:
     """The loss on the logits of all tokens."""
     logits = F.linear(batch.hidden, batch.cast())
-    return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weight_clip=CLIP)
+    return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weighting=CLIP)
 
 
 def children(batch: Batch, triton: bool) -> Tensor:
     """The fused loss on child logits, with our kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
     given = batch.process, batch.hidden, batch.states.to(batch.hidden.dtype), batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weight_clip=CLIP, parameterization=batch.meaning)
+    return dd.linear_training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:

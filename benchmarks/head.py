@@ -72,7 +72,7 @@ class Batch:
 def ours(batch: Batch) -> Tensor:
     """The fused output layer and loss."""
     given = batch.process, batch.hidden, batch.matrix, batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weight_clip=(0.0, CLIP))
+    return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP))
 
 
 class Family(Batch):
@@ -90,13 +90,13 @@ class Family(Batch):
 def children(batch: Family) -> Tensor:
     """The fused loss on child logits."""
     given = batch.process, batch.hidden, batch.states, batch.x, batch.z, batch.t
-    return dd.linear_training_loss(*given, weight_clip=(0.0, CLIP), parameterization=batch.meaning)
+    return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
 
 
 def expanded(batch: Family) -> Tensor:
     """The same on all child logits."""
     given = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
-    return dd.training_loss(*given, weight_clip=(0.0, CLIP), parameterization=batch.meaning)
+    return dd.training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:

@@ -58,14 +58,14 @@ def fused(given: Noisy) -> Tensor:
     process, model, meaning, *noisy = given
     weight, bias = output_layer(model, meaning)
     layer = process, model.features(given.z, given.t), weight
-    return dd.linear_training_loss(*layer, *noisy, bias, weight_clip=(0.0, CLIP), parameterization=meaning)
+    return dd.linear_training_loss(*layer, *noisy, bias, weighting=dd.weightings.Clip(CLIP), parameterization=meaning)
 
 
 def unfused(given: Noisy) -> Tensor:
     """From all logits, by our formula."""
     process, model, meaning, *noisy = given
     logits = model(given.z, given.t).float()
-    return dd.training_loss(process, logits, *noisy, weight_clip=(0.0, CLIP), parameterization=meaning)
+    return dd.training_loss(process, logits, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning)
 
 
 def full(given: Noisy) -> Tensor:

@@ -12,7 +12,19 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 
     shapecheck.install("ddlib", "ddlib_models")
 
-from ddlib import guidance, hierarchies, parts, plot, presets, processes, registry, samplers, schedules, times
+from ddlib import (
+    guidance,
+    hierarchies,
+    parts,
+    plot,
+    presets,
+    processes,
+    registry,
+    samplers,
+    schedules,
+    times,
+    weightings,
+)
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
 from ddlib.children import Children, word_logits
@@ -65,6 +77,7 @@ __all__ = [
     "times",
     "training_loss",
     "verify",
+    "weightings",
     "word_logits",
 ]
 

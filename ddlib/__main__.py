@@ -100,7 +100,7 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
 
 
 def _add_verify(commands: Any) -> argparse.ArgumentParser:
-    text = "prove a process, schedule, hierarchy, sampler, corrector or guidance right, or refute it"
+    text = "prove a process, schedule, hierarchy, sampler, corrector, guidance or weighting right, or refute it"
     command: argparse.ArgumentParser = commands.add_parser("verify", help=text, description=text)
     command.add_argument("--level", choices=("quick", "full"), default="quick", help="default: quick")
     command.add_argument(

@@ -17,6 +17,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
+from ddlib.weightings import Weighting
 
 _BASES: dict[str, type[Any] | None] = {
     "schedules": Schedule,
@@ -25,6 +26,7 @@ _BASES: dict[str, type[Any] | None] = {
     "times": TimeDensity,
     "samplers": Sampler,
     "correctors": Corrector,
+    "weightings": Weighting,
     "backbones": None,
     "presets": None,
 }

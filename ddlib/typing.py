@@ -4,7 +4,7 @@ States are integers: words ``0..V-1``, then each level's clusters in order, the 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -82,6 +82,20 @@ class Levelled(Protocol):
 
     def weights(self, t: Tensor) -> Tensor:
         """The loss weight of each level, (B, levels), in nats per nat of divergence; 0 for words."""
+        ...
+
+
+@runtime_checkable
+class Interpolating(Protocol):
+    """A process with GIDD's mixing schedule, :math:`c_t = B t^{g/2} (1-t)^{g/2}` of uniform noise over V words."""
+
+    scale: float
+    """B / V."""
+    gamma: float
+    """The exponent g."""
+
+    def mixture(self, t: Tensor) -> Any:
+        """What a token is at times ``t`` of any shape; ``keep`` is the probability that it was never redrawn."""
         ...
 
 

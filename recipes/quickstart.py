@@ -171,7 +171,7 @@ def run(config: Config, console: Console) -> Result:
         figure,
         processes["hierarchical"],
         processes["masked"],
-        config.weight_clip[1],
+        config.weight_clip,
         {name: model.curve for name, model in trained.items()},
         unigram.per_token.value,
         [(t, tree.level_of(states)) for t, states in samples["hierarchical"].trace],

@@ -227,7 +227,7 @@ def test_training_lowers_the_bound():
     for _ in range(40):
         t = dd.sample_times(len(x))
         z = process.sample(x, t)
-        loss = dd.training_loss(process, model(z), x, z, t, weight_clip=(0.0, 10.0))
+        loss = dd.training_loss(process, model(z), x, z, t, weighting=dd.weightings.Clip(10.0))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -18,8 +18,9 @@ from ddlib.nelbo import check_noised
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
-from ddlib.training import check_mode
+from ddlib.training import check_mode, check_weighting
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
+from ddlib.weightings import Weighting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,12 +92,12 @@ def linear_training_loss(
     z: Tokens,
     t: Times,
     bias: Float[Tensor, "K"] | None = None,
-    weight_clip: tuple[float, float] | None = None,
+    weighting: Weighting | None = None,
     mode: str = "standard",
     *,
     mask: PaddingMask | None = None,
     count_padding: bool = True,
-    level_weights: Sequence[float] | None = None,
+    edge_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
     density: TimeDensity | None = None,
     reduction: str = "mean",
@@ -114,17 +115,21 @@ def linear_training_loss(
     token, (B L,). With ``per_token`` the loss of every token, to be looked at and not differentiated, is returned too;
     ``scale`` does not touch it.
 
+    In the mode "edges" a token with child logits needs one family for each edge below it; with logits of words, above
+    the first level all words. On CUDA it runs without the kernels of ``ddlib.kernels.gpu``, and the host waits.
+
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
     density = sound(density)
-    check_mode(process, mode)
+    check_mode(process, mode, edge_weights)
+    check_weighting(process, weighting)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    asked = Asked(weight_clip, mode, level_weights, parameterization)
+    asked = Asked(weighting, mode, edge_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     drawn = torch.ones_like(rows.t) if density is None else density.weight(rows.t)
     if reduction == "none":

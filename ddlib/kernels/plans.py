@@ -17,16 +17,23 @@ from ddlib.kernels.evidence import Evidence
 from ddlib.kernels.statistics import Statistics
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.mixing import Mixing
-from ddlib.training import changed_weight, training_loss
+from ddlib.training import training_loss
+from ddlib.weightings import Weighting, weighted
 
 
 class Asked(NamedTuple):
     """What the loss is to be: arguments as ``training_loss``."""
 
-    weight_clip: tuple[float, float] | None = None
+    weighting: Weighting | None = None
     mode: str = "standard"
-    level_weights: Sequence[float] | None = None
+    edge_weights: Sequence[float] | None = None
     parameterization: Parameterization = "cavity"
+
+    def weight(self, process: ForwardProcess, rows: Rows) -> Float[Tensor, "N"]:
+        """Of each token, as training has it."""
+        x, z = rows.x[:, None], rows.z[:, None]
+        weight = weighted(self.weighting, process, process.loss_weight(x, z, rows.t), x, z, rows.t)
+        return weight[:, 0].clone()  # a plan may change it in place, and a rule may give what it keeps
 
 
 class Plan(NamedTuple):
@@ -49,32 +56,38 @@ def plan(process: ForwardProcess, rows: Rows, asked: Asked, dtype: torch.dtype) 
 @plan.register
 def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
     z, hard = rows.z[:, None], asked.mode == "hard"
-    own = type(process).weighted_divergence is Hierarchical.weighted_divergence
-    own = own and (not hard or type(process).hard_weighted_divergence is Hierarchical.hard_weighted_divergence)
-    if not own:
+    answers = {"weighted_divergence", "" if asked.mode == "standard" else f"{asked.mode}_weighted_divergence"} - {""}
+    if any(getattr(type(process), name) is not getattr(Hierarchical, name) for name in answers):
         return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)  # a subclass with a bound of its own
-    weight = process.loss_weight(rows.x[:, None], z, rows.t)
-    weight = changed_weight(process, weight, z, asked.weight_clip, asked.level_weights)[:, 0]
+    weight = asked.weight(process, rows)
+    shares = partial(_shares, process, asked.edge_weights) if asked.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
     children = child_logits(process, asked.parameterization)
     if children is not None:
         return _child_plan(process, children, plain, rows, asked, dtype, level, weight)
     within = asked.parameterization == "posterior"  # such a law is one of the words under the state
-    if plain and gpu.usable(z.device, dtype) and not (hard and within):
+    if plain and gpu.usable(z.device, dtype) and not (hard and within) and shares is None:
         from ddlib.kernels.gpu.ranged import Ranged  # imports Triton
 
         blocks, served = [Ranged(hierarchy, plain, hard)], plain
     for i in range(served + 1, hierarchy.depth + 1):
         index = (level == i).nonzero()[:, 0]
-        if i <= plain:  # the cavity and the posterior are then the same law among the words under z
+        if i <= plain and (shares is None or i == 1):
+            # the cavity and the posterior are then the same law among the words under z
             blocks += ranges.blocks(hierarchy, i, rows, index, hard, within)
-        elif asked.parameterization == "cavity" and not (hard and i > 1):
-            blocks.append(Block(index, None, Statistics(hierarchy)))
+            if shares is not None:
+                weight[index] = weight[index] * shares(rows.take(index))[:, 0]
+        elif i <= plain or (not within and not (hard and i > 1)):
+            blocks.append(Block(index, None, Statistics(hierarchy, shares)))
         else:
             weight[index] = 1.0
             blocks.append(_dense(process, index, asked))
     return Plan(blocks, weight)
+
+
+def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: Rows) -> Tensor:
+    return process.edge_shares(rows.z[:, None], rows.t, edge_weights)[:, 0]
 
 
 def _child_plan(
@@ -94,7 +107,9 @@ def _child_plan(
             break  # a level of the noise that is none of the tree's
         levels.append(found)
     hard, blocks = asked.mode == "hard", list[Part]()
-    if gpu.usable(level.device, dtype):
+    if asked.mode == "edges":  # on CUDA too: the Triton kernels know no shares
+        blocks += siblings.parts(children, levels, rows, level, hard, _shares(process, asked.edge_weights, rows))
+    elif gpu.usable(level.device, dtype):
         from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
 
         blocks.append(Grouped(children, tuple(levels), level, hard))
@@ -110,12 +125,10 @@ def _child_plan(
 @plan.register
 def _mixing(process: Mixing, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
     own = type(process).weighted_divergence is Mixing.weighted_divergence and asked.mode == "standard"
-    if not own or not process.uniform or asked.parameterization != "cavity" or asked.level_weights is not None:
+    if not own or not process.uniform or asked.parameterization != "cavity":
         return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)
-    z = rows.z[:, None]
-    weight = changed_weight(process, process.loss_weight(rows.x[:, None], z, rows.t), z, asked.weight_clip, None)
     everyone = torch.arange(len(rows.x), device=rows.x.device)
-    return Plan([Block(everyone, None, Evidence(process))], weight[:, 0])
+    return Plan([Block(everyone, None, Evidence(process))], asked.weight(process, rows))
 
 
 def _dense(process: ForwardProcess, index: Tensor, asked: Asked) -> Block:

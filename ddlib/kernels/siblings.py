@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from ddlib.children import Children, Families
@@ -33,6 +33,8 @@ class Siblings(Part):
     """Which tokens, those of a family one after another."""
     child: Int64[Tensor, "n"]
     """The member of the level that each of them is below."""
+    share: Float64[Tensor, "n"] | None = None
+    """By what the cross-entropy of each counts; default 1."""
 
 
 class Wanted(NamedTuple):
@@ -48,8 +50,9 @@ class Wanted(NamedTuple):
 
 
 def asked(
-    children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool
-) -> Iterator[Wanted]:
+    children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool,
+    every: bool = False,
+) -> Iterator[Wanted]:  # fmt: skip
     """What is asked of each level of the tree.
 
     Args:
@@ -59,12 +62,14 @@ def asked(
         level: in the noise, of each token; those above the plain ones need none.
         hard: whether the levels above the first ask for the word: among all words, or with the law of a posterior
             among those under the state.
+        every: whether all edges below a state are asked for.
     """
     tree, place = children.tree, torch.tensor(levels, device=level.device)
     here = level.clamp_max(len(levels) - 1)
     top, bottom = place[here], place[(here - 1).clamp_min(0)]
-    if hard:
+    if hard or every:
         bottom = torch.where(here > 1, 0, bottom)
+    if hard:
         top = top if children.law == "posterior" else torch.where(here > 1, tree.depth, top)
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
@@ -74,14 +79,21 @@ def asked(
 
 
 def parts(
-    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool
-) -> list[Siblings]:
-    """One part for each level of the tree; arguments as ``asked``."""
+    children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool,
+    shares: Float64[Tensor, "N n"] | None = None,
+) -> list[Siblings]:  # fmt: skip
+    """One part for each level of the tree; arguments as ``asked``.
+
+    ``shares`` say by what each edge of the noise counts at each token, and that all below its state are asked for.
+    """
     found = []
-    for families, mine, child, parent in asked(children, levels, rows.x, level, hard):
+    for at, wanted in enumerate(asked(children, levels, rows.x, level, hard, shares is not None)):
+        families, mine, child, parent = wanted
         index = mine.nonzero()[:, 0]
         index = index[parent[index].argsort(stable=True)]
-        found.append(Siblings(families, index, child[index]))
+        edge = sum(at >= other for other in levels[1:])  # of the noise, that this level of the tree lies on
+        share = None if shares is None or len(index) == 0 else shares[index, edge]
+        found.append(Siblings(families, index, child[index], share))
     return found
 
 
@@ -93,6 +105,8 @@ def _siblings(part: Siblings, work: Work) -> None:
     h, rank = hidden[part.rows], part.families.rank[part.child][:, None]
     nats = values.new_empty(len(h))
     factor = None if scale is None else scale[part.rows].to(values.dtype)[:, None]
+    if factor is not None and part.share is not None:
+        factor = factor * part.share.to(factor.dtype)[:, None]
     scaled = None if factor is None else (h * factor).to(h.dtype)
     slope = None if gradients is None else torch.empty_like(h)
     first = 0
@@ -115,6 +129,7 @@ def _siblings(part: Siblings, work: Work) -> None:
             if gradients.bias is not None and factor is not None:
                 add_product(gradients.bias[:, None], family.columns, narrow.t(), factor[some].to(h.dtype))
         first += count
-    values.index_add_(0, part.rows, nats.clamp_min_(0))  # rounding
+    nats.clamp_min_(0)  # rounding
+    values.index_add_(0, part.rows, nats if part.share is None else nats * part.share.to(nats.dtype))
     if gradients is not None and slope is not None and factor is not None:
         gradients.hidden.index_add_(0, part.rows, (slope * factor).to(h.dtype))

@@ -1,4 +1,4 @@
-"""Hierarchies with xi < 1: the network's law enters by log p(x) and the masses of the finest clusters alone.
+"""Hierarchies with xi < 1, or with losses on all edges: log p(x) and the masses of the finest clusters are all.
 
 A token's divergence and its derivatives by these few numbers cost nothing; the derivatives by the logits follow in one
 pass over them.
@@ -21,20 +21,26 @@ log p(x) adds at x itself."""
 
 
 class Statistics(Divergence):
-    """The KL over the children of z by way of log p(x) and log u_1(.|p)."""
+    """The KL over the children of z by way of log p(x) and log u_1(.|p).
 
-    def __init__(self, hierarchy: Hierarchy) -> None:
-        self.hierarchy = hierarchy
+    Args:
+        hierarchy: of the process.
+        shares: by what each edge below a token's state counts, (n, edges); default the edge below it alone.
+    """
+
+    def __init__(self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None) -> None:
+        self.hierarchy, self.shares = hierarchy, shares
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         edge, word = self.hierarchy.maps[0], rows.x[:, None]
         log_px, log_finest, to_logits = (
             _plain(edge, logits, word, derive) if edge.spread is None else _perturbed(edge, edge.spread, logits, word)
         )
+        shares = None if self.shares is None else self.shares(rows)[:, None]
         with torch.set_grad_enabled(derive):
             log_px.requires_grad_(derive)
             log_finest = log_finest[:, None].requires_grad_(derive)
-            value = children(self.hierarchy, log_px, log_finest, word, rows.z[:, None]).squeeze(1)
+            value = children(self.hierarchy, log_px, log_finest, word, rows.z[:, None], shares).squeeze(1)
             if not derive:
                 return value
             by_word, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
@@ -60,7 +66,9 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
 
 def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tensor, Tensor, Derive]:
     """The same where only maps further up are perturbed: the mass of a cluster may be too small but for its log."""
-    own, mass = logits.gather(1, word), edge.log_push(logits)
+    own = logits.gather(1, word)
+    # a map to one cluster takes any law's mass for 1, but these are not normalised
+    mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
     lowest = torch.finfo(mass.dtype).min  # of a cluster in which all words are impossible
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
     total = to_softmax(logits)[:, None]

@@ -50,7 +50,7 @@ class Contract(ExactModule, ABC):
     """The clock, in processes that have one."""
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
-    """What ``training_loss`` can be: "hard" too where there is a ``hard_weighted_divergence``."""
+    """What ``training_loss`` can be: "hard" and "edges" too where the ``..._weighted_divergence`` of the name is."""
 
     @property
     def exact_ends(self) -> bool:

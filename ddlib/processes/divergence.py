@@ -1,4 +1,4 @@
-"""The closed forms of the bound for hierarchies: a KL over the children of the noisy state, or over all below it."""
+"""The closed forms of the bound for hierarchies: KLs over what is below a noisy state, one level finer or more."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -11,12 +11,23 @@ from ddlib.typing import PerToken, Tokens
 
 
 def children(
-    hierarchy: Hierarchy, log_px: PerToken, log_finest: Float[Tensor, "B L children"], x: Tokens, z: Tokens
+    hierarchy: Hierarchy,
+    log_px: PerToken,
+    log_finest: Float[Tensor, "B L children"],
+    x: Tokens,
+    z: Tokens,
+    shares: Float[Tensor, "B L n"] | None = None,
 ) -> PerToken:
     r"""KL(pi(.|z, x) || pi(.|z, p)) in nats, where pi is the law of the child of ``z`` one level finer; 0 at words.
 
-    With z in level i, :math:`\pi(y|z,x) = K_{i-1}(z|y) u_{i-1}(y|x) / u_i(z|x)`. The map cancels in the logarithm:
-    :math:`E_{\pi(y|z,x)} \log\frac{u_{i-1}(y|x)}{u_{i-1}(y|p)} - \log\frac{u_i(z|x)}{u_i(z|p)}` (theory section 2).
+    With z in level i, :math:`\pi(y|z,x) = K_{i-1}(z|y) u_{i-1}(y|x) / u_i(z|x)`. The map cancels in the
+    logarithm, so it is :math:`R_{i-1} - R_i` with
+
+    .. math:: R_j(z) = E_{y \sim P(\cdot|z,x)} \log \frac{u_j(y|x)}{u_j(y|p)}, \qquad y \in L_j,
+
+    the mean over the states of level j on the way from x to z (theory section 2). For j < i :math:`R_{j-1} - R_j` is
+    the mean of the same KL at the states of level j that may be below z: what the law of the states of level j - 1
+    under z costs more than that of the states of level j.
 
     Args:
         hierarchy: where tokens jump.
@@ -24,11 +35,18 @@ def children(
         log_finest: (B, L, clusters of level 1) log u_1(.|p). All that the network says enters by these two.
         x: (B, L) clean words.
         z: (B, L) noisy states.
+        shares: (B, L, n) by what the KL of each edge counts, those above z not at all; default the edge below z alone.
     """
     level, result = hierarchy.level_of(z), torch.zeros_like(log_px)
-    for i, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, lambda upper: (upper - 1,)), start=1):
-        result = torch.where(level == i, kl[i - 1], result)
-    return result.clamp_min(0)  # rounding
+    wanted: Callable[[int], Iterable[int]] = range if shares is not None else lambda upper: (upper - 1,)
+    for j, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, wanted), start=1):
+        total, above = torch.zeros_like(result), torch.zeros_like(result)
+        for i in sorted(kl, reverse=True):
+            here = (kl[i] - above).clamp_min(0)  # rounding
+            total = here if shares is None else total + shares[..., i].to(here.dtype) * here
+            above = kl[i]
+        result = torch.where(level == j, total, result)
+    return result
 
 
 def descendants(

@@ -208,6 +208,16 @@ class Follows(Contract):
         """
         raise TypeError(f"{type(self).__name__} has no hard mode")
 
+    def edges_weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None
+    ) -> tuple[PerToken, PerToken]:
+        """``weighted_divergence`` with losses on all edges below a state, in processes with "edges" among their modes.
+
+        Raises:
+            TypeError: this one has no edges.
+        """
+        raise TypeError(f"{type(self).__name__} has no edges below its states: mode='edges' is for hierarchies")
+
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         """The weight of ``weighted_divergence``, which training clips, in float64; no network is needed for it.
 

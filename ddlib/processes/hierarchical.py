@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -31,7 +32,7 @@ class Hierarchical(Levelled):
         ValueError: alpha not decreasing from 1 to 0.
     """
 
-    modes: ClassVar[tuple[str, ...]] = ("standard", "hard")
+    modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
@@ -115,8 +116,7 @@ class Hierarchical(Levelled):
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """w_i(t) and KL(pi(.|z, x) || pi(.|z, p)) over the children of z (theory section 2)."""
-        weight = self.loss_weight(x, z, t).to(logits.dtype)
-        return weight, children(self.hierarchy, *self._said(logits, x), x, z)
+        return self._divergence(logits, x, z, t, None)
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
         """The KL over what is below z in each level, by the chance to come down to it (theory section 3)."""
@@ -132,6 +132,58 @@ class Hierarchical(Levelled):
         weight, divergence = self.weighted_divergence(logits, x, z, t)
         word = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
         return weight, torch.where(self.level_of(z) >= 2, word, divergence)
+
+    def edges_weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None
+    ) -> tuple[PerToken, PerToken]:
+        r"""Losses on all edges below a state: w_i(t) and the sum over edges j <= i of s_ij times the KL of edge j.
+
+        A token in level i may be asked about edge j, from level j - 1 to j, wherever j <= i: at the state of level j on
+        the way from its word to z; where xi < 1 may have led several ways, in the mean over them. What the network says
+        of the child of that state does not depend on i if it does not look at the token's own state, as the best cavity
+        law does not. So only the sum of the weights over levels matters:
+
+        - by default :math:`w_i s_{ij} = F_{j-1} / (a_j + \dots + a_n)`, see ``edge_shares``. Given t the mean weight of
+          edge j is :math:`F_{j-1}`, as in the bound. For a network that does not look at the token's own state this is
+          an unbiased estimate of the bound. For any other it estimates an upper bound on :math:`-\log p(x)`, but of
+          another model than the one that is sampled: of that which lets the token climb to a level drawn from
+          :math:`a_i / (a_j + \dots + a_n)` before it asks the network (convexity of the KL).
+        - With ``edge_weights`` e it is :math:`s_{ij} = e_j`. If all are at least 1 the loss is at least the bound, for
+          every network. With :math:`e_j = 1/(n - j + 1)` the weight of an edge sums to 1 over time, but later: noisier
+          context says less of a child, so for the best network it is at least the bound. Otherwise it is a loss and no
+          bound. All 1 is the paper's hard mode where n <= 2; for n > 2 that asks tokens between for edges above them.
+
+        Args:
+            logits: (B, L, V) of the cavity law.
+            x: (B, L) clean words.
+            z: (B, L) noisy states.
+            t: (B,) times.
+            edge_weights: e_j, one for each edge, that above the words first; not checked.
+        """
+        return self._divergence(logits, x, z, t, self.edge_shares(z, t, edge_weights))
+
+    def edge_shares(self, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None) -> Float64[Tensor, "B L n"]:
+        r"""s_ij by which each edge j <= i counts at states of level i, as shares of the level's weight; 0 above z.
+
+        By default :math:`s_{ij} = F_{j-1} / ((a_j + \dots + a_n) w_i)`: 1 for the last edge at the mask.
+
+        Args:
+            z: (B, L) states.
+            t: (B,) times.
+            edge_weights: e_j in the place of the default.
+        """
+        n, level = self._depth, self.level_of(z)
+        below = level[..., None] > torch.arange(n, device=z.device)
+        if edge_weights is not None:
+            given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
+            return torch.where(below, given, 0.0)
+        share, weight = self.occupancies(interior(t)), self.weights(t)
+        reached = share.flip(-1).cumsum(-1).flip(-1)[:, 1:]
+        inflow = (share * weight)[:, 1:]
+        own = torch.where(reached > 0, inflow / torch.where(reached > 0, reached, 1.0), 0.0)
+        here = weight.gather(1, level)[..., None]
+        below = below & (here > 0)
+        return torch.where(below, own[:, None] / torch.where(below, here, 1.0), 0.0)
 
     def reduced(self, vocab_size: int) -> Self:
         """The same schedule over ``hierarchy.reduced``. A subclass that holds more must override it."""
@@ -150,6 +202,12 @@ class Hierarchical(Levelled):
         """log p(x), (B, L), and log u_1(.|p), (B, L, clusters): all that the bound needs of the network."""
         log_p = logits.log_softmax(-1)
         return log_p.gather(-1, x[..., None]).squeeze(-1), self.hierarchy.maps[0].log_push(log_p)
+
+    def _divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times, shares: Tensor | None
+    ) -> tuple[PerToken, PerToken]:
+        weight = self.loss_weight(x, z, t).to(logits.dtype)
+        return weight, children(self.hierarchy, *self._said(logits, x), x, z, shares)
 
     def _descendants(self, z: Tokens, lower: int, upper: int, law: Tensor) -> Tensor:
         """The law of the member of ``lower`` that led to ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""

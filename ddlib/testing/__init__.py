@@ -12,6 +12,7 @@ from ddlib.testing.contracts import (
     check_sampler,
     check_schedule,
     check_time_density,
+    check_weighting,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "check_sampler",
     "check_schedule",
     "check_time_density",
+    "check_weighting",
 ]

@@ -11,6 +11,7 @@ from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.verification import Report, verify
+from ddlib.weightings import Weighting
 
 
 def check_schedule(schedule: Schedule, level: str = "quick") -> Report:
@@ -51,6 +52,11 @@ def check_guidance(guidance: Guidance, level: str = "quick") -> Report:
 def check_time_density(density: TimeDensity, level: str = "quick") -> Report:
     """As ``check_schedule``, for a density of times."""
     return _check(TimeDensity, density, level)
+
+
+def check_weighting(weighting: Weighting, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a weighting, on processes of every kind that it serves."""
+    return _check(Weighting, weighting, level)
 
 
 def check_registered(kind: str, name: str, level: str = "quick") -> list[Report]:

@@ -71,7 +71,7 @@ class Check:
     """One claim, and whether it held."""
 
     room: str
-    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, sampler, corrector or guidance."""
+    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of what was verified."""
     name: str
     proves: str
     tolerance: str

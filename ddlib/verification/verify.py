@@ -1,4 +1,4 @@
-"""``dd.verify``: a process or a part of one, a sampler, corrector or guidance, proved right or refuted."""
+"""``dd.verify``: a process or a part of one, a sampler, corrector, guidance or weighting, proved right or refuted."""
 
 import copy
 import time
@@ -20,6 +20,7 @@ from ddlib.verification import (
     corrector,
     discrete,
     draws,
+    edges,
     guidance,
     heads,
     hierarchy,
@@ -35,10 +36,12 @@ from ddlib.verification import (
     sampler,
     schedule,
     times,
+    weighting,
 )
 from ddlib.verification.causes import explained
 from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.report import Check, Report
+from ddlib.weightings import Weighting
 
 LARGE = 50
 """Vocabularies beyond this are verified on a reduction."""
@@ -52,6 +55,7 @@ _PROCESS_CLAIMS = (
     *objective.CLAIMS,
     *discrete.CLAIMS,
     *heads.CLAIMS,
+    *edges.CLAIMS,
     *numerics.CLAIMS,
     *draws.CLAIMS,
     *levels.CLAIMS,
@@ -61,7 +65,7 @@ _PROCESS_CLAIMS = (
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Sampler | Corrector | Guidance,
+    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Sampler | Corrector | Guidance | Weighting,
     level: str = "quick",
     *,
     on: ForwardProcess | None = None,
@@ -71,7 +75,8 @@ def verify(
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
     their laws, that float32 suffices. Schedules, hierarchies, densities of times, samplers and correctors may be
-    verified on their own, a guidance on the process and with the parts that it was given.
+    verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
+    its own choice.
 
     A vocabulary of more than 50 words is reduced by the process itself (``process.reduced``), and the report says so;
     of the process as given only spot checks are made.
@@ -103,7 +108,7 @@ def verify(
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
         f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a density of times, a "
-        "corrector or a guidance"
+        "corrector, a guidance or a weighting"
     )
 
 
@@ -220,6 +225,10 @@ def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
     return explained(_ask(guidance.CLAIMS, subject, full)), ""
 
 
+def _weighting(subject: Weighting, full: bool) -> tuple[list[Check], str]:
+    return _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+
+
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
     """The claims on each of the processes that a subject serves."""
     names = ", ".join(type(one.process).__name__ for one in served)
@@ -239,4 +248,5 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     Sampler: _sampler,
     Corrector: _corrector,
     Guidance: _guidance,
+    Weighting: _weighting,
 }

@@ -45,7 +45,7 @@ class Config:
     learning_rate: float = 6e-3
     warmup: int = 40
     weight_decay: float = 0.1
-    weight_clip: tuple[float, float] = (0.0, 2.0)
+    weight_clip: float = 2.0
     max_grad_norm: float = 1.0
 
     curve_points: int = 8
@@ -128,7 +128,8 @@ def train(config: Config, name: str, process: dd.processes.Hierarchical, data: D
     )
     marks = {round(config.steps * point / config.curve_points) for point in range(1, config.curve_points + 1)}
     curve.bound.append((0, validate(config, process, model, few, passes=1).mean().item()))
-    about = Loss(weight_clip=config.weight_clip).about(padded=False)
+    about = Loss(weighting=f"clip:{config.weight_clip}").about(padded=False)
+    weighting = dd.weightings.Clip(config.weight_clip)
     with training_progress(console, name, config.steps, config.batch_size * config.window, about) as report:
         for step in range(config.steps):
             position = torch.arange(step * config.batch_size, (step + 1) * config.batch_size)
@@ -138,7 +139,7 @@ def train(config: Config, name: str, process: dd.processes.Hierarchical, data: D
             z = process.sample(x, t, generator=noise)
             with fast_matmul():
                 logits = model(z, t)
-            loss = dd.training_loss(process, logits, x, z, t, weight_clip=config.weight_clip)
+            loss = dd.training_loss(process, logits, x, z, t, weighting)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
             for optimizer, schedule in zip(optimizers, schedules, strict=True):

@@ -1,6 +1,6 @@
 """What a run is, as plain values: in Python, on disk, on the command line."""
 
-from recipes.config.files import differences, numbers, plugins, read_recipe, recipe_yaml
+from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_yaml
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.recipe import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
 from recipes.config.times import IN_STRATA, check_times, time_density
@@ -20,6 +20,7 @@ __all__ = [
     "differences",
     "numbers",
     "plugins",
+    "read_loss",
     "read_recipe",
     "recipe_yaml",
     "time_density",

@@ -20,8 +20,8 @@ NOTE = """\
 --smoke: the same recipe, tiny, on text that is here, in seconds.
 --recipe FILE: a recipe of one's own, or a saved one, in place of a variant.
 --accept-changes: resume although recipe, vocabulary or number of processes changed.
---process.kind, --model.kind and the like take any name that `python -m ddlib` lists, or package.module:object;
-the flags of a part are the keys of its kind."""
+--process.kind, --model.kind, --loss.weighting.kind and the like take any name that `python -m ddlib` lists, or
+package.module:object; the flags of a part are the keys of its kind."""
 
 Shrink = Callable[[Recipe], Recipe]
 

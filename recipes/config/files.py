@@ -1,6 +1,7 @@
 """Recipes on disk: every field is a key of YAML, and nothing else passes."""
 
 import difflib
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -12,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.recipe import PARTS, Recipe
+from recipes.config.recipe import PARTS, Loss, Recipe, part
 
 APART = ("output.", "hardware.", "data.folder")
 """Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
@@ -31,7 +32,7 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
     """Package and version of every part that is not ddlib's own, by its kind."""
-    found = (parts.origins(group, getattr(recipe, name), run) for name, (group, run) in PARTS.items())
+    found = (parts.origins(group, part(recipe, place), run) for place, (group, run) in PARTS.items())
     return {one.kind: {"package": one.package, "version": one.version} for many in found for one in many}
 
 
@@ -92,7 +93,12 @@ def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) ->
 
 
 def _modern(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a file from before networks were parts: without a kind of model, but with what runs filled in."""
+    """The values of a file from before networks were parts, or weightings, as they are said today.
+
+    Such a file has no kind of model, but what runs filled in; and limits of the weights.
+    """
+    if isinstance(values.get("loss"), dict):
+        values = values | {"loss": _modern_loss(values["loss"])}
     model = values.get("model")
     if not isinstance(model, dict) or "kind" in model:
         return values
@@ -100,6 +106,23 @@ def _modern(values: dict[str, Any]) -> dict[str, Any]:
     if model.pop("mean_of_members", False):
         model["parents"] = parts.RUN
     return values | {"model": model} | ({"start": start} if (start := model.pop("start", None)) else {})
+
+
+def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a loss, with limits of the weights as the weighting that they are."""
+    match values:
+        case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
+            return rest | {"weighting": {"kind": "clip", "high": None if high == math.inf else high, "low": low}}
+    return values
+
+
+def read_loss(values: dict[str, Any]) -> Loss:
+    """The loss of a recipe, whatever else is in that; its values as ``recipe_yaml`` gave them, today or earlier.
+
+    Raises:
+        ValueError, ImportError: as ``read_recipe``.
+    """
+    return TypeAdapter(Loss).validate_python(_modern_loss(values))
 
 
 def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ import inspect
 import types
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from itertools import takewhile
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -12,22 +12,12 @@ import tyro
 from docstring_parser import parse as parse_docstring
 
 from ddlib import parts, registry
-from recipes.config.recipe import PARTS, Recipe
+from recipes.config.recipe import PARTS, Recipe, part, with_parts
 
 
 def typed(recipe: Recipe) -> Recipe:
     """A recipe whose parts have a field for every key, for tyro; ``plain`` turns it back."""
-    values = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
-    for name, (group, run) in PARTS.items():
-        values[name] = _mirror(group, values[name], run)
-    # a subclass, so that tyro finds what is said of the other fields
-    namespace = {
-        "__annotations__": {name: type(values[name]) for name in PARTS},
-        "__post_init__": lambda self: None,
-        "__doc__": Recipe.__doc__,
-    }
-    kind: Any = dataclass(frozen=True, kw_only=True)(type("Recipe", (Recipe,), namespace))
-    return kind(**values)
+    return _typed(recipe, "")
 
 
 def plain(given: Recipe) -> Recipe:
@@ -36,8 +26,7 @@ def plain(given: Recipe) -> Recipe:
     Raises:
         ValueError: as the constructor of ``Recipe``.
     """
-    values = {one.name: getattr(given, one.name) for one in fields(Recipe)}
-    return Recipe(**values | {name: _values(values[name]) for name in PARTS})
+    return _plain(given, "")
 
 
 def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
@@ -51,7 +40,7 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
     Raises:
         ValueError: as the constructor of ``Recipe``; a kind that does not exist.
     """
-    changed: dict[str, Any] = {name: deepcopy(getattr(recipe, name)) for name in PARTS}
+    changed: dict[str, Any] = {place: deepcopy(part(recipe, place)) for place in PARTS}
     flags = list(_flags(words))
     # the outer kinds first: they say which inner ones there are
     for flag in sorted(flags, key=lambda flag: len(flag.path)):
@@ -64,15 +53,49 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
             flags.remove(flag)
     for flag in list(flags):
         if len(flag.path) > 1 and (group := _group(changed, flag.path[:-1])):
-            part, name = _part(changed, flag.path[:-1]), flag.path[-1]
-            if name not in part and name in parts.keys(group, part["kind"], PARTS[flag.path[0]][1], part):
-                part[name] = flag.read()
+            holder, name = _part(changed, flag.path[:-1]), flag.path[-1]
+            if name not in holder and name in parts.keys(group, holder["kind"], PARTS[flag.path[0]][1], holder):
+                holder[name] = flag.read()
                 flags.remove(flag)
-    return replace(recipe, **changed), [word for flag in flags for word in flag.words]
+    return with_parts(recipe, changed), [word for flag in flags for word in flag.words]
+
+
+def _typed(holder: Any, place: str) -> Any:
+    """``typed`` of a recipe, or of what stands in one at a place and holds parts."""
+    values = {one.name: getattr(holder, one.name) for one in fields(holder)}
+    changed = {}
+    for name, value in values.items():
+        if (here := place + name) in PARTS:
+            group, run = PARTS[here]
+            changed[name] = _mirror(group, value, run)
+        elif any(other.startswith(f"{here}.") for other in PARTS):
+            changed[name] = _typed(value, f"{here}.")
+    # a subclass, so that tyro finds what is said of the other fields
+    namespace = {
+        "__annotations__": {name: type(value) for name, value in changed.items()},
+        "__post_init__": lambda self: None,
+        "__doc__": type(holder).__doc__,
+    }
+    kind: Any = dataclass(frozen=True, kw_only=True)(type(type(holder).__name__, (type(holder),), namespace))
+    return kind(**values | changed)
+
+
+def _plain(given: Any, place: str) -> Any:
+    """What ``_typed`` made a typed one of."""
+    values = {one.name: getattr(given, one.name) for one in fields(given)}
+    for name, value in values.items():
+        if (here := place + name) in PARTS:
+            values[name] = _values(value)
+        elif any(other.startswith(f"{here}.") for other in PARTS):
+            values[name] = _plain(value, f"{here}.")
+    return type(given).__base__(**values)
 
 
 class _Flag(NamedTuple):
-    """A flag with what stands behind it; without a path, words that no flag of a part stands before."""
+    """A flag with what stands behind it; without a path, words that no flag of a part stands before.
+
+    A path begins with the place of a part.
+    """
 
     words: list[str]
     path: list[str]
@@ -88,13 +111,21 @@ def _flags(words: Sequence[str]) -> Iterator[_Flag]:
     while rest:
         word, *rest = rest
         name, sign, value = word.partition("=")
-        path = name.removeprefix("--").replace("-", "_").removesuffix(".kind").split(".")
-        if not word.startswith("--") or path[0] not in PARTS:
+        path = _path(name.removeprefix("--").replace("-", "_").removesuffix(".kind"))
+        if not word.startswith("--") or not path:
             yield _Flag([word], [], [])
             continue
         values = [value] if sign else list(takewhile(lambda other: not other.startswith("--"), rest))
         rest = rest if sign else rest[len(values) :]
         yield _Flag([word, *([] if sign else values)], path, values)
+
+
+def _path(name: str) -> list[str]:
+    """The place of a part and the keys behind it; empty where there is no part."""
+    for place in PARTS:
+        if name == place or name.startswith(f"{place}."):
+            return [place, *name.removeprefix(place).split(".")[1:]]
+    return []
 
 
 def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:

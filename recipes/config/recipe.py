@@ -3,14 +3,16 @@
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from ddlib import parts
+from ddlib.weightings import Weighting
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.times import check_times
 from recipes.data import Corpus
@@ -69,10 +71,12 @@ class Data:
 class Loss:
     """What is minimised; arguments as ``ddlib.training_loss``."""
 
-    weight_clip: tuple[float, float] = (0.0, 2.0)
-    """Lowest and highest weight of a token's loss; evaluation never clips."""
-    mode: Literal["standard", "hard"] = "standard"
-    """"hard": the paper's ablation, in which masks predict words instead of clusters."""
+    weighting: dict[str, Any] | str = "clip:2"
+    """What becomes of the weight of a token's loss, a rule of ``ddlib.weightings``; evaluation changes no weight."""
+    mode: Literal["standard", "hard", "edges"] = "standard"
+    """"edges": losses on all edges below a token's state; "hard": the paper's ablation, masks predict words."""
+    edge_weights: tuple[float, ...] | None = None
+    """Of "edges", one factor per edge, that above the words first; none: the bound's own."""
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
     count_padding: bool = True
@@ -93,11 +97,20 @@ class Loss:
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        low, high = self.weight_clip
-        if not 0 <= low <= high or high <= 0:
-            raise ValueError(f"weight_clip={self.weight_clip}: must be 0 <= low <= high, high > 0")
+        object.__setattr__(self, "weighting", parts.read("weightings", self.weighting, None, "loss.weighting"))
+        self.rule()  # refused here, not after the text is read
+        if self.edge_weights is not None and self.mode != "edges":
+            raise ValueError(f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}")
         at_least(0, auxiliary=self.auxiliary)
         check_times("times", self.times)
+
+    def rule(self) -> Weighting:
+        """The weighting itself.
+
+        Raises:
+            ValueError: what it refuses of its values.
+        """
+        return parts.build("weightings", self.weighting, None, "loss.weighting")
 
     def about(self, padded: bool = True) -> str:
         """What tells the training loss from the bound, to be said wherever it is shown.
@@ -105,15 +118,13 @@ class Loss:
         Args:
             padded: whether sequences have padding at all.
         """
-        low, high = self.weight_clip
-        clipped = [f"clipped at {high:g}"] if math.isfinite(high) else [] if low else ["not clipped"]
-        raised = [f"no weight below {low:g}"] if low else []
         padding = [f"padding {'counted' if self.count_padding else 'left out'}"] if padded else []
-        hard = ["masks predict words"] if self.mode == "hard" else []
+        weights = "" if self.edge_weights is None else f" times {', '.join(f'{w:g}' for w in self.edge_weights)}"
+        asked = {"hard": ["masks predict words"], "edges": [f"all edges below a token{weights}"]}.get(self.mode, [])
         levels = ["levels in strata"] if self.levels == "systematic" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
-        return ", ".join([*clipped, *raised, *padding, *hard, *levels, *second, *drawn])
+        return ", ".join([self.rule().about, *padding, *asked, *levels, *second, *drawn])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +224,29 @@ class Output:
 Values = dict[str, Any]
 """Of a part, with its ``kind``: see ``ddlib.parts``."""
 
-PARTS = {"process": ("processes", Knowledge), "model": ("backbones", Beside)}
-"""The parts of a recipe: the group of plug-ins of each, and what a run fills in."""
+PARTS: dict[str, tuple[str, Any]] = {
+    "process": ("processes", Knowledge),
+    "model": ("backbones", Beside),
+    "loss.weighting": ("weightings", None),
+}
+"""The parts of a recipe by their place: the group of plug-ins of each, and what a run fills in."""
+
+
+def part(holder: Any, place: str) -> Any:
+    """What stands in a recipe at a place such as ``loss.weighting``."""
+    return reduce(getattr, place.split("."), holder)
+
+
+def with_parts(holder: Any, values: Mapping[str, Any]) -> Any:
+    """A recipe with other values at some places, all at once: they may only fit each other."""
+    own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
+    for place, value in values.items():
+        name, _, rest = place.partition(".")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    return replace(holder, **own, **{name: with_parts(getattr(holder, name), rest) for name, rest in inner.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +276,8 @@ class Recipe:
     def __post_init__(self) -> None:
         # written out, so that equal recipes are equal and a file says all
         for name, (group, run) in PARTS.items():
-            object.__setattr__(self, name, parts.read(group, getattr(self, name), run, name))
+            if "." not in name:  # those have seen to it themselves
+                object.__setattr__(self, name, parts.read(group, getattr(self, name), run, name))
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
         if self.optimizer.muon and self.hardware.shard:

@@ -86,6 +86,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.loss, self.half, self.density = model, loss, half, density
+        self._weighting = loss.rule()
         self._process = [process]
 
     def forward(self, noisy: Noisy, kept: Bool[Tensor, "B L"], scale: Tensor) -> tuple[Tensor, Float[Tensor, "B L"]]:
@@ -136,8 +137,9 @@ class Objective(nn.Module):
             noisy.z,
             noisy.t,
             bias,
-            weight_clip=self.loss.weight_clip,
+            weighting=self._weighting,
             mode=self.loss.mode,
+            edge_weights=self.loss.edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
@@ -156,8 +158,9 @@ class Objective(nn.Module):
             noisy.x,
             noisy.z,
             noisy.t,
-            self.loss.weight_clip,
+            self._weighting,
             self.loss.mode,
+            edge_weights=self.loss.edge_weights,
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,

@@ -14,6 +14,7 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
+from ddlib.training import check_mode, check_weighting
 from recipes.config import Beside, Knowledge, Recipe, numbers
 from recipes.data import Prepared
 from recipes.engine.abilities import ClusterHead, Packs, Starts, able
@@ -101,6 +102,11 @@ def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World)
         process.check_levels(recipe.loss.levels)
     except TypeError as error:
         raise ValueError(f"loss.{error}") from error
+    try:
+        check_mode(process, recipe.loss.mode, recipe.loss.edge_weights)
+        check_weighting(process, recipe.loss.rule())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"loss: {error}") from error
     return process
 
 

@@ -17,7 +17,7 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
 
     Args:
         recipe: the setting, whatever its process.
-        weight_clip: the highest weight of a loss.
+        weight_clip: the highest weight of a loss; GIDD has the dynamic weights of its own paper.
     """
     levels = {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]}
     processes = {
@@ -26,9 +26,13 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
         "hdlm": ("words, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
         "hdlm-levels": ("words, several levels of clusters, the mask", levels),
     }
-    loss, output = replace(recipe.loss, weight_clip=(0.0, weight_clip)), recipe.output
+    losses = {name: replace(recipe.loss, weighting=f"clip:{weight_clip}") for name in processes}
+    losses["gidd"], output = replace(recipe.loss, weighting="dynamic"), recipe.output
     return {
-        name: (text, replace(recipe, process=process, loss=loss, output=replace(output, folder=output.folder / name)))
+        name: (
+            text,
+            replace(recipe, process=process, loss=losses[name], output=replace(output, folder=output.folder / name)),
+        )
         for name, (text, process) in processes.items()
     }
 

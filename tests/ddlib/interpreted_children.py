@@ -66,7 +66,7 @@ def agrees(process, tree, layer, noisy, tolerance=2e-5, chunk=None, rows=None, *
 )  # fmt: skip
 def test_values_and_gradients(name, mode):
     process, tree = MANY[name]
-    agrees(process, tree, *batch(process, tree), mode=mode, weight_clip=(0.0, 5.0))
+    agrees(process, tree, *batch(process, tree), mode=mode, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_layer_that_lies_across_its_memory():
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, hierarchy, seed, rows=3, length=2, dim=dim)
-    agrees(process, hierarchy, layer, noisy, chunk=chunk, weight_clip=(0.0, 5.0))
+    agrees(process, hierarchy, layer, noisy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_half_precision():
     """Of float16: the interpreter cannot multiply bfloat16, see test_triton_gpu.py."""
     process, tree = MANY["wide"]
     layer, noisy = batch(process, tree, dtype=torch.float16)
-    agrees(process, tree, layer, noisy, 5e-3, weight_clip=(0.0, 5.0))
+    agrees(process, tree, layer, noisy, 5e-3, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_values_and_gradients(name, mode):
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):
     process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
     layer, noisy = batch(process, seed=seed, rows=3, length=2, dim=dim)
-    agrees(process, layer, noisy, chunk=chunk, weight_clip=(0.0, 5.0))
+    agrees(process, layer, noisy, chunk=chunk, weighting=dd.weightings.Clip(5.0))
 
 
 @pytest.mark.parametrize("mode", ["standard", "hard"])
@@ -104,7 +104,7 @@ def test_extreme_logits(name):
     with torch.no_grad():
         layer[2].uniform_(-1e4, 1e4, generator=torch.Generator().manual_seed(0))
         assert torch.nn.functional.linear(*layer).abs().max() > 1e4
-    agrees(process, layer, noisy, tolerance=1e-4, weight_clip=(0.0, 2.0))
+    agrees(process, layer, noisy, tolerance=1e-4, weighting=dd.weightings.Clip(2.0))
 
 
 def test_words_that_are_ruled_out():
@@ -147,8 +147,8 @@ def test_evaluation_in_half_precision():
 def test_training_in_half_precision(name, dtype):
     process = MANY[name]
     layer, noisy = batch(process, rows=8, dtype=dtype)
-    values, gradients = exact(process, layer, noisy, weight_clip=(0.0, 5.0))
-    loss = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+    values, gradients = exact(process, layer, noisy, weighting=dd.weightings.Clip(5.0))
+    loss = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
     close([loss], [values.mean()], 0.01)  # from logits in half precision
     found = torch.autograd.grad(loss, layer)
     assert all(g.dtype == dtype for g in found)
@@ -250,7 +250,7 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
     x = torch.empty(6, dtype=torch.int64, device="meta")
     rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")
-    (part,), weight = plans.plan(moved, rows, plans.Asked(weight_clip=(0.0, 2.0)), F32)
+    (part,), weight = plans.plan(moved, rows, plans.Asked(weighting=dd.weightings.Clip(2.0)), F32)
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
     index = order.rank(level, order.of(rows, level))

@@ -12,6 +12,7 @@ from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.schedules import Geometric, Linear, Polynomial, Schedule, Symbolic
+from ddlib.weightings import PerLevel
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
@@ -173,14 +174,41 @@ LOGIT = [
     (lambda: nelbo(method="closed"), ValueError, r"method is 'closed'.*'auto', 'generic'"),
     (lambda: nelbo(parameterization="x0"), ValueError, r"parameterization is 'x0'.*'cavity', 'posterior'"),
     (lambda: CLUSTERS.posterior(LAW[..., :4], Z, T, T / 2), ValueError, r"p has shape \(1, 3, 4\).*\(1, 3, 5\)"),
-    (lambda: loss(weight_clip=(2.0, 1.0)), ValueError, r"weight_clip is \(2.0, 1.0\).*low <= high"),
-    (lambda: loss(weight_clip=(0.0, NAN)), ValueError, r"weight_clip is \(0.0, nan\)"),
-    (lambda: loss(weight_clip=2.0), (TypeError, ValueError), r"weight_clip is 2.0"),
+    (lambda: dd.weightings.Clip(1.0, low=2.0), ValueError, r"low is 2.0, high 1.0.*low <= high"),
+    (lambda: dd.weightings.Clip(NAN), ValueError, r"low is 0.0, high nan"),
+    (lambda: dd.weightings.Clip("2"), TypeError, r"high is '2', must be a number"),
+    (lambda: dd.weightings.Clip((0.0, 2.0)), TypeError, r"high is \(0.0, 2.0\), must be a number"),
+    (lambda: loss(weighting=2.0), TypeError, r"weighting is 2.0, must be a .*Weighting such as Clip\(2.0\)"),
+    (lambda: loss(weighting=(0.0, 2.0)), TypeError, r"weighting is \(0.0, 2.0\), must be a .*Weighting"),
+    (
+        lambda: loss(weighting=dd.weightings.Dynamic()),
+        TypeError,
+        r"Dynamic.* needs the mixing schedule of GIDD, .*none",
+    ),
+    (lambda: dd.weightings.Dynamic(0.0), ValueError, r"high is 0.0"),
+    (lambda: dd.weightings.Constant(-1.0), ValueError, r"value is -1.0"),
+    (lambda: dd.weightings.Optimal(0), ValueError, r"length is 0, must be at least 1"),
+    (lambda: dd.weightings.PerLevel(2.0), TypeError, r"factors is 2.0, must be a list of numbers"),
+    (lambda: dd.weightings.PerLevel([]), ValueError, r"factors is empty"),
+    (lambda: dd.weightings.PerLevel([1.0], 2.0), TypeError, r"weighting is 2.0, must be a .*Weighting or None"),
+    (lambda: loss(mode="edges", edge_weights=[1.0, 2.0]), ValueError, r"edge_weights has 2 entries, must have 1"),
+    (lambda: loss(mode="edges", edge_weights=[-1.0]), ValueError, r"edge_weights\[0\] is -1.0"),
+    (lambda: loss(mode="edges", edge_weights=[0.0]), ValueError, r"edge_weights is \[0.0\].*not 0"),
+    (
+        lambda: loss(mode="hard", edge_weights=[1.0]),
+        ValueError,
+        r"edge_weights is \[1.0\], mode 'hard': only mode='edges'",
+    ),
+    (
+        lambda: loss(process=UNIFORM, z=X, mode="edges"),
+        TypeError,
+        r"mode is 'edges', which Uniform .*must be 'standard'",
+    ),
     (lambda: loss(mode="soft"), ValueError, r"mode is 'soft'.*'standard', 'hard'"),
     (lambda: loss(process=UNIFORM, z=X, mode="hard"), TypeError, r"mode is 'hard', which Uniform .*must be 'standard'"),
-    (lambda: loss(process=UNIFORM, z=X, level_weights=[1.0]), TypeError, r"level_weights.*Uniform has words alone"),
-    (lambda: loss(level_weights=[1.0, 2.0]), ValueError, r"level_weights has 2 entries, must have 1"),
-    (lambda: loss(level_weights=[-1.0]), ValueError, r"level_weights\[0\] is -1.0"),
+    (lambda: loss(process=UNIFORM, z=X, weighting=PerLevel([1.0])), TypeError, r"factors.*Uniform has words alone"),
+    (lambda: loss(weighting=PerLevel([1.0, 2.0])), ValueError, r"factors has 2 entries, must have 1"),
+    (lambda: PerLevel([-1.0]), ValueError, r"factors\[0\] is -1.0"),
     (lambda: loss(reduction="sum"), ValueError, r"reduction is 'sum'.*'mean' or 'none'"),
 ]
 DEVICE = [
@@ -277,7 +305,8 @@ def test_good_neighbours_of_the_bad_inputs_pass():
     for process, z in ((MASKED, Z), (CLUSTERS, ids(0, 6, 7)), (UNIFORM, X), (dd.presets.gidd(5, 0.2), Z)):
         assert bool((nelbo(process=process, z=z) >= 0).all())
         assert bool((generate(process) < 5).all())
-    assert bool(loss(mask=MASK, weight_clip=(0.0, 2.0), mode="hard", level_weights=[1.0]) > 0)
+    assert bool(loss(mask=MASK, weighting=PerLevel([1.0], dd.weightings.Clip(2.0)), mode="hard") > 0)
+    assert bool(loss(mode="edges", edge_weights=[1.0]) == loss())
     minus_inf = LOGITS.index_fill(2, torch.tensor([1]), -INF)
     assert bool(nelbo(minus_inf).isfinite().all())
     assert Symbolic("1 - erf(t)/erf(1)").alpha(T).item() == pytest.approx(1 - math.erf(0.5) / math.erf(1))

@@ -91,8 +91,8 @@ def test_every_option_of_the_training_loss(noise, mode, law):
     layer, noisy = batch(process, tree)
     mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
     options = dict(
-        mode=mode, weight_clip=(0.0, 2.0), mask=mask, count_padding=False, parameterization=dd.Children(tree, law),
-        level_weights=[0.5 + i for i in range(process.hierarchy.depth)],
+        mode=mode, mask=mask, count_padding=False, parameterization=dd.Children(tree, law),
+        weighting=dd.weightings.PerLevel([0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)),
     )  # fmt: skip
     for reduction in ("mean", "none"):
         ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction=reduction)
@@ -121,7 +121,7 @@ def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(noise
     process, tree = NOISE[noise], TREES["four"]
     layer, noisy = batch(process, tree, rows=40)
     layer = [part.detach().float().requires_grad_() for part in layer]
-    given = dict(weight_clip=(0.0, 5.0), parameterization=dd.Children(tree))
+    given = dict(weighting=dd.weightings.Clip(5.0), parameterization=dd.Children(tree))
     exact = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given)
     with torch.autocast("cpu", torch.bfloat16):
         ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)

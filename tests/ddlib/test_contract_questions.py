@@ -19,6 +19,7 @@ from ddlib.schedules import Cosine, Linear
 from ddlib.training import check_mode
 from ddlib.typing import Levelled
 from ddlib.vocabulary import fingerprint
+from ddlib.weightings import PerLevel
 
 REGISTERED = {
     f"{name}-{i}": process
@@ -137,19 +138,19 @@ def test_the_questions_can_be_asked_in_a_compiled_function(process):
 def test_a_process_has_the_modes_that_it_says(process):
     logits, x, z, t = batch(process, rows=4)
     assert process.modes[0] == "standard"
-    for mode in ("standard", "hard"):
+    for mode in ("standard", "hard", "edges"):
         if mode in process.modes:
             check_mode(process, mode)
             assert dd.training_loss(process, logits, x, z, t, mode=mode).isfinite()
         else:
-            with pytest.raises(TypeError, match=f"mode is 'hard', which {type(process).__name__} does not have"):
+            with pytest.raises(TypeError, match=f"mode is '{mode}', which {type(process).__name__} does not have"):
                 dd.training_loss(process, logits, x, z, t, mode=mode)
-            with pytest.raises(TypeError, match=f"{type(process).__name__} has no hard mode"):
-                process.hard_weighted_divergence(logits, x, z, t)
+            with pytest.raises(TypeError, match=f"{type(process).__name__} has no (hard mode|edges)"):
+                getattr(process, f"{mode}_weighted_divergence")(logits, x, z, t)
 
 
-def test_the_papers_hard_mode_is_that_of_hierarchies():
-    assert Hierarchical.modes == Masked.modes == ("standard", "hard")
+def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
+    assert Hierarchical.modes == Masked.modes == ("standard", "hard", "edges")
     assert {type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)} == {
         ("standard",)
     }
@@ -170,27 +171,26 @@ def test_a_process_of_ones_own_brings_its_hard_mode(process, times):
 
 
 @pytest.mark.parametrize("process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr)
-def test_every_process_with_a_level_above_its_words_takes_level_weights(process):
+def test_every_process_with_a_level_above_its_words_takes_factors_of_levels(process):
     logits, x, z, t = batch(process)
     plain = dd.training_loss(process, logits, x, z, t, reduction="none")
     factors = [2.0, 0.5][: len(process.levels) - 1]
     weight = torch.eye(process.vocab_size, dtype=torch.float64)
     expected = torch.tensor([1.0, *factors])[process.level_of(z)] * plain  # words keep the weight they have
     for loss in (
-        dd.training_loss(process, logits, x, z, t, level_weights=factors, reduction="none"),
-        dd.linear_training_loss(process, logits, weight, x, z, t, level_weights=factors, reduction="none"),
+        dd.training_loss(process, logits, x, z, t, weighting=PerLevel(factors), reduction="none"),
+        dd.linear_training_loss(process, logits, weight, x, z, t, weighting=PerLevel(factors), reduction="none"),
     ):
         assert torch.allclose(loss, expected)
-    with pytest.raises(ValueError, match=rf"level_weights has 3 entries, must have {len(factors)}: one per level"):
-        dd.training_loss(process, logits, x, z, t, level_weights=[1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match=rf"factors has 3 entries, must have {len(factors)}: one per level"):
+        dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0, 1.0, 1.0]))
 
 
 def test_words_alone_have_no_level_to_weigh():
     for process in (Uniform(5, Linear()), RateMatrix(RING, Linear())):
         logits, x, z, t = batch(process, rows=4)
-        for factors in ([], [1.0]):
-            with pytest.raises(TypeError, match=f"{type(process).__name__} has words alone: no level above to weigh"):
-                dd.training_loss(process, logits, x, z, t, level_weights=factors)
+        with pytest.raises(TypeError, match=f"{type(process).__name__} has words alone: no level above to weigh"):
+            dd.training_loss(process, logits, x, z, t, weighting=PerLevel([1.0]))
 
 
 @every

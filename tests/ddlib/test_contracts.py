@@ -14,6 +14,7 @@ from ddlib.testing import (
     check_sampler,
     check_schedule,
     check_time_density,
+    check_weighting,
 )
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -49,6 +50,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_sampler: dd.samplers.FirstHitting(),
         check_corrector: dd.samplers.Gibbs(),
         check_guidance: dd.guidance.ClassifierFree.examples()[0],
+        check_weighting: dd.weightings.Clip(2.0),
     }
     for kit, own in objects.items():
         assert kit(own).ok

@@ -60,9 +60,9 @@ def test_drawn_processes(process, seed, parameterization, chunk, stripe):
 
 
 OPTIONS = {
-    "clip": dict(weight_clip=(0.5, 3.0)),
+    "clip": dict(weighting=dd.weightings.Clip(3.0, low=0.5)),
     "hard": dict(mode="hard"),
-    "levels": dict(level_weights=(2.0, 0.5), weight_clip=(0.0, 2.0)),
+    "levels": dict(weighting=dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Clip(2.0))),
     "hard-posterior": dict(mode="hard", parameterization="posterior"),
 }
 CLUSTERS = {"plain": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
@@ -109,8 +109,8 @@ def test_gradients_by_finite_differences(name):
 @every
 def test_float32(process):
     layer, noisy = batch(process, dtype=torch.float32)
-    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
-    theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
+    theirs = dd.training_loss(process, logits(layer), *noisy, weighting=dd.weightings.Clip(5.0))
     close([ours], [theirs], 1e-5)
     close(torch.autograd.grad(ours, layer), torch.autograd.grad(theirs, layer), 1e-5)
 
@@ -119,9 +119,9 @@ def test_float32(process):
 def test_a_scale_and_the_loss_of_every_token(reduction):
     process = MANY["levels"]
     layer, noisy = batch(process)
-    given = dict(weight_clip=(0.0, 3.0), reduction=reduction, scale=torch.tensor(0.25), per_token=True)
+    given = dict(weighting=dd.weightings.Clip(3.0), reduction=reduction, scale=torch.tensor(0.25), per_token=True)
     ours, each = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
-    theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 3.0), reduction="none")
+    theirs = dd.training_loss(process, logits(layer), *noisy, weighting=dd.weightings.Clip(3.0), reduction="none")
     close([each], [theirs])
     assert not each.requires_grad
     wanted = dict(sum=theirs.sum(), mean=theirs.mean(), none=theirs)[reduction] * 0.25
@@ -146,10 +146,10 @@ def test_without_a_bias_and_without_gradients(monkeypatch, stripe):
 def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(name):
     process = MANY[name]
     layer, noisy = batch(process, rows=40, dtype=torch.float32)
-    exact = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+    exact = dd.training_loss(process, logits(layer), *noisy, weighting=dd.weightings.Clip(5.0))
     with torch.autocast("cpu", torch.bfloat16):
-        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
-        theirs = dd.training_loss(process, logits(layer), *noisy, weight_clip=(0.0, 5.0))
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
+        theirs = dd.training_loss(process, logits(layer), *noisy, weighting=dd.weightings.Clip(5.0))
     assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
     gradients = torch.autograd.grad(ours, layer)
     assert all(g.dtype == torch.float32 for g in gradients)
@@ -201,7 +201,7 @@ def test_words_need_no_logit_and_a_cluster_only_its_own():
         (dict(reduction="max"), "reduction is 'max'"),
         (dict(mode="soft"), "mode is 'soft'"),
         (dict(chunk=0), "chunk"),
-        (dict(weight_clip=(2.0, 1.0)), "weight_clip"),
+        (dict(mode="edges", edge_weights=[1.0]), "edge_weights has 1 entries, must have 3"),
         (dict(parameterization="joint"), "parameterization is 'joint'"),
     ],
 )

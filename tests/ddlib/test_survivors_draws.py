@@ -64,7 +64,7 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
         lambda: dd.nelbo(process, logits, x, x, t, parameterization="posterior"),
         lambda: dd.posterior_logits(process, p.log(), z, t),
         lambda: dd.bound(process, lambda z, t: logits.expand(*z.shape, -1), x, generator).total,
-        lambda: dd.training_loss(process, logits, x, x, t, weight_clip=(0.0, 2.0)),
+        lambda: dd.training_loss(process, logits, x, x, t, weighting=dd.weightings.Clip(2.0)),
         lambda: dd.cavity_logits(process, p.log(), z, t, "posterior"),
         lambda: dd.reconstruction(process, logits, x, x, t),
         lambda: process.posterior(p, z, t, s),
@@ -75,7 +75,8 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
     ]
     if isinstance(process, Hierarchical):
         ones = [1.0] * process.hierarchy.depth
-        calls.append(lambda: dd.training_loss(process, logits, x, x, t, level_weights=ones))
+        calls.append(lambda: dd.training_loss(process, logits, x, x, t, weighting=dd.weightings.PerLevel(ones)))
+        calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="edges"))
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="hard"))
         calls.extend(lambda i=i: process.draw_path((1, 3), generator, torch.device("cpu"))[i] for i in (0, 1))
     eye = torch.eye

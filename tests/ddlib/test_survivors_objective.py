@@ -8,6 +8,7 @@ import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
 from ddlib.schedules import Linear, Symbolic
 from ddlib.testing.oracle import states
+from ddlib.weightings import Clip, PerLevel
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -46,13 +47,13 @@ def test_the_bound_is_the_same_however_the_network_says_what_it_knows(process, i
 
 
 @pytest.mark.usefixtures("as_users_call")
-def test_level_weights_have_a_stated_range():
+def test_factors_of_levels_have_a_stated_range():
     process = PROCESSES["levels"]
     logits, x, t = torch.zeros(1, 6, 6), words(process), torch.tensor([0.5])
-    dd.training_loss(process, logits, x, x, t, level_weights=[0.0, 1e6, 1.0])
+    dd.training_loss(process, logits, x, x, t, weighting=PerLevel([0.0, 1e6, 1.0]))
     for bad in (-1e-3, 1e6 + 0.5, float("nan")):
-        with pytest.raises(ValueError, match=r"^level_weights\[1\] is .*in \[0, 1e6\]"):
-            dd.training_loss(process, logits, x, x, t, level_weights=[1.0, bad, 1.0])
+        with pytest.raises(ValueError, match=r"^factors\[1\] is .*in \[0, 1e6\]"):
+            PerLevel([1.0, bad, 1.0])
 
 
 @every_process
@@ -98,7 +99,7 @@ def test_what_training_clips_is_the_weight_of_the_closed_form(process):
     weight, divergence = parts
     for low, high in ((0.0, 0.5), (0.0, 2.0), (1.5, 3.0)):
         expected = torch.where(weight > 0, weight.clamp(low, high), 0.0) * divergence
-        ours = dd.training_loss(process, logits, x, z, t, weight_clip=(low, high), reduction="none")
+        ours = dd.training_loss(process, logits, x, z, t, weighting=Clip(high, low=low), reduction="none")
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -127,7 +128,7 @@ def test_the_training_loss_keeps_the_precision_of_the_logits_and_computes_time_i
     time = dd.training_loss(process, logits.double(), x, z, t, reduction="none")
     assert torch.allclose(time, exact, rtol=1e-12, atol=1e-14)
     clipped = [
-        dd.training_loss(process, logits.double(), x, z, when, weight_clip=(0.0, 0.5), reduction="none")
+        dd.training_loss(process, logits.double(), x, z, when, weighting=dd.weightings.Clip(0.5), reduction="none")
         for when in (t, t.double())
     ]
     assert torch.allclose(*clipped, rtol=1e-12, atol=1e-14)
@@ -157,7 +158,10 @@ def test_gidd_without_uniform_noise_is_clipped_like_masked_diffusion():
     masked, gidd = dd.presets.mdlm(5), GIDD(5, 0.0)
     logits, x, z, t = loss_batch(masked)
     for clip in ((0.0, 2.0), (3.0, 9.0)):
-        losses = [dd.training_loss(p, logits, x, z, t, weight_clip=clip, reduction="none") for p in (masked, gidd)]
+        losses = [
+            dd.training_loss(p, logits, x, z, t, weighting=Clip(clip[1], low=clip[0]), reduction="none")
+            for p in (masked, gidd)
+        ]
         assert (losses[1][z < 5] == 0).all()
         if clip[0] == 0:
             continue
@@ -168,9 +172,9 @@ def test_gidd_without_uniform_noise_is_clipped_like_masked_diffusion():
 def test_a_clip_may_be_below_one_and_not_zero():
     process = PROCESSES["masked"]
     logits, x, z, t = loss_batch(process)
-    assert dd.training_loss(process, logits, x, z, t, weight_clip=(0.0, 0.5)) > 0
-    with pytest.raises(ValueError, match=r"^weight_clip is \(0\.0, 0\.0\)"):
-        dd.training_loss(process, logits, x, z, t, weight_clip=(0.0, 0.0))
+    assert dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(0.5)) > 0
+    with pytest.raises(ValueError, match=r"^low is 0\.0, high 0\.0"):
+        Clip(0.0)
 
 
 @every_process

@@ -34,19 +34,19 @@ def test_with_nothing_asked_it_is_the_mean_of_the_bound(process, seed):
 def test_clipping_replaces_the_weight_and_nothing_else():
     process = dd.presets.hdlm(PARENTS)
     logits, x, z, t = batch(process)
-    loss = dd.training_loss(process, logits, x, z, t, weight_clip=(0.0, 2.0), reduction="none")
+    loss = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(2.0), reduction="none")
     # at gamma = 1 both weights exceed 2 at every t: clip at 2 is a constant weight
     weight = process.weights(t).gather(1, process.level_of(z))
     divergence = dd.nelbo(process, logits, x, z, t) / torch.where(weight > 0, weight, 1.0)
     assert torch.allclose(loss, torch.where(weight > 0, 2.0, 0.0) * divergence)
-    raised = dd.training_loss(process, logits, x, z, t, weight_clip=(5.0, 5.0), reduction="none")
+    raised = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(5.0, low=5.0), reduction="none")
     assert torch.allclose(raised, 2.5 * loss)
 
 
 def test_words_stay_out_of_a_lower_clip():
     process = dd.presets.mdlm(6)
     logits, x, z, t = batch(process)
-    loss = dd.training_loss(process, logits, x, z, t, weight_clip=(3.0, 9.0), reduction="none")
+    loss = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(9.0, low=3.0), reduction="none")
     assert (loss[z < 6] == 0).all() and (loss[z == 6] > 0).all()
 
 
@@ -74,11 +74,11 @@ def test_padding_counts_in_the_loss_or_not_as_asked():
     assert torch.allclose(left_out, per_token[mask].mean())
 
 
-def test_level_weights_scale_token_and_cluster_losses():
+def test_factors_of_levels_scale_token_and_cluster_losses():
     process = dd.presets.hdlm(PARENTS)
     logits, x, z, t = batch(process)
     plain = dd.training_loss(process, logits, x, z, t, reduction="none")
-    scaled = dd.training_loss(process, logits, x, z, t, level_weights=(2.0, 0.5), reduction="none")
+    scaled = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.PerLevel([2.0, 0.5]), reduction="none")
     factor = torch.tensor([0.0, 2.0, 0.5])[process.level_of(z)]
     assert torch.allclose(scaled, factor * plain)
 
@@ -88,16 +88,16 @@ def test_a_users_process_without_a_closed_form_can_be_clipped_too():
     hierarchy = dd.presets.hdlm(PARENTS, xi=0.9)
     general = dd.processes.RateMatrix(hierarchy.rate_matrix(0.0), dd.schedules.Linear(), 6)
     logits, x, z, t = batch(hierarchy, rows=8)
-    for clip in (None, (0.0, 2.5)):
-        ours = dd.training_loss(general, logits, x, z, t, weight_clip=clip)
-        assert torch.allclose(ours, dd.training_loss(hierarchy, logits, x, z, t, weight_clip=clip), rtol=1e-5)
+    for clip in (None, dd.weightings.Clip(2.5)):
+        ours = dd.training_loss(general, logits, x, z, t, weighting=clip)
+        assert torch.allclose(ours, dd.training_loss(hierarchy, logits, x, z, t, weighting=clip), rtol=1e-5)
 
 
 def test_gradients_reach_the_logits_and_leave_the_inputs_alone():
     logits, x, z, t = batch(LEVELS)
     logits.requires_grad_()
     kept = [v.clone() for v in (logits, x, z, t)]
-    dd.training_loss(LEVELS, logits, x, z, t, weight_clip=(0.0, 10.0), mode="hard").backward()
+    dd.training_loss(LEVELS, logits, x, z, t, weighting=dd.weightings.Clip(10.0), mode="hard").backward()
     assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
     assert all(torch.equal(a, b) for a, b in zip(kept, (logits, x, z, t), strict=True))
 
@@ -126,7 +126,7 @@ def test_training_on_a_law_learns_it():
         x = torch.multinomial(law, 2048, replacement=True, generator=generator)[:, None]
         t = dd.sample_times(2048, generator=generator)
         z = process.sample(x, t, generator)
-        loss = dd.training_loss(process, logits.expand(2048, 1, 6), x, z, t, weight_clip=(0.0, 10.0))
+        loss = dd.training_loss(process, logits.expand(2048, 1, 6), x, z, t, weighting=dd.weightings.Clip(10.0))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

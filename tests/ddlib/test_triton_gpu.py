@@ -50,7 +50,7 @@ def close(ours, theirs, tolerance):
 @pytest.mark.parametrize("mode", ["standard", "hard"])
 def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode):
     layer, noisy = batch(process, dtype)
-    options = dict(mode=mode, weight_clip=(0.0, 5.0))
+    options = dict(mode=mode, weighting=dd.weightings.Clip(5.0))
     wide = [p.double().requires_grad_() for p in layer]
     values = dd.training_loss(process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none")
     gradients = torch.autograd.grad(values.mean(), wide)
@@ -75,7 +75,7 @@ def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
     layer = [hidden, *((torch.randn(shape, generator=generator) * 0.3).to(dtype) for shape in shapes)]
     wide, meaning = [p.double().requires_grad_() for p in layer], dd.Children(tree)
     logits = torch.nn.functional.linear(*wide)
-    options = dict(weight_clip=(0.0, 5.0), parameterization=meaning)
+    options = dict(weighting=dd.weightings.Clip(5.0), parameterization=meaning)
     values = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     gradients = torch.autograd.grad(values.mean(), wide)
     there, on_gpu, noisy = moved(process, layer, noisy)
@@ -91,7 +91,7 @@ def test_the_way_without_triton_says_the_same(process, monkeypatch):
     found = []
     for switch in "01":
         monkeypatch.setenv("DDLIB_TRITON", switch)
-        loss = dd.linear_training_loss(there, *layer[:2], *noisy, layer[2], weight_clip=(0.0, 5.0))
+        loss = dd.linear_training_loss(there, *layer[:2], *noisy, layer[2], weighting=dd.weightings.Clip(5.0))
         found.append([loss.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, layer))])
     close(found[1], [f.double() for f in found[0]], 1e-4)
 

@@ -2,6 +2,7 @@
 
 import faults_correctors
 import faults_hierarchy
+import faults_lessons
 import faults_levels
 import faults_likelihood
 import faults_objective
@@ -32,6 +33,7 @@ MODULES = (
     faults_likelihood,
     faults_particles,
     faults_steering,
+    faults_lessons,
     faults_times,
 )
 

@@ -46,7 +46,7 @@ def test_a_masked_language_model_trains_and_samples_with_every_process(name, con
     for _ in range(40):
         t = dd.sample_times(len(x))
         z = process.sample(x, t)
-        loss = dd.training_loss(process, denoiser(z, t), x, z, t, weight_clip=(0.0, 2.0))
+        loss = dd.training_loss(process, denoiser(z, t), x, z, t, weighting=dd.weightings.Clip(2.0))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -220,7 +220,9 @@ def test_it_trains_is_measured_and_samples_with_every_process(folders, kind, nam
 
     def loss():
         weight, bias = model.words()
-        return dd.linear_training_loss(process, model.features(z, t), weight, x, z, t, bias, weight_clip=(0.0, 2.0))
+        return dd.linear_training_loss(
+            process, model.features(z, t), weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0)
+        )
 
     before = loss()
     before.backward()

@@ -208,7 +208,7 @@ def test_a_finished_run_says_so(folder, whole, capsys):
     [
         (dict(seed=1), "seed is 1, was 0"),
         (dict(steps=30), "steps is 30, was 20"),
-        (dict(loss=Loss(weight_clip=(0.0, 5.0))), r"loss.weight_clip is \[0.0, 5.0\], was \[0.0, 2.0\]"),
+        (dict(loss=Loss(weighting="clip:5")), r"loss.weighting.high is 5.0, was 2.0"),
     ],
 )
 def test_another_recipe_is_refused_by_name(folder, whole, change, message):

@@ -25,6 +25,12 @@ RUNS = {
     "hdlm": dict(process=dict(kind="hdlm", clusters=6)),
     "hdlm, xi": dict(process=dict(kind="hdlm", clusters=6, xi=0.9, gamma=2.0)),
     "hdlm, hard, auxiliary": dict(process=dict(kind="hdlm", clusters=6), loss=Loss(mode="hard", auxiliary=1.0)),
+    "gidd, dynamic": dict(process=dict(kind="gidd", p_uniform=0.1), loss=Loss(weighting="dynamic")),
+    "hdlm-levels, edges": dict(
+        process=dict(kind="hdlm_levels", clusters=[24, 4], speed=[2.0, 1.0, 1.0]),
+        model=dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children"),
+        loss=Loss(mode="edges", weighting="optimal"),
+    ),
     "hdlm-levels": dict(process=dict(kind="hdlm_levels", clusters=[24, 4], xi=[0.9, 1.0], speed=[2.0, 1.0, 1.0])),
 }
 

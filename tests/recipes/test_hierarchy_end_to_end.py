@@ -153,7 +153,7 @@ def run(
             torch.autocast(device, torch.bfloat16) if half else nullcontext(),
         ):
             logits = network(row.to(device), t.to(device), packing).float().cpu().view(ROWS, LENGTH, -1)
-        loss = dd.training_loss(process, logits, x, z, t, weight_clip=(0.0, 2.0))
+        loss = dd.training_loss(process, logits, x, z, t, weighting=dd.weightings.Clip(2.0))
         curve.losses.append(loss.item())
         if weights is None:
             optimizer.zero_grad()

@@ -132,7 +132,13 @@ def test_perplexity_stands_at_the_height_of_its_logarithm(tmp_path):
 
 def test_the_loss_has_an_axis_of_its_own_and_no_perplexity(tmp_path):
     folder = write_run(tmp_path / "run")
-    (folder / RECIPE).write_text("loss: {weight_clip: [0, 10], count_padding: false}\nprocess: {kind: not_here}\n")
+    told = "loss: {weighting: clip:10, count_padding: false}\nprocess: {kind: not_here}\n"
+    (folder / RECIPE).write_text(told)
+    of_before = told.replace("weighting: clip:10", "weight_clip: [0, 10]")
+    (tmp_path / "before").write_text(of_before)
+    assert plot.about_loss(tmp_path / "before") == plot.about_loss(folder / RECIPE)
+    (tmp_path / "theirs").write_text(told.replace("clip:10", "not_here:Rule"))
+    assert plot.about_loss(tmp_path / "theirs") == ""
     upper, middle, _ = panels(plot.collect([folder, write_run(tmp_path / "other")]))
     assert middle.get_title() == "training loss, not a bound: clipped at 10, padding left out"
     assert upper.get_title() == "validation bound over 32 texts x 1 draw"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_owt_has_the_papers_numbers():
     optimizer = recipe.optimizer
     assert (optimizer.lr, optimizer.betas, optimizer.eps) == (5e-4, (0.9, 0.99), 1e-9)
     assert (optimizer.warmup, optimizer.final, optimizer.weight_decay, optimizer.max_grad_norm) == (1e4, 0.1, 0.02, 1.0)
-    assert recipe.loss == Loss(weight_clip=(0.0, 2.0)) and recipe.loss.count_padding
+    assert recipe.loss == Loss(weighting="clip:2") and recipe.loss.count_padding
     assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0)
     assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
     assert recipe.hardware.bf16 and recipe.data.corpus.tokenizer == "gpt2"
@@ -63,7 +64,15 @@ def test_lm1b_has_the_papers_numbers():
     assert (recipe.data.length, recipe.steps, recipe.data.packed) == (128, 1_000_000, False)
     assert recipe.batch * recipe.data.length * recipe.steps == pytest.approx(65.5e9, rel=0.001)
     assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (3e-4, 2500, 1.0)
-    assert recipe.loss.weight_clip == (0.0, 10.0) and recipe.data.corpus.tokenizer == "bert-base-uncased"
+    assert recipe.loss.weighting == {"kind": "clip", "high": 10.0, "low": 0.0}
+    assert recipe.data.corpus.tokenizer == "bert-base-uncased"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_gidd_trains_with_the_weights_of_its_paper(module):
+    losses = {name: recipe.loss for name, (_, recipe) in MODULES[module].recipes().items()}
+    assert losses.pop("gidd") == Loss(weighting="dynamic") == Loss(weighting={"kind": "dynamic", "high": 2.0})
+    assert {loss.weighting["kind"] for loss in losses.values()} == {"clip"}
 
 
 def test_the_command_line_changes_single_values():
@@ -76,6 +85,56 @@ def test_the_command_line_changes_single_values():
         owt.recipes(), smoke, "owt", ["hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard"]
     )
     assert recipe.process["clusters"] == [512, 64] and recipe.loss.mode == "hard"
+
+
+WEIGHTINGS = {
+    "limit": (["--loss.weighting.high", "5"], {"kind": "clip", "high": 5.0, "low": 0.0}),
+    "short": (["--loss.weighting", "clip:5"], {"kind": "clip", "high": 5.0, "low": 0.0}),
+    "none": (["--loss.weighting", "clip"], {"kind": "clip", "high": None, "low": 0.0}),
+    "kind": (["--loss.weighting.kind=optimal", "--loss.weighting.length", "512"], {"kind": "optimal", "length": 512}),
+    "inner": (
+        [
+            "--loss.weighting",
+            "per-level",
+            "--loss.weighting.factors",
+            "2",
+            "0.5",
+            "--loss.weighting.weighting",
+            "clip:2",
+        ],
+        {"kind": "per_level", "factors": [2.0, 0.5], "weighting": {"kind": "clip", "high": 2.0, "low": 0.0}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("flags", "values"), WEIGHTINGS.values(), ids=WEIGHTINGS)
+def test_weightings_are_parts_on_the_command_line_and_on_disk(tmp_path, flags, values):
+    edges = ["--loss.mode", "edges", "--loss.edge-weights", "1", "0.5"]
+    recipe, _ = choose(owt.recipes(), smoke, "owt", ["hdlm", *flags, *edges])
+    assert recipe.loss.weighting == values
+    assert (recipe.loss.mode, recipe.loss.edge_weights) == ("edges", (1.0, 0.5))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(recipe_yaml(recipe))
+    assert read_recipe(path) == recipe
+    said = yaml.safe_load(path.read_text())
+    said["loss"]["weighting"] = "optimal:512"
+    path.write_text(yaml.safe_dump(said))
+    assert read_recipe(path).loss.rule().length == 512
+
+
+def test_limits_of_the_weights_in_a_file_of_before_are_the_clip_they_were(tmp_path):
+    values = yaml.safe_load(recipe_yaml(owt.small()))
+    path = tmp_path / "recipe.yaml"
+    for low, high in ((0.0, 2.0), (0.5, 7.0), (0.0, math.inf)):
+        values["loss"] = {"weight_clip": [low, high], "mode": "hard"}
+        path.write_text(yaml.safe_dump(values))
+        loss = read_recipe(path).loss
+        assert (loss.rule().low, loss.rule().high, loss.mode) == (low, high, "hard")
+    for wrong in ({"weight_clip": 2.0}, {"weight_clip": [0, 2], "weighting": "clip"}):
+        values["loss"] = wrong
+        path.write_text(yaml.safe_dump(values))
+        with pytest.raises(ValueError, match=r"loss.weight_clip: no such key; did you mean weight"):
+            read_recipe(path)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +216,16 @@ def test_a_file_that_is_not_yaml(tmp_path):
 
 
 BAD = {
-    "clip": (lambda: Loss(weight_clip=(2.0, 1.0)), "weight_clip"),
+    "clip": (lambda: Loss(weighting={"kind": "clip", "high": 1.0, "low": 2.0}), "loss.weighting: low is 2.0, high 1.0"),
+    "rule": (
+        lambda: Loss(weighting="clop"),
+        "loss.weighting.kind: nothing in weightings is called 'clop', did you mean",
+    ),
+    "level": (lambda: Loss(weighting="per_level"), "loss.weighting.factors: is missing"),
+    "edge weights": (
+        lambda: Loss(edge_weights=(1.0,)),
+        r"edge_weights=\(1.0,\): only with mode='edges', not 'standard'",
+    ),
     "auxiliary": (lambda: Loss(auxiliary=-1.0), "auxiliary=-1.0: must be at least 0"),
     "ema": (lambda: Optimizer(lr=1.0, ema=1.0), "ema=1.0"),
     "final": (lambda: Optimizer(lr=1.0, final=2.0), "final=2.0"),
@@ -210,6 +278,10 @@ REFUSED = {
     "heads": (["--model.heads", "7"], "model: dim=32, heads=7"),
     "dropout": (["--model.dropout", "1"], "model: dropout=1.0: must lie in [0, 1)"),
     "uniform": (["--process", "gidd:p_uniform=1.0"], "process: p_uniform is 1.0, must be in [0, 1)"),
+    "edges": (["--process", "gidd:0.1", "--loss.mode", "edges"], "loss.mode='edges': GIDD("),
+    "weighting": (["--loss.weighting", "dynamic"], "loss: Dynamic(high=2.0, released=False) needs the mixing schedule"),
+    "factors": (["--loss.weighting", "per_level", "--loss.weighting.factors", "[1]"], "loss: factors has 1 entries"),
+    "weights": (["--loss.mode", "edges", "--loss.edge-weights", "1"], "loss: edge_weights has 1 entries, must have 2"),
     "hard": (["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"], "loss.mode='hard': GIDD("),
     "head": (["--process", "mdlm", "--loss.auxiliary", "1"], "model.num_clusters: the process has no clusters"),
     "means": (["--process", "mdlm", "--model.parents", "run"], "model.parents: the process has no clusters"),
@@ -235,7 +307,10 @@ def test_what_a_part_refuses_or_cannot_do_is_said_before_the_first_step(here, mo
 
 @pytest.mark.parametrize("name", ["owt-mdlm", "owt-gidd", "owt-hdlm", "owt-hdlm-levels"])
 def test_files_of_before_parts_were_values_are_the_recipes_of_today(name):
-    assert differences(read_recipe(OLD / f"{name}.yaml"), owt.recipes()[name.removeprefix("owt-")][1]) == []
+    today = owt.recipes()[name.removeprefix("owt-")][1]
+    if name == "owt-gidd":  # it was clipped before it had the weights of its paper
+        today = replace(today, loss=replace(today.loss, weighting="clip:2"))
+    assert differences(read_recipe(OLD / f"{name}.yaml"), today) == []
 
 
 def test_weights_of_before_parts_were_values_say_the_same():

@@ -190,10 +190,15 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
     ("loss", "said"),
     [
         (Loss(), "clipped at 2, padding counted"),
-        (Loss(weight_clip=(0.0, 10.0), count_padding=False), "clipped at 10, padding left out"),
-        (Loss(weight_clip=(0.0, math.inf)), "not clipped, padding counted"),
-        (Loss(weight_clip=(0.5, math.inf)), "no weight below 0.5, padding counted"),
+        (Loss(weighting="clip:10", count_padding=False), "clipped at 10, padding left out"),
+        (Loss(weighting="clip"), "not clipped, padding counted"),
+        (Loss(weighting={"kind": "clip", "low": 0.5}), "no weight below 0.5, padding counted"),
+        (Loss(weighting="dynamic"), "dynamic weights up to 2, padding counted"),
         (Loss(levels="systematic", mirror=True), "clipped at 2, padding counted, levels in strata"),
+        (
+            Loss(mode="edges", edge_weights=(1.0, 0.5)),
+            "clipped at 2, padding counted, all edges below a token times 1, 0.5",
+        ),
         (
             Loss(mode="hard", auxiliary=0.1),
             "clipped at 2, padding counted, masks predict words, 0.1 x that of clusters added",

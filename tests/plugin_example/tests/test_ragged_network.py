@@ -63,7 +63,7 @@ def test_it_learns_a_text_and_samples_it():
     for _ in range(60):
         t = dd.sample_times(len(x))
         z = process.sample(x, t)
-        loss = dd.training_loss(process, network(z, t), x, z, t, weight_clip=(0.0, 2.0))
+        loss = dd.training_loss(process, network(z, t), x, z, t, weighting=dd.weightings.Clip(2.0))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

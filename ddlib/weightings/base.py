@@ -1,0 +1,85 @@
+"""The contract of a weighting: by what training multiplies a divergence in place of the bound's weight."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.checks import require, visible
+from ddlib.processes import ForwardProcess
+from ddlib.typing import PerToken, Times, Tokens
+
+
+class Weighting(ABC):
+    """A rule that gives the training loss other weights than the bound's. A leaf is one file and says how.
+
+    The bound is the mean of weight times divergence. A weighting changes the first factor and leaves the second, so it
+    decides how much each state counts, not which law is best for it. It knows no network and no other row of the batch.
+    """
+
+    @property
+    def bound(self) -> bool:
+        """Whether it leaves all weights as they are, so that the loss is the bound."""
+        return False
+
+    @property
+    def about(self) -> str:
+        """What it does, in a few words to stand beside a loss; empty where there is nothing to say."""
+        return repr(self)
+
+    def check(self, process: ForwardProcess) -> None:  # noqa: B027 # most serve every process
+        """Raises TypeError or ValueError where a process cannot be served, with the reason and what serves it."""
+
+    @abstractmethod
+    def __call__(
+        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+    ) -> Float64[Tensor, "B L"]:
+        """The weight in training, finite and not negative; 0 wherever the bound's is, as at the words of a hierarchy.
+
+        Args:
+            process: the noise.
+            weight: (B, L) of the bound, ``process.loss_weight(x, z, t)``, in float64.
+            x: (B, L) clean words.
+            z: (B, L) noisy states.
+            t: (B,) times.
+        """
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
+
+    def __repr__(self) -> str:
+        own = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({', '.join(own)})"
+
+
+def weighted(
+    weighting: Weighting | None, process: ForwardProcess, weight: PerToken, x: Tokens, z: Tokens, t: Times
+) -> PerToken:
+    """The weights as a loss takes them: the bound's own without a weighting, else what that makes of them.
+
+    Raises:
+        ValueError: a weighting that gives another shape, NaN or something negative.
+    """
+    if weighting is None:
+        return weight
+    found = weighting(process, weight.to(torch.float64), x, z, t)
+    require(found.shape == z.shape, f"{weighting!r} gives weights of shape {tuple(found.shape)}, z {tuple(z.shape)}")
+    if visible(found) and not bool((found >= 0).all()):
+        raise ValueError(f"{weighting!r} gives the weight {float(found.min())}, must be 0 or more")
+    return found
+
+
+def optional(weighting: Weighting | None) -> Weighting | None:
+    """The argument of a weighting that changes another's.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if weighting is not None and not isinstance(weighting, Weighting):
+        raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")
+    return weighting

@@ -1,0 +1,68 @@
+"""A factor for each level."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.checks import check_number, require
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Times, Tokens
+from ddlib.weightings.base import Weighting, optional, weighted
+
+
+class PerLevel(Weighting):
+    """One factor per level above the words: in a hierarchy (token loss, cluster loss, ...), else that of the mask.
+
+    Words keep the weight they have.
+
+    Args:
+        factors: one for each level 1..n of ``process.levels``.
+        weighting: what is multiplied; default the bound's weights.
+
+    Raises:
+        TypeError: no numbers; a weighting of another kind.
+        ValueError: a factor outside [0, 1e6], or none at all.
+    """
+
+    def __init__(self, factors: Sequence[float], weighting: Weighting | None = None) -> None:
+        if not isinstance(factors, Sequence) or isinstance(factors, str):
+            raise TypeError(f"factors is {factors!r}, must be a list of numbers, one per level above the words")
+        rule = "in [0, 1e6]"
+        self.factors = tuple(check_number(f"factors[{i}]", v, 0, 1e6, rule) for i, v in enumerate(factors))
+        require(len(self.factors) > 0, "factors is empty, must have one factor per level above the words")
+        self.weighting = optional(weighting)
+
+    @property
+    def bound(self) -> bool:
+        return set(self.factors) == {1.0} and (self.weighting is None or self.weighting.bound)
+
+    @property
+    def about(self) -> str:
+        inner = "" if self.weighting is None else f"{self.weighting.about}, "
+        return f"{inner}levels times {', '.join(f'{factor:g}' for factor in self.factors)}"
+
+    def check(self, process: ForwardProcess) -> None:
+        depth = len(process.levels) - 1
+        if depth == 0:
+            raise TypeError(
+                f"factors is {self.factors}, {type(process).__name__} has words alone: no level above to weigh"
+            )
+        require(
+            len(self.factors) == depth,
+            f"factors has {len(self.factors)} entries, must have {depth}: one per level above the words",
+        )
+        if self.weighting is not None:
+            self.weighting.check(process)
+
+    def __call__(
+        self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
+    ) -> Float64[Tensor, "B L"]:
+        factors = torch.tensor([1.0, *self.factors], dtype=torch.float64, device=z.device)
+        return weighted(self.weighting, process, weight, x, z, t) * factors[process.level_of(z)]
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls([2.0]), cls([2.0, 0.5]), cls([1.0, 0.0, 3.0])]

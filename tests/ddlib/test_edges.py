@@ -1,0 +1,303 @@
+"""Losses on all edges below a state: the mathematics by enumeration, then the code."""
+
+import itertools
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers import NESTED, batch, close
+
+import ddlib as dd
+from ddlib.hierarchies import Flat, Tree
+from ddlib.processes import Hierarchical
+from ddlib.testing import strategies
+from ddlib.testing.oracle import exact_cavity, tanh_sinh
+from ddlib.verification import edges as claims
+from ddlib.verification.cases import at, pairs
+
+F64 = torch.float64
+TREES = {
+    "two": dd.presets.hdlm([0, 0, 1, 1], gamma=0.7),
+    "two-xi": dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.8),
+    "three-xi": dd.presets.hdlm_levels([[0, 0, 1, 2], [0, 1, 1]], xi=[0.9, 0.7], speed=[2.0, 0.5, 1.0]),
+}
+PAIR = torch.tensor(
+    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]], dtype=F64
+)
+TIMES = (1e-3, 0.2, 0.6, 0.95)
+
+
+def every(process, joint=PAIR):
+    """All texts of two words with all states of theirs."""
+    words, states = range(joint.shape[0]), range(process.num_states)
+    x = torch.tensor(list(itertools.product(words, words))).repeat_interleave(len(states) ** 2, 0)
+    z = torch.tensor(list(itertools.product(states, states))).repeat(len(words) ** 2, 1)
+    return x, z
+
+
+def mean(process, denoiser, t, loss):
+    """Of a loss per text, over two dependent words and their noise at t, exactly."""
+    x, z = every(process)
+    when = at(t, len(x))
+    mass = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, when).prod(1)
+    kept = mass > 0
+    x, z, when = x[kept], z[kept], when[kept]
+    return float((mass[kept, None] * loss(process, denoiser(z, when), x, z, when)).sum())
+
+
+def on_edges(weights=None):
+    return lambda *given: dd.training_loss(*given, mode="edges", edge_weights=weights, reduction="none")
+
+
+@pytest.mark.parametrize("process", TREES.values(), ids=TREES)
+def test_for_the_best_network_the_mean_is_the_bound_at_every_time(process):
+    best = exact_cavity(process, PAIR)
+    for t in TIMES:
+        bound = mean(process, best, t, dd.nelbo)
+        assert mean(process, best, t, on_edges()) == pytest.approx(bound, rel=1e-10)
+
+
+def looking(process, seed):
+    """A network that looks at the token itself: a table over both states."""
+    noise = torch.Generator().manual_seed(seed)
+    table = torch.randn(process.num_states, process.num_states, 4, generator=noise, dtype=F64)
+    return lambda z, t: torch.stack([table[z[:, 0], z[:, 1]], table[z[:, 1], z[:, 0]]], 1)
+
+
+def climbing(process, denoiser, t):
+    """The bound, per text, of the model that lets a token climb with a_i / (a_j + ... + a_n) before it asks."""
+    tree, when = process.hierarchy, at(t)
+    share = process.occupancies(when)[0]
+    flux = share * process.weights(when)[0]
+    x, z = every(process)
+    total = 0.0
+    for position in (0, 1):
+        other = 1 - position
+        chance = PAIR[x[:, 0], x[:, 1]] * process.likelihood(z, x, at(t, len(x)))[:, other]
+        for j in range(1, tree.depth + 1):
+            here = (process.level_of(z)[:, position] == j) & (chance > 0)
+            word, state, context = x[here, position], z[here, position], z[here, other]
+            u = tree.between(0, j).entry(word, tree.local(state, j))
+            possible = u > 0
+            word, state, context, mass = (
+                word[possible],
+                state[possible],
+                context[possible],
+                (chance[here] * u)[possible],
+            )
+            law = torch.zeros(len(word), tree.levels[j - 1], dtype=F64)
+            for i in range(j, tree.depth + 1):
+                members = range(tree.levels[i])
+                for member in members:
+                    up = torch.tensor([member]) if i > j else None
+                    local = tree.local(state, j)
+                    climb = (
+                        tree.between(j, i).entry(local, up.expand_as(local)) if i > j else (local == member).double()
+                    )
+                    asked = torch.full_like(state, tree.offsets[i] + member)
+                    both = torch.stack([asked, context] if position == 0 else [context, asked], 1)
+                    words = denoiser(both, at(t, len(both)))[:, position].softmax(-1)
+                    u_p = tree.laws(words)[j - 1]
+                    joint = tree.between(j - 1, j).column(local) * u_p
+                    pi = joint / joint.sum(-1, keepdim=True)
+                    law += (share[i] / share[j:].sum() * climb)[:, None] * pi
+            lower = torch.eye(tree.levels[0], dtype=F64) if j == 1 else tree.between(0, j - 1).matrix()
+            truth = tree.between(j - 1, j).column(tree.local(state, j)) * lower[word]
+            truth = truth / truth.sum(-1, keepdim=True)
+            kl = (torch.xlogy(truth, truth) - torch.xlogy(truth, law)).sum(-1)
+            total += float((flux[j] * mass * kl).sum())
+    return total
+
+
+@pytest.mark.parametrize("name", slow_but(TREES, "two-xi"))
+def test_a_network_that_looks_at_the_token_itself_is_bounded_as_one_that_climbs_first(name):
+    """For such a network the loss is neither above nor below its own bound, but above that of another model."""
+    process, above = TREES[name], []
+    for seed in range(3):
+        network = looking(process, seed)
+        for t in (0.2, 0.8):
+            loss = mean(process, network, t, on_edges())
+            assert loss >= climbing(process, network, t) - 1e-12
+            above.append(loss > mean(process, network, t, dd.nelbo))
+    assert any(above) and not all(above)
+    best = exact_cavity(process, PAIR)  # which does not look: all three are one
+    assert climbing(process, best, 0.4) == pytest.approx(mean(process, best, 0.4, dd.nelbo), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", slow_but(TREES, "two"))
+def test_edge_weights_that_sum_to_one_over_time_are_an_upper_bound_of_the_best_network(name):
+    """The weight comes later, where the context says less: over all times at least the bound, not at each."""
+    process = TREES[name]
+    depth = process.hierarchy.depth
+    shared = [1 / (depth - j + 1) for j in range(1, depth + 1)]
+    best = exact_cavity(process, PAIR)
+    nodes, weights = tanh_sinh(40)
+    losses, bounds = (
+        torch.tensor([mean(process, best, float(t), loss) for t in nodes], dtype=F64)
+        for loss in (on_edges(shared), dd.nelbo)
+    )
+    total, bound = float(weights @ losses), float(weights @ bounds)
+    entropy = -float(torch.xlogy(PAIR, PAIR).sum())
+    assert bound == pytest.approx(entropy, rel=1e-3) and total > bound + 1e-3
+    assert (losses < bounds).any()
+
+
+@settings(max_examples=examples(24))
+@given(strategies.hierarchies(), strategies.exact_schedules(), strategies.times, st.integers(0, 99))
+def test_drawn_hierarchies(hierarchy, schedule, t, seed):
+    """The mean is the bound's, the whole way is the word's law, weights of at least 1 give at least the bound."""
+    process = Hierarchical(hierarchy, schedule)
+    for ask in (claims._mean, claims._way):
+        for found in ask(process, {"t": t, "law": seed}):
+            assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(40))
+@given(strategies.hierarchies(max_depth=4), strategies.exact_schedules(), st.floats(0.02, 0.98), st.integers(0, 99))
+def test_drawn_hierarchies_from_hidden_states(hierarchy, schedule, t, seed):
+    process = Hierarchical(hierarchy, schedule)
+    for found in claims._fused(process, {"t": t, "law": seed}):
+        assert ((found.got - found.expected).abs() <= found.allowed).all(), found.quantity
+
+
+@settings(max_examples=examples(20))
+@given(strategies.hierarchies(), strategies.times)
+def test_shares_keep_the_weight_of_each_edge_at_every_time(hierarchy, t):
+    process = Hierarchical(hierarchy, dd.schedules.Linear())
+    z = torch.tensor([[start] for start in hierarchy.offsets]).T
+    when = at(t)
+    share, weight = process.occupancies(when), process.weights(when)
+    shares = process.edge_shares(z, when)[0]
+    assert (shares.triu(0)[: hierarchy.depth] == 0).all() and (shares >= 0).all()
+    each = (share[0] * weight[0])[:, None] * shares
+    assert torch.allclose(each.sum(0), (share * weight)[0, 1:], rtol=1e-9, atol=1e-300)
+    assert torch.allclose(shares[-1, -1], torch.ones((), dtype=F64))
+
+
+def test_hard_mode_is_all_edges_at_full_weight_with_one_level_of_clusters():
+    for process in (dd.presets.hdlm([0, 0, 1, 1, 2, 3], gamma=2.0), dd.presets.mdlm(6), TREES["two-xi"]):
+        layer, noisy = batch(process)
+        logits = torch.nn.functional.linear(*layer)
+        ones = [1.0] * process.hierarchy.depth
+        hard = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
+        assert torch.allclose(hard, on_edges(ones)(process, logits, *noisy), rtol=1e-10)
+
+
+def test_hard_mode_of_a_posterior_is_all_edges_at_full_weight_at_any_depth():
+    process = dd.presets.hdlm_levels(NESTED)
+    layer, noisy = batch(process)
+    logits = torch.nn.functional.linear(*layer)
+    both = [
+        dd.training_loss(process, logits, *noisy, parameterization="posterior", reduction="none", **how)
+        for how in (dict(mode="hard"), dict(mode="edges", edge_weights=[1.0] * 4))
+    ]
+    assert torch.allclose(*both, rtol=1e-10)
+    cavity = dd.training_loss(process, logits, *noisy, mode="hard", reduction="none")
+    between = (process.level_of(noisy[1]) > 1) & (process.level_of(noisy[1]) < 4)
+    assert (cavity[between] > both[1][between] + 1e-6).any()  # of a cavity it asks for edges above the state too
+
+
+NOISE = {
+    "levels": dd.presets.hdlm_levels(NESTED, speed=[1.0, 2.0, 0.5, 1.5]),
+    "hdlm": dd.presets.hdlm(NESTED[0]),
+    "hdlm-xi": dd.presets.hdlm(NESTED[0], xi=0.8),
+    "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),
+    "xi-below": dd.presets.hdlm_levels(NESTED, xi=[0.7, 1.0, 1.0]),
+    "masked": dd.presets.mdlm(8),
+    "coarse": dd.presets.hdlm([0, 0, 1, 1, 1, 0, 0, 0]),  # none of the tree's levels
+    "second": dd.presets.hdlm([0, 0, 1, 1, 1, 0, 0, 2]),  # the second level of the tree
+}
+MEANINGS = {"cavity": "cavity", "posterior": "posterior"}
+MEANINGS |= {"children": dd.Children(Tree(NESTED)), "children, posterior": dd.Children(Tree(NESTED), "posterior")}
+MEANINGS |= {"flat": dd.Children(Flat(8))}
+CASES = slow_but(
+    list(itertools.product(NOISE, MEANINGS)), ("levels", "children"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("noise", "meaning"), CASES)
+def test_every_option_of_the_training_loss(noise, meaning):
+    process, meaning = NOISE[noise], MEANINGS[meaning]
+    tree = None if isinstance(meaning, str) else meaning.tree
+    layer, noisy = batch(process, tree, rows=6, length=4)
+    depth = process.hierarchy.depth
+    mask = torch.rand(noisy[0].shape, generator=torch.Generator().manual_seed(2)) < 0.6
+    given = dict(mode="edges", parameterization=meaning, mask=mask, count_padding=False)
+    for weights in (None, [0.3 + j for j in range(depth)], [0.0] * (depth - 1) + [1.0]):
+        rule = dd.weightings.PerLevel([0.5 + i for i in range(depth)], dd.weightings.Clip(2.0))
+        options = given | dict(edge_weights=weights, weighting=rule)
+        for reduction in ("mean", "none"):
+            ours = dd.linear_training_loss(
+                process, *layer[:2], *noisy, layer[2], **options, reduction=reduction, chunk=19
+            )
+            theirs = dd.training_loss(
+                process, torch.nn.functional.linear(*layer), *noisy, **options, reduction=reduction
+            )
+            close([ours], [theirs])
+            close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_finite_differences():
+    for process in TREES.values():
+        x, z, t = pairs(process, 0.6, 2)
+        logits = torch.randn(*x.shape, 4, dtype=F64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        assert torch.autograd.gradcheck(lambda v, p=process, a=(x, z, t): on_edges()(p, v, *a), logits, atol=1e-6)
+
+
+def test_under_autocast_the_gradients_stay_float32():
+    process, tree = NOISE["levels"], Tree(NESTED)
+    layer, noisy = batch(process, tree, rows=40)
+    layer = [part.detach().float().requires_grad_() for part in layer]
+    given = dict(weighting=dd.weightings.Clip(5.0), parameterization=dd.Children(tree), mode="edges")
+    exact = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
+    assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
+    gradients = torch.autograd.grad(ours, layer)
+    assert all(g.dtype == torch.float32 for g in gradients)
+    close(gradients, torch.autograd.grad(exact, layer), 0.03)
+
+
+def test_a_token_asks_for_the_families_on_its_way_and_no_others():
+    process, tree = NOISE["levels"], Tree(NESTED)
+    layer, (x, z, t) = batch(process, tree, rows=60)
+    for state in range(process.num_states):
+        here = z == state
+        if not here.any():
+            continue
+        given = dict(mode="edges", parameterization=dd.Children(tree), reduction="none")
+        loss = dd.linear_training_loss(process, *layer[:2], x, z, t, **given)[here].sum()
+        asked = torch.autograd.grad(loss, layer[1])[0].abs().sum(1) > 0
+        level = int(process.level_of(torch.tensor([[state]])))
+        wanted = torch.zeros(tree.num_states - 1, dtype=torch.bool)
+        for word in x[here].unique():
+            for at_level in range(level):
+                families = dd.Children(tree).families(at_level)
+                child = word if at_level == 0 else tree.between(0, at_level).parents[word]
+                wanted[
+                    families.columns[families.bounds[p := int(families.parents[child])] : families.bounds[p + 1]]
+                ] = 1
+        assert not (asked & ~wanted).any()
+        assert asked.any() or level < process.hierarchy.depth  # an only child is certain
+
+
+class Careful(Hierarchical):
+    """A hierarchy whose losses on all edges are its own."""
+
+    def edges_weighted_divergence(self, logits, x, z, t, edge_weights=None):
+        weight, divergence = super().edges_weighted_divergence(logits, x, z, t, edge_weights)
+        return weight, 3 * divergence
+
+
+def test_a_process_of_ones_own_brings_its_edges():
+    process = Careful(Tree(NESTED[:1]), dd.schedules.Linear())
+    layer, noisy = batch(process)
+    plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, mode="edges")
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], mode="edges")
+    close([ours], [plain])
+    theirs = Hierarchical(process.hierarchy, process.schedule)
+    close([plain], [3 * dd.training_loss(theirs, torch.nn.functional.linear(*layer), *noisy, mode="edges")])

@@ -1,0 +1,206 @@
+"""Weightings: what each rule makes of the bound's weights, in both losses."""
+
+import copy
+import math
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers import batch, close
+from zoo import PROCESSES, Plain
+
+import ddlib as dd
+from ddlib.testing import strategies
+from ddlib.testing.oracle import tanh_sinh
+from ddlib.verification import weighting as claims
+from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting
+from ddlib.weightings.optimal import moments
+
+F64 = torch.float64
+
+
+def asked(process, t, x=None):
+    """States of some words at a time, and the bound's weight."""
+    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[None] if x is None else x
+    z = torch.arange(process.num_states).repeat(process.vocab_size)[None]
+    when = torch.tensor([t], dtype=F64)
+    possible = process.likelihood(z, x, when)[0] > 0
+    x, z = x[:, possible], z[:, possible]
+    return process.loss_weight(x, z, when), x, z, when
+
+
+def weights(weighting, process, t):
+    weight, x, z, when = asked(process, t)
+    return weighting(process, weight, x, z, when), weight, x, z
+
+
+@settings(max_examples=examples(24))
+@given(strategies.processes(), st.integers(0, 99), strategies.times)
+def test_without_limits_a_clip_is_the_bound(process, seed, t):
+    weight, x, z, when = asked(process, t)
+    assert torch.equal(Clip()(process, weight, x, z, when), weight) and Clip().bound
+    logits = torch.randn(1, x.shape[1], process.vocab_size, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    loss = dd.training_loss(process, logits, x, z, when, Clip(), reduction="none")
+    assert torch.allclose(loss, dd.nelbo(process, logits, x, z, when), rtol=1e-9)
+
+
+RULES = {
+    "clip": Clip(3.0, low=0.5),
+    "constant": Constant(0.7),
+    "optimal": Optimal(16),
+    "levels": PerLevel([2.0, 0.5], Clip(2.0)),
+    "dynamic": Dynamic(),
+}
+NOISE = {"hdlm": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4]), "xi": dd.presets.hdlm([0, 0, 1, 1, 2, 3, 3, 4], xi=0.8)}
+NOISE |= {"gidd": dd.presets.gidd(6, 0.3)}
+SERVED = [(n, r) for n in NOISE for r in RULES if (r != "dynamic" or n == "gidd") and (r != "levels" or n != "gidd")]
+
+
+@pytest.mark.parametrize(("noise", "rule"), SERVED)
+@pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
+def test_the_fused_loss_asks_the_same_rule(noise, rule, parameterization):
+    process, layer_of = NOISE[noise], batch(NOISE[noise])
+    layer, noisy = layer_of
+    given = dict(weighting=RULES[rule], parameterization=parameterization)
+    plain = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given, reduction="none")
+    bound = dd.nelbo(process, torch.nn.functional.linear(*layer), *noisy, parameterization=parameterization)
+    weight = process.loss_weight(*noisy)
+    factor = RULES[rule](process, weight, *noisy) / torch.where(weight > 0, weight, 1.0)
+    close([plain], [factor * bound])
+    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
+    close([ours], [plain.mean()])
+    close(torch.autograd.grad(ours, layer), torch.autograd.grad(plain.mean(), layer))
+
+
+def released(process, x, z, t, release):
+    """The dynamic weights as releases 1.0 and 1.1 of the authors' code compute them, at the exponent 1."""
+    time, is_x, is_mask = t[:, None], z == x, z == process.vocab_size
+    c = process.scale * (time * (1 - time)) ** 0.5  # for each word
+    alpha = (1 - time) / (1 + process.vocab_size * c)
+    noisiness = ((1 - alpha) / alpha).log() if release == "1.0" else torch.sigmoid(-time)
+    kept = process.scale * (noisiness / 2).exp()
+    return torch.where(is_x, kept, torch.where(is_mask, 2.0, 1.0)).clamp_max(2.0)
+
+
+@pytest.mark.parametrize("release", ["1.0", "1.1"])
+@pytest.mark.parametrize("p_uniform", [0.1, 0.6])
+def test_dynamic_weights_are_those_of_gidds_code(release, p_uniform):
+    process = dd.presets.gidd(7, p_uniform)
+    for t in (1e-3, 0.2, 0.7, 1 - 1e-3):
+        found, _, x, z = weights(Dynamic(released=release == "1.1"), process, t)
+        assert torch.allclose(found, released(process, x, z, torch.tensor([t], dtype=F64), release), rtol=1e-9)
+    at_half = {int(s): float(w) for s, w, word in zip(z[0], found[0], x[0], strict=True) if int(word) == 2}
+    assert at_half[7] == 2.0 and at_half[0] == 1.0 and at_half[2] > 0
+
+
+def test_dynamic_weights_scale_with_their_height_and_keep_to_it():
+    process = dd.presets.gidd(3, 0.9)
+    for t in (0.3, 1 - 1e-6):
+        found = weights(Dynamic(5.0), process, t)[0]
+        assert found.max() == 5.0
+        if t == 0.3:
+            assert torch.allclose(found, 2.5 * weights(Dynamic(2.0), process, t)[0])
+    masked = dd.presets.gidd(3, 0.0)
+    found, weight, _, z = weights(Dynamic(), masked, 0.3)
+    assert (found[weight == 0] == 0).all() and (found[z == 3] == 2.0).all()
+
+
+QUICK = ("gidd", "levels-xi")
+
+
+@pytest.mark.parametrize("name", slow_but(PROCESSES, *QUICK))
+@pytest.mark.parametrize("length", [1, 64])
+def test_optimal_weights_make_every_time_as_loud(name, length):
+    """On the grid exactly: the second moment of a text's term is the same at all times, and the factor's mean is 1."""
+    process, rule = PROCESSES[name], Optimal(length)
+    nodes = torch.linspace(-9.0, 9.0, 10, dtype=F64)
+    t = torch.special.expit(nodes)
+    factor = rule.factor(process, t)
+    mean, square = moments(process, t)
+    size = factor * (mean**2 * (1 - 1 / length) + square / length).sqrt()
+    assert torch.allclose(size, size[:1].expand_as(size), rtol=1e-6)
+    times, share = tanh_sinh(400)
+    assert abs(float((share * rule.factor(process, times)).sum()) - 1) < 2e-2  # between the nodes it is interpolated
+
+
+def test_moments_of_a_process_of_levels_are_those_of_its_states():
+    t = torch.tensor([1e-6, 0.3, 0.9, 1 - 1e-6], dtype=F64)
+    for inner in (NOISE["xi"], PROCESSES["levels-xi"]):
+        for closed, listed in zip(moments(inner, t), moments(Plain(inner), t), strict=True):
+            assert torch.allclose(closed, listed, rtol=1e-6)
+
+
+def test_a_long_text_leaves_masks_their_bound_and_one_token_the_root():
+    """Of masks m = 1 and E[w^2] = 1/t under the linear clock."""
+    masked, t = dd.presets.mdlm(4), torch.tensor([0.04, 0.25, 0.81], dtype=F64)
+    assert torch.allclose(Optimal(10**9).factor(masked, t), torch.ones(3, dtype=F64), rtol=1e-2)
+    root = Optimal().factor(masked, t) / t.sqrt()
+    assert torch.allclose(root, torch.full((3,), 1.5, dtype=F64), rtol=1e-2)  # 1 / the mean of sqrt(t)
+
+
+def test_optimal_weights_of_a_copied_rule_and_of_a_moved_process():
+    rule, process = Optimal(), NOISE["hdlm"]
+    t = torch.tensor([0.3], dtype=F64)
+    first = rule.factor(process, t)
+    assert torch.equal(copy.deepcopy(rule).factor(process, t), first)
+    assert torch.equal(rule.factor(copy.deepcopy(process), t), first)
+    assert rule.factor(process, torch.tensor([0.0, 1.0], dtype=F64)).isfinite().all()
+
+
+def test_each_rule_says_what_it_is():
+    said = {
+        Clip(): "not clipped", Clip(2.0): "clipped at 2", Clip(10.0, low=0.5): "clipped at 10, no weight below 0.5",
+        Clip(low=0.5): "no weight below 0.5", Constant(): "all weights 1", Dynamic(): "dynamic weights up to 2",
+        Dynamic(released=True): "dynamic weights up to 2, as released", Optimal(): "every time as loud, for 1 token",
+        PerLevel([2.0, 0.5], Clip(2.0)): "clipped at 2, levels times 2, 0.5",
+    }  # fmt: skip
+    assert {rule: rule.about for rule in said} == said
+    assert [rule for rule in said if rule.bound] == [next(iter(said))]
+    assert PerLevel([1.0, 1.0]).bound and not PerLevel([1.0], Clip(2.0)).bound
+    assert repr(Clip(2.0)) == "Clip(high=2.0, low=0.0)" and repr(Optimal(5)) == "Optimal(length=5)"
+    assert repr(PerLevel([1.0], Constant())) == "PerLevel(factors=(1.0,), weighting=Constant(value=1.0))"
+
+
+def test_rules_are_built_from_plain_values():
+    assert dd.build("weightings", "clip:2").high == 2.0
+    assert math.isinf(dd.build("weightings", "clip").high)
+    built = dd.build("weightings", {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3,low=0.5"})
+    assert (built.factors, built.weighting.high, built.weighting.low) == ((1.0, 0.5), 3.0, 0.5)
+
+
+class Odd(Weighting):
+    """A user's rule that gives what it is told."""
+
+    def __init__(self, found):
+        self.found = found
+
+    def __call__(self, process, weight, x, z, t):
+        return self.found(weight)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_rule_that_gives_no_weights_is_named():
+    process = dd.presets.mdlm(4)
+    x = torch.tensor([[0, 1]])
+    z, t, logits = torch.full_like(x, 4), torch.tensor([0.5]), torch.zeros(1, 2, 4)
+    for found, said in ((lambda w: w[:, :1], r"Odd\(.*shape \(1, 1\), z \(1, 2\)"), (lambda w: -w, r"weight -2.0")):
+        with pytest.raises(ValueError, match=said):
+            dd.training_loss(process, logits, x, z, t, Odd(found))
+    with pytest.raises(ValueError, match=r"weight -2\.0"):
+        dd.linear_training_loss(process, logits, torch.eye(4), x, z, t, weighting=Odd(lambda w: -w))
+    with pytest.raises(ValueError, match="gives the weight nan"):
+        dd.training_loss(process, logits, x, z, t, Odd(lambda w: w * torch.nan))
+
+
+@pytest.mark.slow
+def test_a_rule_of_ones_own_is_verified_and_refuted():
+    assert dd.verify(Odd(lambda w: w.sqrt())).ok
+    report = dd.verify(Odd(lambda w: w + 1))
+    assert not report.ok and "the weight where the bound has none" in str(report)
+    report = dd.verify(Odd(lambda w: w / w.mean()))  # depends on the batch
+    assert report.failures[0].name == "one token"
+    assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
+    with pytest.raises(ValueError, match="serves none of masks"):
+        claims.runs(PerLevel([1.0] * 9))
