@@ -24,6 +24,7 @@ from ddlib.noise import KeyedGenerator
 from ddlib.parts import build
 from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
+from ddlib.speeds import speed_loss
 from ddlib.times import sample_times
 from ddlib.training import training_loss
 from ddlib.verification import verify
@@ -61,6 +62,7 @@ __all__ = [
     "sample_times",
     "samplers",
     "schedules",
+    "speed_loss",
     "training_loss",
     "verify",
     "word_logits",

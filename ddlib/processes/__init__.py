@@ -5,6 +5,7 @@ from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
 from ddlib.processes.mixing import Mixing, Mixture
+from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
 
@@ -15,6 +16,7 @@ __all__ = [
     "Masked",
     "Mixing",
     "Mixture",
+    "PerWord",
     "RateMatrix",
     "Uniform",
     "each_time",
