@@ -55,7 +55,7 @@ class Learned(ExactModule):
         """
         values = (self.log - self.log.mean() + self.centre).exp()
         if not values.is_meta:
-            self._check(values.detach().tolist())
+            self._check(values.detach().tolist(), self.log.detach().isfinite().tolist())
         return values
 
     def __repr__(self) -> str:
@@ -66,11 +66,14 @@ class Learned(ExactModule):
         shown = [f"{value:.4g}" for value in now[:_SHOWN].tolist()] + ["..."] * (len(now) > _SHOWN)
         return f"learned({', '.join(shown)})"
 
-    def _check(self, values: list[float]) -> None:
-        for i, value in enumerate(values):
-            # a start at a limit is within it but for rounding
-            if not (math.isfinite(value) and LOW * (1 - 1e-9) <= value <= HIGH * (1 + 1e-9)):
-                raise ValueError(
-                    f"{self.name}[{i}] was learned to {value:g}, must stay {RULE}: "
-                    "the bound asks for 0 or infinity, or the steps of its learning are too long"
-                )
+    def _check(self, values: list[float], sound: list[bool]) -> None:
+        """Asks the one that is furthest off; of an infinite parameter all values are NaN."""
+        far = [abs(math.log(value)) if 0 < value < math.inf else math.inf for value in values]
+        worst = max(range(len(values)), key=lambda i: (not sound[i], far[i]))
+        value = values[worst]
+        # a start at a limit is within it but for rounding
+        if not LOW * (1 - 1e-9) <= value <= HIGH * (1 + 1e-9):
+            raise ValueError(
+                f"{self.name}[{worst}] was learned to {value:g}, must stay {RULE}: "
+                "the bound asks for 0 or infinity, or the steps of its learning are too long"
+            )

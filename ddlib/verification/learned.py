@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.cases import logits, pairs
-from ddlib.verification.claim import Claim, Comparison, Point
+from ddlib.verification.claim import Claim, Comparison, Point, stated
 from ddlib.verification.oracle import states
 
 _STEP, _MOST = 1e-4, 8
@@ -63,6 +63,9 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     parameter.copy_(start)
             for name in answers:
                 differences[name].append((ends[0][name] - ends[1][name]) / (2 * _STEP))
+        moved = any(float(one.abs()) > 0 for found in differences.values() for one in found)
+        says = f"parameter {which} of the process is learned, and nothing depends on it"
+        yield stated("what is learned decides something", moved or parameter.numel() == 1, says)
         for name, found in differences.items():
             slope = slopes[name][which]
             got = torch.zeros(len(found), dtype=torch.float64) if slope is None else slope.flatten()[: len(found)]

@@ -10,6 +10,7 @@ import faults_process
 import faults_sampler
 import faults_schedule
 import faults_solvers
+import faults_speeds
 import faults_steering
 import pytest
 from cases import slow_but
@@ -29,6 +30,7 @@ MODULES = (
     faults_likelihood,
     faults_particles,
     faults_steering,
+    faults_speeds,
 )
 
 
