@@ -118,7 +118,7 @@ def test_it_is_verified_slopes_and_all():
 def test_draws_and_samples_carry_no_gradient():
     one, generator = process(), torch.Generator().manual_seed(0)
     x, t = torch.randint(6, (3, 4)), torch.tensor([0.2, 0.5, 0.9])
-    entries, z = one.draw_path((3, 4), generator, torch.device("cpu"))
+    entries, _ = one.draw_path((3, 4), generator, torch.device("cpu"))
     assert not entries.requires_grad and not one.sample(x, t, generator).is_floating_point()
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting(), dd.samplers.Remask(0.5)):
         words = dd.sample(one, lambda z, t: torch.zeros(*z.shape, 6), (2, 4), sampler, steps=4, generator=generator)
