@@ -13,7 +13,7 @@ from ddlib.exact import ExactModule
 LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
 """Between these every such number lies, whether it is given or learned."""
 
-_SHOWN = 6
+_SHOWN, _SHARP = 6, 16.0
 
 
 def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
@@ -22,10 +22,12 @@ def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
 
 
 class Learned(ExactModule):
-    r"""Positive numbers :math:`\exp(\lambda_i - \bar\lambda + c)` with learned :math:`\lambda`: their ratios move.
+    r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: their ratios move.
 
-    Their geometric mean :math:`e^c` stays what it was: a common factor is another clock, of which the bound of a
-    network that is not told the time knows nothing. So the mean cannot wander off with the noise of the gradients.
+    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about where
+    it was, and c is its start. A common factor is another clock, of which the bound of a network that is not told the
+    time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there then is
+    missing in the bound.
 
     Args:
         name: what errors call them.
@@ -37,15 +39,14 @@ class Learned(ExactModule):
 
     log: Tensor
     """(n,) the parameter, float64 whatever the module is cast to."""
+    slowest: Tensor
 
     def __init__(self, name: str, values: Sequence[float]) -> None:
         super().__init__()
         start = torch.tensor(check_positive(name, values), dtype=torch.float64).log()
         self.name = name
         self.log = nn.Parameter(start)
-        self.register_buffer("centre", start.mean())
-
-    centre: Tensor
+        self.register_buffer("slowest", _smooth_min(start))
 
     def forward(self) -> Float64[Tensor, "n"]:
         """The numbers as they are now; gradients go to ``log``.
@@ -53,14 +54,17 @@ class Learned(ExactModule):
         Raises:
             ValueError: one was learned to 0 or infinity, or is NaN; says which.
         """
-        values = (self.log - self.log.mean() + self.centre).exp()
+        values = self._now()
         if not values.is_meta:
             self._check(values.detach().tolist(), self.log.detach().isfinite().tolist())
         return values
 
+    def _now(self) -> Tensor:
+        return (self.log - _smooth_min(self.log) + self.slowest).exp()
+
     def __repr__(self) -> str:
         """What they are now, a few of many."""
-        now = (self.log - self.log.mean() + self.centre).exp().detach()
+        now = self._now().detach()
         if now.is_meta:
             return "learned"
         shown = [f"{value:.4g}" for value in now[:_SHOWN].tolist()] + ["..."] * (len(now) > _SHOWN)
@@ -77,3 +81,7 @@ class Learned(ExactModule):
                 f"{self.name}[{worst}] was learned to {value:g}, must stay {RULE}: "
                 "the bound asks for 0 or infinity, or the steps of its learning are too long"
             )
+
+
+def _smooth_min(log: Tensor) -> Tensor:
+    return -torch.logsumexp(-_SHARP * log, 0) / _SHARP

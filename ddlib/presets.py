@@ -46,7 +46,7 @@ def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWor
     require(bool((seen >= 0).all()), f"counts holds {float(seen.min()):g}, must be >= 0")
     order = seen.sort().values
     below, above = torch.searchsorted(order, seen), torch.searchsorted(order, seen, right=True)
-    place = (below + above - 1) / 2 / max(len(seen) - 1, 1) - 0.5
+    place = (below + above - len(seen)).to(torch.float64) / 2 / max(len(seen) - 1, 1)
     return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
 
 

@@ -70,19 +70,21 @@ def speed_loss(
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    t = sample_times(len(x), generator=generator, device=x.device)
+    # slow edges are left so late that float32 has no such times
+    t = sample_times(len(x), generator=generator, device=x.device, dtype=torch.float64)
+    told = torch.get_default_dtype()
     noise = generator.split(draws) if isinstance(generator, KeyedGenerator) else generator
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     x, t, kept = (each.repeat_interleave(draws, 0) for each in (x, t, kept))
     z = process.sample(x, t, noise)
-    logits = cavity_logits(process, denoiser(z, t), z, t, parameterization)
+    logits = cavity_logits(process, denoiser(z, t.to(told)), z, t, parameterization)
     nats = closed_nelbo(process, logits, x, z, t)
     usual, expected = _usual(process, nats, z, t, kept, draws)
     total = expected + _taught(process, nats.double() - usual, x, z, t, kept, draws)
     if not process.exact_ends:
         start = torch.zeros_like(t)
         z = process.sample(x, start, noise)
-        logits = cavity_logits(process, denoiser(z, start), z, start, parameterization)
+        logits = cavity_logits(process, denoiser(z, start.to(told)), z, start, parameterization)
         total = total + _taught(process, reconstruction(process, logits, x, z, start), x, z, start, kept, draws)
         total = total + torch.where(kept, process.prior_kl(x), 0.0).sum(1)
     return total.sum() / kept.sum()

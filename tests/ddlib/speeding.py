@@ -58,3 +58,10 @@ def texts(law, number, generator):
     """Drawn from a joint law, (number, L)."""
     flat = torch.multinomial(law.flatten(), number, replacement=True, generator=generator)
     return torch.stack(torch.unravel_index(flat, law.shape), 1)
+
+
+def poor_fit():
+    """A law of texts of three, over three words, and a network that looks at its neighbours and adds what they say."""
+    law = torch.randn(27, generator=torch.Generator().manual_seed(6), dtype=F64).softmax(0).view(3, 3, 3)
+    before, after = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(106), dtype=F64)
+    return law, lambda z, t: before[z.roll(1, 1)] + after[z.roll(-1, 1)]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def answers(process, t, p, scores):
     }
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(st.data(), st.floats(0.2, 5.0), st.integers(1, 6), st.floats(1e-6, 1 - 1e-6))
 def test_equal_powers_are_masks_on_a_faster_clock(data, power, words, t):
     scores = data.draw(strategies.word_logits(1, 1, words)).log_softmax(-1)
@@ -50,7 +50,7 @@ def test_equal_powers_are_masks_on_a_faster_clock(data, power, words, t):
         assert torch.allclose(ours[name] / size, expected / size, rtol=1e-12, atol=1e-12), name
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(60))
 @given(st.data(), powers, strategies.all_schedules(), strategies.times)
 def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
     process = PerWord(schedule, powers)
@@ -63,7 +63,8 @@ def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
         assert ((closed - generic).abs() <= 1e-10 * unit + 1e-8 * generic).all()
 
 
-@pytest.mark.parametrize("process", slow_but(PerWord.examples(), PerWord.examples()[0]), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("process", PerWord.examples(), ids=repr)
 def test_it_is_verified(process):
     report = dd.verify(process)
     assert report.ok, report.refutation
@@ -147,11 +148,13 @@ def test_a_large_vocabulary_is_verified_on_its_reduction():
     ],
 )
 @pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.usefixtures("as_users_call")
 def test_bad_powers_are_named(powers, told, learn):
     with pytest.raises((TypeError, ValueError), match=told):
         PerWord(Linear(), powers, learn_speeds=learn)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_a_bad_clock_is_named():
     with pytest.raises(TypeError, match="schedule is 'linear', must be a"):
         PerWord("linear", [1.0])
