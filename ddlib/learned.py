@@ -24,10 +24,10 @@ def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
 class Learned(ExactModule):
     r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: their ratios move.
 
-    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about where
-    it was, and c is its start. A common factor is another clock, of which the bound of a network that is not told the
-    time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there then is
-    missing in the bound.
+    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about
+    where it was, and c is its start. A common factor is another clock, of which the bound of a network that is not told
+    the time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there then
+    is missing in the bound.
 
     Args:
         name: what errors call them.

@@ -115,7 +115,7 @@ def test_what_it_says_of_itself():
 )
 def test_gradients_are_slopes(one):
     with torch.no_grad():
-        check = learned.CLAIMS[0].check(one, full=True)
+        check = learned.CLAIMS[0].check(one, full=False)
     assert check.ok and check.compared > 20, check.counterexample
     assert not learned.parameters(dd.presets.mdlm(3))
 
@@ -173,7 +173,7 @@ def test_bad_speeds_are_named(values, told, learn):
         ([10.0, 0.0, 0.0], r"speed\[0\] was learned to 21.*, must stay in \[0.001, 1000\]"),
         ([0.0, -15.0, 0.0], r"speed\[0\] was learned to 3.*e\+06, must stay"),
         ([0.0, math.nan, 0.0], r"speed\[1\] was learned to nan"),
-        ([0.0, 0.0, math.inf], r"speed\[2\] was learned to nan"),
+        ([0.0, 0.0, math.inf], r"speed\[2\] was learned to inf"),
     ],
 )
 def test_a_speed_learned_to_nothing_or_to_infinity_stops(log, told):

@@ -88,9 +88,9 @@ def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
     network = opinionated(process)
     expected = integrated(process, network, kind)
     (slope,) = torch.autograd.grad(expected, parameter(process))
-    values, slopes = estimates(process, network, 60, number=400, kind=kind)
+    values, slopes = estimates(process, network, 60, number=300, kind=kind)
     assert agree(values, expected.detach()) and agree(slopes, slope)
-    assert float(slope.norm()) > 5 * float(slopes.std(0).max()) / math.sqrt(60)  # it is not just that all is noise
+    assert float(slope.norm()) > 2.5 * float(slopes.std(0).max()) / math.sqrt(60)  # it is not just that all is noise
 
 
 @pytest.mark.statistical
@@ -146,15 +146,15 @@ def test_with_the_best_network_no_speed_is_better(speed, xi):
     process = tree([[0, 0, 1, 1]], xi=xi, speed=speed)
     for kind, oracle in {"cavity": exact_cavity, "posterior": exact_posterior}.items():
         network = torch.no_grad()(oracle(process, PAIR))
-        value = integrated(process, network, kind, points=90)
+        value = integrated(process, network, kind, points=60)
         (slope,) = torch.autograd.grad(value, parameter(process))
-        assert value.item() == pytest.approx(entropy(PAIR), abs=1e-6) and slope.abs().max() < 1e-6
+        assert value.item() == pytest.approx(entropy(PAIR), abs=1e-5) and slope.abs().max() < 1e-5
 
 
 class TestDescent:
     """Three words of a network that looks at its neighbours, badly: its best speeds lie at neither end."""
 
-    grid = torch.linspace(-3, 3, 49, dtype=F64)
+    grid = torch.linspace(-2, 2, 33, dtype=F64)
 
     def begun(self):
         law, network = poor_fit()
@@ -176,30 +176,31 @@ class TestDescent:
         whole = integrate_bound(process, law, network, points=40) / 3
         assert whole.item() == pytest.approx(exact(process, found, points=40).item(), rel=1e-12)
         seen = []
-        for _ in range(80):
+        for _ in range(60):
             value = exact(process, found)
             seen.append(value.item())
             (slope,) = torch.autograd.grad(value, parameter(process))
             with torch.no_grad():
-                parameter(process).sub_(4.0 * slope)
+                parameter(process).sub_(6.0 * slope)
         assert all(later <= before + 1e-12 for before, later in pairwise(seen)) and seen[-1] < seen[0] - 0.03
         assert seen[-1] == pytest.approx(bounds.min().item(), abs=2e-4)
         assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.13)
         assert seen[-1] > entropy(law)  # speeds that avoid what the network is bad at: a bound all the same
 
+    @pytest.mark.slow
     @pytest.mark.statistical
     def test_so_it_does_by_estimates(self):
         law, network, process, found, bounds = self.begun()
         start, generator = exact(process, found).item(), torch.Generator().manual_seed(0)
         optimizer = torch.optim.Adam(process.parameters(), lr=0.1)
-        for step in range(120):
-            optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 120)
+        for step in range(150):
+            optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
             optimizer.zero_grad()
-            dd.speed_loss(process, network, texts(law, 200, generator), generator).backward()
+            dd.speed_loss(process, network, texts(law, 300, generator), generator).backward()
             optimizer.step()
         end = exact(process, found).item()
         assert end < start - 0.03 and end < bounds.min() + 2e-3
-        assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.4)
+        assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.6)
 
 
 class TestBatches:
