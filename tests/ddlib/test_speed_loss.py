@@ -103,7 +103,9 @@ def test_ends_of_a_clock_that_is_not_exact(draws):
     x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
     start = ends[:1].double().expand(len(x))
     mass = PAIR.flatten().repeat_interleave(len(grid)) * process.likelihood(z, x, start).prod(1)
-    left = (mass[:, None] * dd.reconstruction(process, network(z, start), x, z, start)).nan_to_num(0.0).sum() / 2
+    kept = mass > 0
+    x, z, start, mass = (each[kept] for each in (x, z, start, mass))
+    left = (mass[:, None] * dd.reconstruction(process, network(z, start), x, z, start)).sum() / 2
     last = (PAIR.flatten()[:, None] * process.prior_kl(words)).sum() / 2
     expected = integrated(process, network, points=120) + left + last
     (slope,) = torch.autograd.grad(expected, parameter(process))
@@ -139,7 +141,7 @@ def test_what_is_known_beforehand_makes_it_less_noisy(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("speed", "xi"), slow_but(product([(1.0, 1.0), (5.0, 1.0), (0.3, 2.0)], [1.0, 0.7]), ((5.0, 1.0), 1.0))
+    ("speed", "xi"), slow_but(product([(1.0, 1.0), (5.0, 1.0), (1.0, 6.0)], [1.0, 0.7]), ((5.0, 1.0), 1.0))
 )
 def test_with_the_best_network_no_speed_is_better(speed, xi):
     """The bound is the entropy then, whatever the speeds: its slope is nothing."""
@@ -196,7 +198,7 @@ class TestDescent:
         for step in range(150):
             optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
             optimizer.zero_grad()
-            dd.speed_loss(process, network, texts(law, 300, generator), generator).backward()
+            dd.speed_loss(process, network, texts(law, 2000, generator), generator).backward()
             optimizer.step()
         end = exact(process, found).item()
         assert end < start - 0.03 and end < bounds.min() + 2e-3
