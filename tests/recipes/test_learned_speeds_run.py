@@ -1,7 +1,9 @@
 """Runs that learn the speeds of their noise: resumed, published, read back, stopped."""
 
 import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from recipes.engine.speeds import Speeds
 from recipes.evaluate import Options, evaluate
 from recipes.saved import SPEEDS, WEIGHTS, open_saved
 
+DATA = Path("text")
 ALONE = World(0, 1, torch.device("cpu"))
 NOISE = {
     "hdlm": dict(kind="hdlm", clusters=6, gamma=2.0, learn_speeds=True),
@@ -25,8 +28,16 @@ NOISE = {
 
 
 def given(folder, name="hdlm", lr=0.05, **changes):
-    base = recipe(text(folder / "data"), folder / name)
+    """What a run is to be; its text is not there yet."""
+    base = recipe(DATA, folder / name)
     return replace(base, process=NOISE[name], optimizer=replace(base.optimizer, speeds_lr=lr), **changes)
+
+
+@pytest.fixture
+def prepared(tmp_path_factory, monkeypatch):
+    """The text, once for all tests."""
+    folder = tmp_path_factory.getbasetemp() / "text of learned speeds"
+    monkeypatch.setattr(sys.modules[__name__], "DATA", text(folder))
 
 
 def learned(folder):
@@ -36,6 +47,7 @@ def learned(folder):
     return found
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
     run = given(tmp_path, steps=6)
     train(run)
@@ -48,6 +60,8 @@ def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
         open_saved(run.output.folder)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("prepared")
 def test_nothing_is_written_where_nothing_is_learned(tmp_path):
     run = replace(given(tmp_path, steps=2), process=NOISE["hdlm"] | {"learn_speeds": False})
     train(run)
@@ -57,6 +71,7 @@ def test_nothing_is_written_where_nothing_is_learned(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOISE)
+@pytest.mark.usefixtures("prepared")
 def test_resumed_it_learns_the_same(name, tmp_path):
     run = given(tmp_path, name)
     train(run)
@@ -71,6 +86,7 @@ def test_resumed_it_learns_the_same(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
+@pytest.mark.usefixtures("prepared")
 def test_the_layout_changes_no_number(hardware, tmp_path):
     alone = trained(given(tmp_path / "one"))
     two = trained(given(tmp_path / "two", hardware=hardware), 2)
@@ -78,6 +94,8 @@ def test_the_layout_changes_no_number(hardware, tmp_path):
     assert torch.allclose(learned(two), learned(alone), rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("prepared")
 def test_a_speed_that_goes_to_nothing_stops_the_run(tmp_path):
     run = given(tmp_path, lr=30.0, steps=3)
     with pytest.raises(ValueError, match=r"speed\[[01]\] was learned to .*, must stay in \[0.001, 1000\]"):
@@ -88,7 +106,7 @@ def test_packed_text_is_refused(tmp_path):
     run = given(tmp_path)
     packed = replace(run, data=Data(corpus=run.data.corpus, folder=run.data.folder, length=16, packed=True))
     with pytest.raises(ValueError, match=r"process\.learn_speeds: not with data\.packed"):
-        train(packed)
+        Speeds.of(dd.presets.hdlm([0, 0, 1], learn_speeds=True), packed)
     with pytest.raises(ValueError, match=r"speeds_lr=-1\.0: must be at least 0"):
         given(tmp_path, lr=-1.0)
 
