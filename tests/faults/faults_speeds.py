@@ -71,7 +71,7 @@ def a_mask_jumps_before_anybody_knows_its_word(patch):
             jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
             return torch.where(jumps, x, z)
 
-    return paced(Broken)
+    return Broken(Cosine(), [0.1, 8.0, 1.0, 3.0])
 
 
 @fault("p(y) (alpha_s^gamma_y - alpha_t^gamma_y) in the posterior of a mask")
