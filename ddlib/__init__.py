@@ -36,6 +36,7 @@ from ddlib.noise import KeyedGenerator, mirrored
 from ddlib.parts import build
 from ddlib.reduce import Measure, Tally, mean_per_token
 from ddlib.samplers import sample
+from ddlib.speeds import speed_loss
 from ddlib.times import sample_times
 from ddlib.training import training_loss
 from ddlib.verification import verify
@@ -74,6 +75,7 @@ __all__ = [
     "sample_times",
     "samplers",
     "schedules",
+    "speed_loss",
     "times",
     "training_loss",
     "verify",

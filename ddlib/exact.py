@@ -7,17 +7,22 @@ from torch import Tensor, nn
 
 
 class ExactModule(nn.Module):
-    """An ``nn.Module`` whose floating-point buffers keep their dtype under ``.to``, ``.half`` and friends.
+    """An ``nn.Module`` whose own floating-point tensors keep their dtype under ``.to``, ``.half`` and friends.
 
-    A speed of 0.7 rounded to bfloat16 is 0.69921875: another process. So ``.to(device, dtype)`` moves the buffers
-    and leaves their dtype; the precision of a result follows the arguments of the call.
+    A speed of 0.7 rounded to bfloat16 is 0.69921875: another process. So ``.to(device, dtype)`` moves the buffers,
+    and the parameters where numbers are learned, and leaves their dtype; the precision of a result follows the
+    arguments of the call.
     """
 
     def _apply(self, fn: Any, recurse: bool = True) -> "ExactModule":
-        exact = {name: buffer for name, buffer in self.named_buffers(recurse=False) if buffer.is_floating_point()}
-        super()._apply(fn, recurse)
-        for name, buffer in exact.items():
-            setattr(self, name, buffer.to(getattr(self, name).device))
+        def exact(tensor: Tensor) -> Tensor:
+            moved: Tensor = fn(tensor)
+            return tensor.to(moved.device) if tensor.is_floating_point() else moved
+
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        super()._apply(exact, recurse=False)
         return self
 
 

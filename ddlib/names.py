@@ -15,6 +15,7 @@ ALIASES = {
     "d3pm": ("RateMatrix",),
     "elbo": ("bound", "nelbo"),
     "generate": ("sample",),
+    "genmd4": ("PerWord",),
     "loglinear": ("Linear",),
     "md4": ("Masked",),
     "nll": ("bound", "nelbo"),

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ddlib.checks import require
+import torch
+
+from ddlib.checks import check_number, require
 from ddlib.hierarchies import Tree
 from ddlib.hierarchies.maps import parent_vectors
-from ddlib.processes import GIDD, Hierarchical, Masked
+from ddlib.processes import GIDD, Hierarchical, Masked, PerWord
 from ddlib.schedules import Linear
 
 
@@ -20,19 +22,50 @@ def gidd(vocab_size: int, p_uniform: float) -> GIDD:
     return GIDD(vocab_size, p_uniform=p_uniform, gamma=1.0)
 
 
-def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0) -> Hierarchical:
+def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWord:
+    """Masked diffusion with a pace per word under the linear clock (GenMD4, Shi et al., 2024).
+
+    The powers go by the words' places in the order of frequency, equal ones for words that are equally frequent.
+
+    Args:
+        counts: (V,) how often each word occurs.
+        ratio: power of the most frequent word over that of the rarest, in [0.01, 100]: above 1 frequent words are
+            masked first and written last, below 1 the rare ones.
+        learn_speeds: whether the powers are where learning starts.
+
+    Raises:
+        ValueError: counts that are not one number >= 0 per word; a ratio outside its limits.
+
+    Example:
+        >>> genmd4([900, 5, 5, 80], ratio=4.0, learn_speeds=False).powers
+        tensor([2.0000, 0.6300, 0.6300, 1.2599], dtype=torch.float64)
+    """
+    check_number("ratio", ratio, 0.01, 100, "in [0.01, 100]")
+    seen = torch.as_tensor(counts, dtype=torch.float64)
+    require(seen.ndim == 1 and seen.numel() > 0, f"counts has shape {tuple(seen.shape)}, must be (V,): one per word")
+    require(bool((seen >= 0).all()), f"counts holds {float(seen.min()):g}, must be >= 0")
+    order = seen.sort().values
+    below, above = torch.searchsorted(order, seen), torch.searchsorted(order, seen, right=True)
+    place = (below + above - len(seen)).to(torch.float64) / 2 / max(len(seen) - 1, 1)
+    return PerWord(Linear(), (ratio**place).tolist(), learn_speeds)
+
+
+def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool = False) -> Hierarchical:
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
         parents: (V,) the 0-based cluster of each word; or a list of this one vector, as ``Tree`` takes it.
         gamma: speed of the words' jump; clusters jump at speed 1.
         xi: probability that a word jumps to its own cluster.
+        learn_speeds: whether these speeds are where learning starts.
     """
     levels = len(parent_vectors(parents))
     require(levels == 1, f"parents holds {levels} levels of clusters, hdlm has one; hdlm_levels has any")
-    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0))
+    return hdlm_levels(parents, xi=xi, speed=(gamma, 1.0), learn_speeds=learn_speeds)
 
 
-def hdlm_levels(parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Hierarchical:
+def hdlm_levels(
+    parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None, learn_speeds: bool = False
+) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
-    return Hierarchical(Tree(parents, xi=xi, speed=speed), Linear())
+    return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ddlib.checks import check_count, check_number, require
+from ddlib.checks import check_count, require
 from ddlib.exact import ExactModule, digest
 from ddlib.hierarchies.maps import Map, chain
+from ddlib.learned import Learned, check_positive
 
 
 class Hierarchy(ExactModule, ABC):
@@ -24,12 +25,13 @@ class Hierarchy(ExactModule, ABC):
     Args:
         maps: one ``Map`` per edge, lowest first; the last one leads to the mask alone.
         speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
+        learn_speeds: whether they are where parameters start, of which occupancies and weights are functions.
 
     Raises:
         ValueError: maps that do not chain, a top level that is not a single mask, or bad speeds.
     """
 
-    def __init__(self, maps: Sequence[Map], speeds: Sequence[float] | None = None) -> None:
+    def __init__(self, maps: Sequence[Map], speeds: Sequence[float] | None = None, learn_speeds: bool = False) -> None:
         super().__init__()
         require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from words to the mask")
         for i, (lower, upper) in enumerate(pairwise(maps)):
@@ -44,7 +46,8 @@ class Hierarchy(ExactModule, ABC):
             len(speeds) == len(maps),
             f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to the mask last",
         )
-        self.speeds = tuple(check_number(f"speed[{i}]", v, 1e-3, 1e3, "in [0.001, 1000]") for i, v in enumerate(speeds))
+        self._speeds = check_positive("speed", speeds)
+        self.learned = Learned("speed", self._speeds) if learn_speeds else None
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
         self.maps = cast(Sequence[Map], nn.ModuleList(maps))
         n = len(maps)
@@ -52,8 +55,19 @@ class Hierarchy(ExactModule, ABC):
         self.register_buffer("starts", torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0))
 
     starts: Tensor
+    learned: Learned | None
+    """The speeds as a function of parameters, where they are learned."""
     fingerprint: str | None = None
     """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), if it is known."""
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The speed of each edge, the edge to the mask last; as it is now where speeds are learned.
+
+        Raises:
+            ValueError: one was learned to 0 or infinity.
+        """
+        return self._speeds if self.learned is None else tuple(self.learned().tolist())
 
     @property
     def depth(self) -> int:
@@ -124,7 +138,7 @@ class Hierarchy(ExactModule, ABC):
         require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
         other = type(self).__new__(type(self))
         maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
-        Hierarchy.__init__(other, maps, self.speeds)
+        Hierarchy.__init__(other, maps, self.speeds, self.learned is not None)
         return other
 
     @classmethod
@@ -140,7 +154,9 @@ class Hierarchy(ExactModule, ABC):
             fields.append(f"parents={digest(*chosen)}")
         if any(edge.spread is not None for edge in self.maps):
             fields.append(f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})")
-        if set(self.speeds) != {1.0}:
+        if self.learned is not None:
+            fields.append(f"speed={self.learned!r}")
+        elif set(self.speeds) != {1.0}:
             fields.append(f"speed={self.speeds}")
         if self.fingerprint is not None:
             fields.append(f"fingerprint={self.fingerprint[:12]}")

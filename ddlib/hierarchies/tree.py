@@ -22,6 +22,7 @@ class Tree(Hierarchy):
         speed: one number per edge, the edge to the mask last. Default all 1.
         vocab_size: checked against ``len(parents[0])`` when given.
         fingerprint: of the vocabulary the parents were made for, so that ``check_vocabulary`` can refuse another.
+        learn_speeds: whether ``speed`` is where parameters start, which ``speed_loss`` teaches; see ``Learned``.
 
     Raises:
         TypeError: parents that are not integers, or in a mapping.
@@ -41,6 +42,7 @@ class Tree(Hierarchy):
         speed: Sequence[float] | None = None,
         vocab_size: int | None = None,
         fingerprint: str | None = None,
+        learn_speeds: bool = False,
     ) -> None:
         vectors = parent_vectors(parents)
         require(len(vectors) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
@@ -60,7 +62,7 @@ class Tree(Hierarchy):
             )
             maps.append(edge)
         maps.append(Map(torch.zeros(maps[-1].num_parents, dtype=torch.int64), 1))
-        super().__init__(maps, speed)
+        super().__init__(maps, speed, learn_speeds)
         self.fingerprint = fingerprint
 
     @classmethod

@@ -19,6 +19,9 @@ class Generator(ExactModule):
     :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with :math:`P = I + G / \Lambda`, squared repeatedly. The
     number of operations does not depend on ``sigma``, so no value is looked at.
 
+    Derivatives by the rates pass through the same operations. ``Lambda``, the rate of the fastest state, is none: the
+    exponential does not depend on it.
+
     Args:
         matrix: (n, n) rates, rows sum to 0, row = from.
     """
@@ -28,16 +31,17 @@ class Generator(ExactModule):
     def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
         super().__init__()
         matrix = matrix.to(torch.float64)
-        exits = -matrix.diagonal()
+        exits = -matrix.detach().diagonal()
         self.fastest = float(exits.max())
         leaving = exits[exits > 0]
         slowest = float(leaving.min()) if len(leaving) else 1.0
         # past this duration every survivor is below 1e-299: as good as none, and still far from underflow
         self.horizon = 690.0 / slowest
         self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
-        jumps = torch.eye(len(matrix), dtype=torch.float64) + matrix / (self.fastest or 1.0)
+        still = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+        jumps = still + matrix / (self.fastest or 1.0)
         jumps.diagonal().clamp_(min=0)
-        powers = [torch.eye(len(matrix), dtype=torch.float64)]
+        powers = [still]
         for k in range(1, 18 + min(len(matrix), 16)):
             powers.append(powers[-1] @ jumps / k)
         self.register_buffer("powers", torch.stack(powers))

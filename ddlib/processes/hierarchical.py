@@ -60,9 +60,10 @@ class Hierarchical(Levelled):
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         rate, states = self.schedule.rate(interior(scalar(t, "t", self.device))), self.hierarchy.states
+        speeds = self.chain.speeds
         result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
         for i, edge in enumerate(self.hierarchy.maps):
-            speed = rate * self.chain.speeds[i]
+            speed = rate * speeds[i]
             result[states(i), states(i + 1)] = speed * edge.matrix()
             result[states(i), states(i)] -= speed * torch.eye(edge.num_children).to(rate)
         return result

@@ -1,6 +1,7 @@
 """Levels that move on their own: what samplers ask of a process with a hierarchy and a clock."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -41,7 +42,14 @@ class Levelled(ForwardProcess):
         schedule.check()
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
-        self.chain = LevelChain(hierarchy.speeds)
+        if hierarchy.learned is None:
+            self._modules["chain"] = LevelChain(hierarchy.speeds)
+
+    @property
+    def chain(self) -> LevelChain:
+        """The levels alone; made anew for each answer where speeds are learned, so that gradients reach them."""
+        learned = self.hierarchy.learned
+        return cast(LevelChain, self._modules["chain"]) if learned is None else LevelChain(learned())
 
     def occupancies(self, t: Times) -> Float64[Tensor, "B levels"]:
         """a_i(t), the probability of each level, (B, n + 1)."""
@@ -180,7 +188,7 @@ class Levelled(ForwardProcess):
 
         Holding times are exponential on the clock.
         """
-        holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds
+        holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
         clock = holding.cumsum(-1)
         reached = clock <= self._clock(self._one().to(device))
         entries = torch.where(reached, self.schedule.inverse((-clock).exp()).clamp(0, 1), 2.0)

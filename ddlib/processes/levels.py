@@ -18,16 +18,16 @@ class LevelChain(ExactModule):
     Occupancies follow the hypoexponential law for distinct, equal and nearly equal speeds alike.
 
     Args:
-        speeds: one positive speed per edge.
+        speeds: one positive speed per edge; gradients by a tensor of them are those of the law, near equal speeds too.
     """
 
     speeds: Tensor
 
-    def __init__(self, speeds: Sequence[float]) -> None:
+    def __init__(self, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
         n = len(speeds)
-        self.register_buffer("speeds", torch.tensor(speeds, dtype=torch.float64))
-        rates = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+        self.register_buffer("speeds", torch.as_tensor(speeds, dtype=torch.float64))
+        rates = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=self.speeds.device)
         rates[range(n), range(1, n + 1)] = self.speeds
         self.generator = Generator(rates - torch.diag(rates.sum(1)))
 

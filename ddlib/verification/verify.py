@@ -26,6 +26,7 @@ from ddlib.verification import (
     hierarchy,
     kernel,
     large,
+    learned,
     levels,
     likelihood,
     numerics,
@@ -148,6 +149,8 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         if isinstance(part, kind):
             asked += _ask(claims, part, full)
     asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+    if learned.parameters(subject):
+        asked += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
         return explained(asked), ""
     return explained(

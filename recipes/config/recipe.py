@@ -149,11 +149,15 @@ class Optimizer:
     """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs get further."""
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
+    speeds_lr: float = 0.01
+    """Peak of the learning rate of the noise's speeds, where ``process.learn_speeds`` asks for them to be learned."""
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, warmup=self.warmup)
+        at_least(
+            0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, warmup=self.warmup, speeds_lr=self.speeds_lr
+        )
         share(beta1=self.betas[0], beta2=self.betas[1], ema=self.ema)
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be positive")

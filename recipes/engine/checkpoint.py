@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ddlib_models.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
+from recipes.engine.speeds import Speeds
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class State:
     model: torch.nn.Module
     optimizers: list[torch.optim.Optimizer]
     average: Average | None
+    speeds: Speeds | None = None
 
     def tensors(self) -> dict[str, Any]:
         """All of it by name, the same names however the model is spread."""
@@ -60,12 +62,16 @@ class State:
         }
         if self.average is not None:
             state["average"] = self.average.weights
+        if self.speeds is not None:
+            state["speeds"] = self.speeds.tensors()
         return state
 
     def load(self, state: dict[str, Any]) -> None:
         """Takes over what ``tensors`` gave; the averages were read in place."""
         set_model_state_dict(self.model, state["model"])
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
+        if self.speeds is not None:
+            self.speeds.load(state["speeds"])
 
 
 def name_of(step: int) -> str:

@@ -67,6 +67,8 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
     if number % output.validate_every == 0 or last:
         terms = run.validate()
         watch.bound(number, terms)
+        if run.state.speeds is not None:
+            watch.say(f"  step {number}: {run.state.speeds.about()}")
         watch.weights(number, run.weights())
         run.facts = replace(run.facts, bound=terms.per_token.value)
     if number % output.sample_every == 0 or last:

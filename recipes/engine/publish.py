@@ -15,7 +15,7 @@ from ddlib_models.pretrained import save_tensors
 from recipes.config import Beside, recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import FromText, make_model
-from recipes.saved import CLUSTERS, COUNTS, RECIPE, TOKENIZER
+from recipes.saved import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER
 
 _CARD = """# {title}
 
@@ -40,6 +40,8 @@ def publish(run: Run, folder: Path) -> None:
             model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     if run.world.first:
         files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | known_files(run.known)
+        if run.state.speeds is not None:
+            files[SPEEDS] = save({name: value.detach().cpu() for name, value in run.state.speeds.parameters.items()})
         save_network(model, folder, files, _card(run))
     run.world.barrier()
 

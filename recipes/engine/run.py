@@ -1,7 +1,7 @@
 """Everything a training run is made of, and one step of it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -19,6 +19,7 @@ from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import FromText, check_folder, fingerprint, make_model, make_process, micro_batch, start
+from recipes.engine.speeds import Speeds
 from recipes.engine.validation import NOISE, validate
 from recipes.measure import Terms
 from recipes.watch import Step
@@ -67,7 +68,7 @@ class Run:
         objective.train()  # a pretrained network comes without dropout
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
-        state = State(objective, optimizers(model, recipe.optimizer), average)
+        state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         return cls(recipe, world, data, known, process, density, objective, called, state, facts)
 
@@ -104,8 +105,10 @@ class Run:
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
+        speeds = self.state.speeds
         for index, (part, keep) in enumerate(zip(noisy, kept, strict=True)):
-            with accumulating(self.called, self.objective, index + 1 == len(noisy)):
+            held = nullcontext() if speeds is None else speeds.held()
+            with accumulating(self.called, self.objective, index + 1 == len(noisy)), held:
                 # gradients are averaged over the processes
                 part_loss, losses = self.called(part, keep, world.size / total)
                 part_loss.backward()
@@ -125,6 +128,8 @@ class Run:
         update(self.state.optimizers, value)
         if self.state.average is not None:
             self.state.average.update(number)
+        if speeds is not None:
+            speeds.step(self.objective, batches, recipe.seed, number, value / max(recipe.optimizer.lr, 1e-30), world)
         self.facts = replace(self.facts, step=number + 1)
         levels = torch.tensor(by_level, dtype=torch.float64).view(-1, 2)
         return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))

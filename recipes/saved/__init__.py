@@ -1,6 +1,17 @@
 """What a run published, read back."""
 
-from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, TOKENIZER, WEIGHTS
+from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.saved.opening import Precision, Saved, meaning, open_saved
 
-__all__ = ["CLUSTERS", "COUNTS", "RECIPE", "TOKENIZER", "WEIGHTS", "Precision", "Saved", "meaning", "open_saved"]
+__all__ = [
+    "CLUSTERS",
+    "COUNTS",
+    "RECIPE",
+    "SPEEDS",
+    "TOKENIZER",
+    "WEIGHTS",
+    "Precision",
+    "Saved",
+    "meaning",
+    "open_saved",
+]

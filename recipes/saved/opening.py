@@ -12,6 +12,7 @@ from typing import Literal, get_type_hints
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -28,7 +29,7 @@ from recipes.config import Beside, Recipe, read_recipe
 from recipes.data.hub import nothing
 from recipes.data.tokens import Special, add_special
 from recipes.saved.known import Published
-from recipes.saved.names import RECIPE, TOKENIZER, WEIGHTS
+from recipes.saved.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 
 Precision = Literal["float32", "bfloat16"]
 """Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
@@ -120,6 +121,7 @@ def open_saved(
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
         process = parts.build("processes", recipe.process, known, "process").to(device)
+        fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, Beside(known, process)).to(device).eval()
     dd.check_vocabulary(process, tokenizer.get_vocab())
     for name in ("vocab_size", "num_states"):
@@ -131,6 +133,22 @@ def open_saved(
     sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     special = add_special(tokenizer, recipe.data.corpus)
     return Saved(folder, recipe, process, model, tokenizer, special, known.saved_clusters(), sha256, precision)
+
+
+def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
+    """Gives a process the speeds that a run learned, and makes them constants; one without any is left as it is.
+
+    Raises:
+        ValueError: a file of other speeds.
+    """
+    learned = {name: value for name, value in process.named_parameters() if value.requires_grad}
+    found = load_file(path) if path.exists() else {}
+    shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (learned, found)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{path} holds {shapes[1]}, the process of the recipe learns {shapes[0]}")
+    for name, parameter in learned.items():
+        parameter.data.copy_(found[name])
+    process.requires_grad_(False)
 
 
 def load_network(folder: Path, recipe: Recipe, known: Beside) -> nn.Module:

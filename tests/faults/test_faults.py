@@ -12,6 +12,7 @@ import faults_process
 import faults_sampler
 import faults_schedule
 import faults_solvers
+import faults_speeds
 import faults_steering
 import faults_times
 import pytest
@@ -34,6 +35,7 @@ MODULES = (
     faults_particles,
     faults_steering,
     faults_lessons,
+    faults_speeds,
     faults_times,
 )
 

@@ -1,0 +1,262 @@
+"""Masked diffusion in which every word has a pace of its own."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.categorical import draw_logits
+from ddlib.checks import require
+from ddlib.exact import digest
+from ddlib.learned import Learned, check_positive
+from ddlib.noise import Generator, rand
+from ddlib.processes.base import ForwardProcess, elapsed, interior, scalar, span, unchanged
+from ddlib.schedules import Cosine, Geometric, Linear, Schedule
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+
+
+class PerWord(ForwardProcess):
+    r"""Word x is masked at :math:`\gamma_x` times the rate of the clock: GenMD4 (Shi et al., 2024).
+
+    :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m`. Words of a large power are masked first
+    and generated last. What a mask may stand for depends on the time, so unlike in ``Masked`` the jumps depend on the
+    network. With :math:`\lambda_x = \gamma_x r_t \alpha_t^{\gamma_x} / (1 - \alpha_t^{\gamma_x})`, the rate at which
+    the mask of x is left backwards, :math:`r_t` the rate of the clock, and the posterior of the mask
+    :math:`\pi(y) \propto p(y) (1 - \alpha_t^{\gamma_y})`, the bound's integrand at a mask is (theory section 1, with
+    :math:`a_x = \lambda_x / \gamma_x r_t` and :math:`b_y = \pi(y) \lambda_y / \gamma_y r_t`)
+
+    .. math:: -\lambda_x \log \pi(x) - \lambda_x + \sum_y \pi(y) \lambda_y
+
+    Args:
+        schedule: the clock alpha.
+        powers: one positive number per word, in [0.001, 1000]; all 1 is ``Masked``.
+        learn_speeds: whether ``powers`` are where parameters start, which ``speed_loss`` teaches; see ``Learned``.
+
+    Raises:
+        TypeError: a schedule of another kind, or powers that are no numbers.
+        ValueError: no power, or one outside its limits; alpha not decreasing from 1 to 0.
+    """
+
+    schedule: Schedule
+    fixed: Tensor | None
+    learned: Learned | None
+
+    def __init__(self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False) -> None:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        schedule.check()
+        values = _numbers(powers)
+        super().__init__(len(values), len(values) + 1)
+        self.schedule = schedule
+        self.learned = Learned("powers", values) if learn_speeds else None
+        fixed = None if learn_speeds else torch.tensor(check_positive("powers", values), dtype=torch.float64)
+        self.register_buffer("fixed", fixed)
+
+    @property
+    def powers(self) -> Float64[Tensor, "V"]:
+        """One number per word; gradients reach those that are learned.
+
+        Raises:
+            ValueError: one was learned to 0 or infinity.
+        """
+        found: Tensor | None = self.fixed if self.learned is None else self.learned()
+        assert found is not None
+        return found
+
+    def reduced(self, vocab_size: int) -> Self:
+        """As many of the powers, from the smallest to the largest."""
+        size = min(vocab_size, self.vocab_size)
+        kept = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
+        powers = self.powers.detach().cpu().sort().values[kept]
+        return type(self)(self.schedule, powers.tolist(), self.learned is not None)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [
+            cls(Linear(), [1.0, 1.0, 1.0]),
+            cls(Cosine(), [0.5, 2.0, 1.0, 1.5]),
+            cls(Geometric(), [2.0, 0.7, 1.0]),
+            cls(Linear(), [0.6, 3.0, 1.0], learn_speeds=True),
+        ]
+
+    def kept(self, t: Times) -> Float64[Tensor, "B V"]:
+        """The probability that each word is not masked at ``t``, (B, V)."""
+        return torch.exp(-self._hazards(t))
+
+    def lost(self, t: Times) -> Float64[Tensor, "B V"]:
+        """The probability that each word is masked at ``t``, (B, V), with all its digits near the data."""
+        return -torch.expm1(-self._hazards(t))
+
+    def return_rates(self, t: Times) -> Float64[Tensor, "B V"]:
+        """log lambda_x(t): of the rate at which the mask of each word is left backwards, (B, V)."""
+        t = interior(t)
+        hazard, rate = self._hazards(t), self.schedule.rate(t)
+        return (self.powers * rate[:, None]).log() - hazard - torch.log(-torch.expm1(-hazard))
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        kept, lost = self.kept(t)[:, None].to(p.dtype), self.lost(t)[:, None].to(p.dtype)
+        return torch.cat([p * kept, (p * lost).sum(-1, keepdim=True)], -1)
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        masked = self._masked(z)
+        return torch.where(masked, self.lost(t).gather(1, x), torch.where(z == x, self.kept(t).gather(1, x), 0.0))
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
+        return torch.where(self._masked(z)[..., None], self.lost(t)[:, None], same * self.kept(t)[:, None])
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_t(.|x), by one number for each position; no (B, L, S) tensor is built."""
+        self.check_inputs(x=x, t=t)
+        stays = rand(x.shape, generator, x.device) < self.kept(t).gather(1, x)
+        return torch.where(stays, x, self.vocab_size)
+
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s): words stay or are masked, masks stay."""
+        self.check_forwards(z, s, t)
+        survival = torch.exp(-self._between(s, t)).gather(1, self._word_at(z))
+        return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        rate = self.powers * self.schedule.rate(interior(scalar(t, "t", self.device)))
+        return self._to_mask(-rate, rate, 0.0)
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        gone = self.powers * elapsed(self.schedule, *span(s, t, self.device))
+        return self._to_mask(torch.exp(-gone), -torch.expm1(-gone), 1.0)
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        """A word stays; a mask was word y with a probability in proportion to p(y) times that y was lost since s."""
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        lost = (self.kept(s) * -torch.expm1(-self._between(s, t)))[:, None].to(p.dtype)
+        before = (p * self.lost(s)[:, None].to(p.dtype)).sum(-1, keepdim=True)
+        joint = torch.cat([p * lost, before], -1)
+        law = joint / joint.sum(-1, keepdim=True)
+        return torch.where(self._masked(z)[..., None], law, one_hot(z, self.num_states).to(p.dtype))
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        """pi(y) lambda_y from the mask to y."""
+        self.check_inputs(z=z, t=t, p=p)
+        law = (p.log() + self._log_lost(t)[:, None].to(p.dtype)).softmax(-1)
+        rates = law * self.return_rates(t).exp()[:, None].to(p.dtype)
+        rates = torch.where(self._masked(z)[..., None], rates, 0.0)
+        return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        t = self._one().expand(len(x)) if t is None else t
+        kept, lost = self.kept(t), self.lost(t)
+        typical = lost.mean(1, keepdim=True)
+        share = (lost / torch.where(typical > 0, typical, 1.0)).gather(1, x)
+        nats = kept.gather(1, x) * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost.gather(1, x), share)
+        return nats.clamp_min(0)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """The largest lambda, and the integrand over it.
+
+        The weight is that of the word which leaves its mask soonest, so it knows the time alone: to clip it changes
+        what a time counts for, and not what the network should say there. Rates over it are at most 1.
+        """
+        pace = self.return_rates(t)
+        most = pace.amax(1, keepdim=True)
+        share = (pace - most).exp().to(logits.dtype)
+        log_pi = (logits + self._log_lost(t)[:, None].to(logits.dtype)).log_softmax(-1)
+        own, log_own = share.gather(1, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
+        excess = (log_pi.exp() * share[:, None]).sum(-1) - own
+        divergence = torch.where(self._masked(z), (excess - own * log_own).clamp_min(0), 0.0)
+        return self.loss_weight(x, z, t).to(logits.dtype), divergence
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        most = self.return_rates(t).amax(1, keepdim=True).exp()
+        return torch.where(self._masked(z), most, 0.0)
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """The mask."""
+        return self._masked(z) | (self.vocab_size == 1)
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draws what a mask stands for, then whether it was masked after s already; no (B, L, S) tensor is built."""
+        masked, result = self._masked(z), z.clone()
+        u, later = rand(z.shape, generator, z.device), rand(z.shape, generator, z.device)
+        lost = self.lost(t)
+        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[masked]
+        x = draw_logits(sharpen(self._evidence(logits, t, masked, row)), u[masked])
+        # at a t where nothing can be masked yet it was given, and stays
+        since = (self.kept(s) * -torch.expm1(-self._between(s, t)) / torch.where(lost > 0, lost, 1.0))[row, x]
+        result[masked] = torch.where(later[masked] < since, x, self.vocab_size)
+        return result
+
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"] | None:
+        """The mean of lambda over what a mask may stand for."""
+        if logits is None:
+            return None
+        masked, rates = self._masked(z), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[masked]
+        law = sharpen(self._evidence(logits, t, masked, row)).softmax(-1).to(torch.float64)
+        rates[masked] = (law * self.return_rates(t).exp()[row]).sum(-1)
+        return rates
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """A word, drawn in proportion to pi and to its rate."""
+        rows, result = moves & self._masked(z), z.clone()
+        u = rand(z.shape, generator, z.device)
+        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[rows]
+        law = sharpen(self._evidence(logits, t, rows, row)).log_softmax(-1)
+        result[rows] = draw_logits(law + self.return_rates(t)[row].to(law.dtype), u[rows])
+        return result
+
+    def __repr__(self) -> str:
+        if self.learned is not None:
+            powers = repr(self.learned)
+        else:
+            powers = str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
+        return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
+
+    def _evidence(self, logits: Logits, t: Times, masked: Tensor, row: Tensor) -> Float[Tensor, "N V"]:
+        """log pi, not normalised, at the positions that are ``masked``; ``row`` is the sequence of each."""
+        law = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
+        return law + self._log_lost(t)[row].to(law.dtype)
+
+    def _log_lost(self, t: Times) -> Float64[Tensor, "B V"]:
+        return self.lost(interior(t)).log()
+
+    def _hazards(self, t: Times) -> Float64[Tensor, "B V"]:
+        return self.schedule.hazard(t.to(torch.float64))[:, None] * self.powers
+
+    def _between(self, s: Times, t: Times) -> Float64[Tensor, "B V"]:
+        return elapsed(self.schedule, s, t)[:, None] * self.powers
+
+    def _masked(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        return z >= self.vocab_size
+
+    def _word_at(self, z: Tokens) -> Tokens:
+        """The states, with some word in place of the mask."""
+        return z.clamp_max(self.vocab_size - 1)
+
+    def _to_mask(self, stay: Tensor, leave: Tensor, mask: float) -> StateMatrix:
+        matrix = torch.diag(torch.cat([stay, stay.new_tensor([mask])]))
+        matrix[:-1, -1] = leave
+        return matrix
+
+
+def _numbers(powers: Any) -> list[float]:
+    """The powers as a list of numbers."""
+    values = powers.tolist() if hasattr(powers, "tolist") else powers
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"powers is {powers!r}, must be one positive number per word")
+    require(len(values) > 0, "powers is empty, must hold one positive number per word")
+    return list(values)

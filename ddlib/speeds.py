@@ -1,0 +1,123 @@
+"""The loss of which learned speeds are taught: the bound, with a gradient that knows that they decide what is drawn."""
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.bound import reconstruction
+from ddlib.checks import check_count, check_devices, check_mask, require
+from ddlib.denoiser import Parameterization, cavity_logits
+from ddlib.nelbo import closed_nelbo
+from ddlib.noise import Generator, KeyedGenerator
+from ddlib.processes import ForwardProcess
+from ddlib.times import sample_times
+from ddlib.typing import Denoiser, Levelled, PaddingMask, PerToken, Times, Tokens
+
+
+def speed_loss(
+    process: ForwardProcess,
+    denoiser: Denoiser,
+    x: Tokens,
+    generator: Generator = None,
+    *,
+    draws: int = 2,
+    mask: PaddingMask | None = None,
+    parameterization: Parameterization = "cavity",
+) -> Float64[Tensor, ""]:
+    r"""An unbiased estimate of the bound in nats per token, whose gradient by learned speeds is unbiased as well.
+
+    Speeds decide what the terms f of the bound count for and which states z are drawn. For a text and a time,
+
+    .. math:: \nabla E_z f = E_z[\nabla f] + E_z[(f - b) \nabla \log q_t(z|x)]
+
+    The first part is pathwise: weights, and rates of words where they have some. Of each of the ``draws`` of z the
+    baseline b is the mean of the others (leave-one-out; Shi et al., 2024, appendix). Where levels move on their own
+    what a level costs on average in the other texts is known beforehand: its part of the bound is
+    differentiated in closed form, and the draws tell the rest alone. ``dd.nelbo`` and ``training_loss`` pass on the
+    pathwise part and nothing else, which is no gradient of the bound.
+
+    The gradient by what the network consists of is that of the bound too, of as many draws. To teach the speeds alone
+    give a denoiser that runs under ``torch.no_grad()``. The bound stays one whatever the speeds: those that avoid what
+    a network is bad at are as good a choice as any.
+
+    Args:
+        process: one that has parameters, as ``Tree(..., learn_speeds=True)`` gives one.
+        denoiser: ``(z, t) -> logits``; called once, with ``draws`` copies of each text.
+        x: (B, L) clean words.
+        generator: source of times and noise; with a ``KeyedGenerator`` the draws of a text do not depend on its batch.
+        draws: of noise for each text and time, at least 2.
+        mask: (B, L) bool, True at the tokens that count; padding is noised and seen all the same.
+        parameterization: what the logits mean, as in ``nelbo``.
+
+    Raises:
+        TypeError, ValueError: as ``bound``; a process with nothing to learn, fewer than 2 draws, a bad mask; a speed
+            that was learned to 0 or infinity.
+
+    Example:
+        >>> import ddlib as dd
+        >>> process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, learn_speeds=True)
+        >>> x, knows_nothing = torch.zeros(64, 8, dtype=torch.int64), lambda z, t: torch.zeros(*z.shape, 4)
+        >>> speed_loss(process, knows_nothing, x).backward()
+        >>> process.hierarchy.learned.log.grad.shape
+        torch.Size([2])
+    """
+    check_count("draws", draws, 2)
+    require(
+        any(parameter.requires_grad for parameter in process.parameters()),
+        f"process is {process!r}, which has nothing to learn: make its tree or itself with learn_speeds=True",
+    )
+    process.check_inputs(x=x)
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+    # slow edges are left so late that float32 has no such times
+    t = sample_times(len(x), generator=generator, device=x.device, dtype=torch.float64)
+    told = torch.get_default_dtype()
+    noise = generator.split(draws) if isinstance(generator, KeyedGenerator) else generator
+    kept = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+    x, t, kept = (each.repeat_interleave(draws, 0) for each in (x, t, kept))
+    z = process.sample(x, t, noise)
+    logits = cavity_logits(process, denoiser(z, t.to(told)), z, t, parameterization)
+    nats = closed_nelbo(process, logits, x, z, t)
+    usual, expected = _usual(process, nats, z, t, kept, draws)
+    total = expected + _taught(process, nats.double() - usual, x, z, t, kept, draws)
+    if not process.exact_ends:
+        start = torch.zeros_like(t)
+        z = process.sample(x, start, noise)
+        logits = cavity_logits(process, denoiser(z, start.to(told)), z, start, parameterization)
+        total = total + _taught(process, reconstruction(process, logits, x, z, start), x, z, start, kept, draws)
+        total = total + torch.where(kept, process.prior_kl(x), 0.0).sum(1)
+    return total.sum() / kept.sum()
+
+
+def _taught(
+    process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
+) -> Float64[Tensor, "B"]:
+    """``nats`` summed over each text, with a gradient that knows which z they make likely; copies of a text adjoin."""
+    value = torch.where(kept, nats, 0.0).sum(1).to(torch.float64)
+    chance = process.likelihood(z, x, t).log().sum(1)
+    found = value.detach().view(-1, draws)
+    baseline = (found.sum(1, keepdim=True) - found) / (draws - 1)
+    return value + (chance - chance.detach()) * (found - baseline).flatten()
+
+
+def _usual(
+    process: ForwardProcess, nats: PerToken, z: Tokens, t: Times, kept: PaddingMask, draws: int
+) -> tuple[PerToken, Float64[Tensor, "B"]]:
+    """What each token's level costs in the other texts, times its weight; and the mean of the sum of that, (B,).
+
+    The mean knows no noise: a level costs its occupancy times its weight. Zero for processes whose levels ask the word.
+    """
+    if not isinstance(process, Levelled):
+        return torch.zeros_like(nats, dtype=torch.float64), torch.zeros(len(z), dtype=torch.float64, device=z.device)
+    weights, level = process.weights(t), process.level_of(z)
+    weight = weights.gather(1, level)
+    with torch.no_grad():
+        cost = torch.where(weight > 0, nats / torch.where(weight > 0, weight, 1.0), 0.0)
+        sums = torch.zeros(2, *weights.shape, dtype=torch.float64, device=z.device)
+        sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([cost * kept, kept.to(cost)]))
+        text = torch.stack([part.view(-1, draws, weights.shape[1]).sum(1) for part in sums])
+        nats_of, tokens_of = text.sum(1, keepdim=True) - text
+        mean = torch.where(tokens_of > 0, nats_of / tokens_of.clamp_min(1.0), 0.0).repeat_interleave(draws, 0)
+    expected = (process.occupancies(t) * weights * mean).sum(1)
+    return weight * mean.gather(1, level), expected * kept.sum(1)

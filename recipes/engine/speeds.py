@@ -1,0 +1,110 @@
+"""Speeds of the noise that a run learns beside its network."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+import ddlib as dd
+from ddlib.learned import Learned
+from recipes.config import Recipe
+from recipes.data import Batch
+from recipes.engine.objective import Objective
+from recipes.engine.parallel import World
+
+_STREAM = 2**60
+"""Added to the index of an example: its noise here is not the one that its loss was measured on."""
+
+
+class Speeds:
+    """The parameters of a process and their optimizer, Adam at a rate of its own.
+
+    Args:
+        process: the noise.
+        recipe: of the run.
+    """
+
+    def __init__(self, process: dd.processes.ForwardProcess, recipe: Recipe) -> None:
+        self.process, self._lr = process, recipe.optimizer.speeds_lr
+        self.parameters = {name: value for name, value in process.named_parameters() if value.requires_grad}
+        self.optimizer = torch.optim.Adam(self.parameters.values(), lr=self._lr, betas=recipe.optimizer.betas)
+
+    @classmethod
+    def of(cls, process: dd.processes.ForwardProcess, recipe: Recipe) -> "Speeds | None":
+        """Of a process with something to learn.
+
+        Raises:
+            ValueError: the text is packed.
+        """
+        if not any(value.requires_grad for value in process.parameters()):
+            return None
+        if recipe.data.packed:
+            raise ValueError("process.learn_speeds: not with data.packed, whose documents share rows")
+        return cls(process, recipe)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A context in which they are constants: the training loss would pass on a part of their gradient."""
+        for value in self.parameters.values():
+            value.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for value in self.parameters.values():
+                value.requires_grad_(True)
+
+    def step(
+        self, objective: Objective, batches: Sequence[Batch], seed: int, number: int, share: float, world: World
+    ) -> None:
+        """A step down the gradient of the bound, of the network as it is.
+
+        Args:
+            objective: the network.
+            batches: of this process.
+            seed: of the noise.
+            number: of the step.
+            share: of the learning rate's peak.
+            world: this process among others.
+
+        Raises:
+            ValueError: a speed was learned to 0 or infinity, or its gradient is not finite.
+        """
+        predict = torch.no_grad()(objective.predict)
+        tokens = torch.stack([batch.mask.sum() for batch in batches]).to(world.device, torch.float64)
+        total = world.sum(tokens.sum())
+        objective.eval()
+        for batch, count in zip(batches, tokens, strict=True):
+            batch = batch.to(world.device)
+            noise = dd.KeyedGenerator(seed, number, batch.index + _STREAM)
+            loss = dd.speed_loss(
+                self.process, predict, batch.x, noise, mask=batch.mask, parameterization=objective.parameterization
+            )
+            (loss * count / total).backward()
+        objective.train()
+        for name, value in self.parameters.items():
+            value.grad = world.sum(value.grad)
+            if not bool(value.grad.isfinite().all()):
+                raise ValueError(f"step {number}: the gradient of process.{name} is {value.grad.tolist()[:8]}")
+        self.optimizer.param_groups[0]["lr"] = self._lr * share
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for module in self._learned():
+            module()  # refuses what went to 0 or infinity
+
+    def about(self) -> str:
+        """What they are now."""
+        return ", ".join(f"{module.name} {module!r}" for module in self._learned())
+
+    def tensors(self) -> dict[str, Any]:
+        """What a checkpoint holds of them."""
+        values = {name: value.detach() for name, value in self.parameters.items()}
+        return {"values": values, "optimizer": get_optimizer_state_dict(self.process, self.optimizer)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes over what ``tensors`` gave; the values were read in place."""
+        set_optimizer_state_dict(self.process, self.optimizer, state["optimizer"])
+
+    def _learned(self) -> Iterator[Learned]:
+        return (module for module in self.process.modules() if isinstance(module, Learned))

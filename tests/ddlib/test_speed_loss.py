@@ -1,0 +1,299 @@
+"""The gradient by speeds is that of the exact bound, on average; and following it finds the best speeds."""
+
+import math
+from itertools import pairwise, product
+
+import pytest
+import torch
+from cases import slow_but
+from speeding import F64, PAIR, costs, entropy, exact, poor_fit, texts
+
+import ddlib as dd
+from ddlib import speeds
+from ddlib.processes import Hierarchical, PerWord
+from ddlib.schedules import Cosine, Geometric, Linear
+from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, states
+from ddlib.verification.likelihood import opinionated
+
+DEEP = [[0, 0, 1, 2], [0, 1, 1]]
+
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+
+def tree(parents, xi=1.0, speed=None, clock=None):
+    return Hierarchical(
+        dd.hierarchies.Tree(parents, xi=xi, speed=speed, learn_speeds=True), Linear() if clock is None else clock
+    )
+
+
+PROCESSES = {
+    "two levels": lambda: tree([[0, 0, 1, 1]], speed=[2.0, 1.0]),
+    "two levels, xi": lambda: tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 1.0], clock=Cosine()),
+    "three levels, xi": lambda: tree(DEEP, xi=[0.8, 0.9], speed=[0.7, 2.0, 1.0]),
+    "four levels": lambda: tree([[0, 1, 2, 2], [0, 0, 1], [0, 0]], speed=[1.0, 1.0 + 1e-9, 2.0, 0.5], clock=Cosine()),
+    "powers": lambda: PerWord(Linear(), [0.5, 2.0, 1.0, 1.0], learn_speeds=True),
+}
+
+
+def parameter(process):
+    (found,) = process.parameters()
+    return found
+
+
+def integrated(process, network, kind="cavity", points=50):
+    """The exact bound in nats per token, differentiable."""
+    return integrate_bound(process, PAIR, network, parameterization=kind, points=points) / 2
+
+
+def estimates(process, network, calls, number=150, seed=0, kind="cavity", draws=2):
+    """Values and gradients of calls with their own texts, times and noise."""
+    generator, values, slopes = torch.Generator().manual_seed(seed), [], []
+    for _ in range(calls):
+        loss = dd.speed_loss(
+            process, network, texts(PAIR, number, generator), generator, draws=draws, parameterization=kind
+        )
+        values.append(loss.detach())
+        slopes.append(torch.autograd.grad(loss, parameter(process))[0])
+    return torch.stack(values), torch.stack(slopes)
+
+
+def agree(found, expected, sigmas=4.5):
+    error = found.std(0) / math.sqrt(len(found))
+    return bool(((found.mean(0) - expected).abs() <= sigmas * error + 1e-9).all())
+
+
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "two levels"))
+def test_the_exact_bound_is_differentiable(name):
+    process = PROCESSES[name]()
+    network, step = opinionated(process), 1e-4
+    (slope,) = torch.autograd.grad(integrated(process, network, points=20), parameter(process))
+    for entry in range(len(slope)):
+        ends = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                parameter(process)[entry] += sign * step
+                ends.append(integrated(process, network, points=20))
+                parameter(process)[entry] -= sign * step
+        assert ((ends[0] - ends[1]) / (2 * step)).item() == pytest.approx(float(slope[entry]), rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    slow_but(product(PROCESSES, ["cavity", "posterior"]), ("two levels, xi", "cavity"), ("powers", "posterior")),
+)
+def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
+    """Within 4.5 standard errors of 30 calls; the bound that it is compared with knows no noise."""
+    process = PROCESSES[name]()
+    network = opinionated(process)
+    expected = integrated(process, network, kind)
+    (slope,) = torch.autograd.grad(expected, parameter(process))
+    values, slopes = estimates(process, network, 30, number=1000, kind=kind)
+    assert agree(values, expected.detach()) and agree(slopes, slope)
+    if name in ("two levels, xi", "powers"):  # it is not just that all is noise
+        assert float(slope.norm()) > 2 * float(slopes.std(0).max()) / math.sqrt(30)
+
+
+@pytest.mark.statistical
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [2, 5])
+def test_ends_of_a_clock_that_is_not_exact(draws):
+    process = tree([[0, 0, 1, 1]], xi=0.7, speed=[1.0, 2.0], clock=Geometric(0.3, 3.0))
+    network, words, ends = opinionated(process), torch.cartesian_prod(*[torch.arange(4)] * 2), torch.tensor([0.0, 1.0])
+    grid = torch.cartesian_prod(*[states(process)[0]] * 2)
+    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
+    start = ends[:1].double().expand(len(x))
+    mass = PAIR.flatten().repeat_interleave(len(grid)) * process.likelihood(z, x, start).prod(1)
+    kept = mass > 0
+    x, z, start, mass = (each[kept] for each in (x, z, start, mass))
+    left = (mass[:, None] * dd.reconstruction(process, network(z, start), x, z, start)).sum() / 2
+    last = (PAIR.flatten()[:, None] * process.prior_kl(words)).sum() / 2
+    expected = integrated(process, network, points=120) + left + last
+    (slope,) = torch.autograd.grad(expected, parameter(process))
+    values, slopes = estimates(process, network, 80, draws=draws)
+    assert agree(values, expected.detach()) and agree(slopes, slope)
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+def test_what_is_known_beforehand_makes_it_less_noisy(monkeypatch):
+    """Standard deviations of the gradient by the first speed, of 16 tokens at a time."""
+    process = tree([[0, 0, 1, 1]], speed=[2.0, 1.0])
+    table, generator = torch.randn(7, 4, dtype=F64, generator=torch.Generator().manual_seed(1)), torch.Generator()
+
+    def network(z, t):
+        return table[z.roll(1, 1)]
+
+    def deviation():
+        slopes = []
+        for seed in range(60):
+            x = torch.randint(4, (32, 16), generator=generator.manual_seed(seed))
+            loss = dd.speed_loss(process, network, x, generator)
+            slopes.append(float(torch.autograd.grad(loss, parameter(process))[0][0]))
+        return torch.tensor(slopes).std()
+
+    whole = deviation()
+
+    def nothing(process, nats, z, t, kept, draws):
+        return torch.zeros_like(nats), torch.zeros(len(z), dtype=F64)
+
+    monkeypatch.setattr(speeds, "_usual", nothing)
+    assert whole < 0.8 * deviation()
+
+
+@pytest.mark.parametrize(
+    ("speed", "xi"), slow_but(product([(1.0, 1.0), (5.0, 1.0), (1.0, 6.0)], [1.0, 0.7]), ((5.0, 1.0), 1.0))
+)
+def test_with_the_best_network_no_speed_is_better(speed, xi):
+    """The bound is the entropy then, whatever the speeds: its slope is nothing."""
+    process = tree([[0, 0, 1, 1]], xi=xi, speed=speed)
+    for kind, oracle in {"cavity": exact_cavity, "posterior": exact_posterior}.items():
+        network = torch.no_grad()(oracle(process, PAIR))
+        value = integrated(process, network, kind, points=60)
+        (slope,) = torch.autograd.grad(value, parameter(process))
+        assert value.item() == pytest.approx(entropy(PAIR), abs=1e-5) and slope.abs().max() < 1e-5
+
+
+class TestDescent:
+    """Three words of a network that looks at its neighbours, badly: its best speeds lie at neither end."""
+
+    grid = torch.linspace(-2, 2, 33, dtype=F64)
+
+    def begun(self):
+        law, network = poor_fit()
+        process = tree([[0, 0, 1]], speed=[1.0, math.exp(2)])
+        found = costs(process, law, network)
+        bounds = [
+            exact(tree([[0, 0, 1]], speed=[math.exp(max(ratio, 0)), math.exp(max(-ratio, 0))]), found)
+            for ratio in self.grid.tolist()
+        ]
+        return law, network, process, found, torch.stack(bounds).detach()
+
+    @staticmethod
+    def ratio(process):
+        first, second = process.hierarchy.speeds
+        return math.log(first / second)
+
+    def test_it_falls_to_what_a_grid_finds(self):
+        law, network, process, found, bounds = self.begun()
+        whole = integrate_bound(process, law, network, points=40) / 3
+        assert whole.item() == pytest.approx(exact(process, found, points=40).item(), rel=1e-12)
+        seen = []
+        for _ in range(60):
+            value = exact(process, found)
+            seen.append(value.item())
+            (slope,) = torch.autograd.grad(value, parameter(process))
+            with torch.no_grad():
+                parameter(process).sub_(6.0 * slope)
+        assert all(later <= before + 1e-12 for before, later in pairwise(seen)) and seen[-1] < seen[0] - 0.03
+        assert seen[-1] == pytest.approx(bounds.min().item(), abs=2e-4)
+        assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.13)
+        assert seen[-1] > entropy(law)  # speeds that avoid what the network is bad at: a bound all the same
+
+    @pytest.mark.slow
+    @pytest.mark.statistical
+    def test_so_it_does_by_estimates(self):
+        law, network, process, found, bounds = self.begun()
+        start, generator = exact(process, found).item(), torch.Generator().manual_seed(0)
+        optimizer = torch.optim.Adam(process.parameters(), lr=0.1)
+        for step in range(150):
+            optimizer.param_groups[0]["lr"] = 0.08 * (1 - step / 150)
+            optimizer.zero_grad()
+            dd.speed_loss(process, network, texts(law, 2000, generator), generator).backward()
+            optimizer.step()
+        end = exact(process, found).item()
+        assert end < start - 0.03 and end < bounds.min() + 2e-3
+        assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.6)
+
+
+class TestBatches:
+    process = staticmethod(lambda: tree(DEEP, xi=[0.8, 0.9]))
+
+    def seen(self, x, index, mask=None):
+        shown = []
+
+        def network(z, t):
+            shown.append((z, t))
+            return torch.zeros(*z.shape, 4)
+
+        noise = dd.KeyedGenerator(3, 4, index)
+        dd.speed_loss(self.process(), network, x, noise, draws=3, mask=mask)
+        return shown
+
+    def test_the_draws_of_a_text_do_not_depend_on_its_batch(self):
+        x = torch.randint(4, (5, 6), generator=torch.Generator().manual_seed(0))
+        ((whole, t),) = self.seen(x, torch.arange(5))
+        ((part, s),) = self.seen(x[3:], torch.arange(3, 5))
+        assert torch.equal(whole[9:], part) and torch.equal(t[9:], s)
+        assert len(t.unique()) == 5 and not torch.equal(whole[0], whole[1])  # one time for each, draws of their own
+
+    def test_padding_is_seen_and_does_not_count(self):
+        process, x = self.process(), torch.randint(4, (6, 5), generator=torch.Generator().manual_seed(0))
+        mask = torch.arange(5).expand(6, 5) < 3
+
+        def loss(z_counts):
+            def network(z, t):  # a text's padding gets another answer; its words see nothing
+                scores = torch.zeros(*z.shape, 4)
+                scores[:, 3:, 0] = z_counts
+                return scores
+
+            return dd.speed_loss(process, network, x, dd.KeyedGenerator(0, 0, torch.arange(6)), mask=mask)
+
+        one, other = loss(0.0), loss(5.0)
+        assert one == other
+        slopes = [torch.autograd.grad(each, parameter(process))[0] for each in (one, other)]
+        assert torch.equal(*slopes)
+
+    def test_one_text_will_do(self):
+        process = self.process()
+        dd.speed_loss(process, lambda z, t: torch.zeros(*z.shape, 4), torch.zeros(1, 2, dtype=torch.int64)).backward()
+        assert parameter(process).grad.isfinite().all()
+
+    def test_networks_learn_by_it_as_by_the_bound(self):
+        process, scores = self.process(), torch.randn(4, dtype=F64, requires_grad=True)
+        x, index = torch.randint(4, (6, 5)), torch.arange(6)
+
+        def network(z, t):
+            return scores.expand(*z.shape, 4)
+
+        loss = dd.speed_loss(process, network, x, dd.KeyedGenerator(1, 2, index))
+        noise = dd.KeyedGenerator(1, 2, index)
+        t = dd.sample_times(6, generator=noise, dtype=F64).repeat_interleave(2)
+        x = x.repeat_interleave(2, 0)
+        z = process.sample(x, t, noise.split(2))
+        plain = dd.nelbo(process, network(z, t), x, z, t).mean()
+        ours, theirs = (torch.autograd.grad(each, scores)[0] for each in (loss, plain))
+        assert torch.allclose(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (dict(process=dd.presets.mdlm(4)), "has nothing to learn: make its tree or itself with learn_speeds=True"),
+        (dict(draws=1), "draws is 1, must be at least 2"),
+        (dict(draws=2.5), "draws is 2.5, must be an int"),
+        (dict(x=torch.tensor([[4]])), r"x holds 4, must be words in \[0, 4\)"),
+        (dict(mask=torch.zeros(1, 3, dtype=torch.bool)), "mask is False everywhere"),
+        (dict(mask=torch.ones(1, 2, dtype=torch.bool)), r"mask has shape \(1, 2\)"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_bad_input_is_named(change, told):
+    given = dict(process=tree(DEEP), x=torch.zeros(1, 3, dtype=torch.int64)) | change
+    calls = []
+
+    def network(z, t):
+        calls.append(z)
+        return torch.zeros(*z.shape, 4)
+
+    with pytest.raises((TypeError, ValueError), match=told):
+        dd.speed_loss(given.pop("process"), network, given.pop("x"), **given)
+    assert not calls  # before any work
+
+
+def test_an_infinite_speed_stops_before_the_network_runs():
+    process = tree(DEEP)
+    with torch.no_grad():
+        parameter(process)[1] = 25.0
+    with pytest.raises(ValueError, match=r"speed\[1\] was learned to 7.*e\+10, must stay in \[0.001, 1000\]"):
+        dd.speed_loss(process, lambda z, t: pytest.fail("it ran"), torch.zeros(1, 3, dtype=torch.int64))
