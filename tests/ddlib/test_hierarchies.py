@@ -98,6 +98,15 @@ def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale)
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("below", [30.0, 42.0, 45.0, 60.0, 80.0, 200.0])
+def test_the_slope_of_an_unlikely_cluster_is_finite_under_the_largest_weights(below):
+    """The bound multiplies by up to 1e17 near t = 1, where e^-80 is still a number of float32."""
+    m = parent_map([0, 0, 1])
+    log_law = torch.tensor([[0.0, -1.0, -below]], requires_grad=True)
+    (1e17 * m.log_push(log_law)).sum().backward()
+    torch.testing.assert_close(log_law.grad, 1e17 * torch.tensor([[0.7310586, 0.2689414, 1.0]]))
+
+
 @given(strategies.hierarchies())
 def test_states_are_words_then_levels_then_the_mask(hierarchy: Hierarchy):
     assert hierarchy.num_states == sum(hierarchy.levels)
