@@ -67,7 +67,7 @@ def python(*arguments, **environment):
     "chosen, of, least",
     [
         ("not slow", "kernels", 35),
-        pytest.param("slow", "kernels", 20, marks=pytest.mark.slow),
+        pytest.param("slow", "kernels", 15, marks=pytest.mark.slow),
         ("not slow", "children", 5),
         pytest.param("slow", "children", 15, marks=pytest.mark.slow),
     ],
