@@ -46,8 +46,7 @@ class Psi(Sampler):
         keep = rand(z.shape, run.generator, z.device) < self.kappa
         target = process.jump(z, t, s, run.generator)
         if target is not None:  # who is noised anew comes down to a word first
-            target = torch.where(run.free, torch.where(keep, target, 0), process.level_of(z))
-            near = move(run, z, t, s, target, self.force_transition)
+            near = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
             words = torch.where(keep | ~run.free, 0, near)
         else:
             logits = run.predict(z, t)

@@ -66,10 +66,9 @@ def agrees(process, layer, noisy, tolerance=2e-5, chunk=None, **options):
     close(torch.autograd.grad(loss, layer), gradients, tolerance)
 
 
-@pytest.mark.parametrize("name", MANY)
+@every
 @pytest.mark.parametrize("mode", slow_but(["standard", "hard"], "standard"))
-def test_values_and_gradients(name, mode):
-    process = MANY[name]
+def test_values_and_gradients(process, mode):
     layer, noisy = batch(process)
     agrees(process, layer, noisy, mode=mode)
 

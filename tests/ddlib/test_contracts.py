@@ -24,10 +24,10 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "hierarchical", "rate_matrix", "gidd", "uniform", "beta", "bell",
         "tabulated")  # fmt: skip
-QUICK = slow_but(REGISTERED, *(case for case in REGISTERED if case[1] not in LONG))
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 FULL = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
+QUICK = [full if case[1] in LONG else case for case, full in zip(REGISTERED, FULL, strict=True)]
 
 
 @pytest.mark.parametrize(("kind", "name"), QUICK, ids=str)

@@ -184,8 +184,9 @@ def test_nothing_follows_the_end_of_a_text(process, sampler):
 @unchecked
 @everyone_who_ends
 def test_a_text_does_not_end_before_its_time(process, sampler):
-    words = generate(process, Halves(process), sampler, (30, 8), endings=[EndOfText(END, least=5, last=False)])
+    words = generate(process, Halves(process), sampler, (30, 12), endings=[EndOfText(END, least=5, last=False)])
     assert not (words[:, :5] == END).any() and (words[:, 5:] == END).any()
+    assert any(set(row[row.index(END) + 1 :]) - {END} for row in words.tolist() if END in row)
 
 
 def test_what_is_not_the_last_is_followed_by_anything():

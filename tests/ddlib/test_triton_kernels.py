@@ -66,10 +66,10 @@ def python(*arguments, **environment):
 @pytest.mark.parametrize(
     "chosen, of, least",
     [
-        ("not slow", "kernels", 35),
-        pytest.param("slow", "kernels", 20, marks=pytest.mark.slow),
+        ("not slow", "kernels", 43),
+        pytest.param("slow", "kernels", 18, marks=pytest.mark.slow),
         ("not slow", "children", 5),
-        pytest.param("slow", "children", 15, marks=pytest.mark.slow),
+        pytest.param("slow", "children", 16, marks=pytest.mark.slow),
     ],
 )
 def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):

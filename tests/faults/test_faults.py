@@ -42,12 +42,15 @@ MODULES = (
 
 # particles run several texts in place of one: each takes seconds
 LONG = [fault for fault in FAULTS if fault.plant.__module__ == faults_particles.__name__]
-OTHERS = slow_but([one for one in FAULTS if one not in LONG], *(one for one in FAULTS[4::16] if one not in LONG))
-LONG = [pytest.param(one, marks=pytest.mark.nightly if i % 3 else pytest.mark.slow) for i, one in enumerate(LONG)]
+SHORT = [fault for fault in FAULTS if fault not in LONG]
+EVERY = [
+    *slow_but(SHORT, *SHORT[4::16]),
+    *(pytest.param(fault, marks=pytest.mark.nightly if i % 3 else pytest.mark.slow) for i, fault in enumerate(LONG)),
+]
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("fault", [*OTHERS, *LONG], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", EVERY, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_refuted(fault, monkeypatch):
     report = dd.verify(fault.plant(monkeypatch))
     assert not report.ok, f"{fault.name} ({fault.breaks}) was accepted:\n{report}"
