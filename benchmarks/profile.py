@@ -123,7 +123,9 @@ def run(size: Size) -> engine.Run:
     world, objective = World(0, 1, torch.device(size.device)), Objective(model, process, recipe.loss, half)
     called = spread(objective, recipe.hardware, world)
     state = State(objective, optimizers(model, recipe.optimizer), Average(objective, recipe.optimizer.ema))
-    return engine.Run(recipe, world, documents(size), None, process, objective, called, state, Facts(0, "", "", 1))
+    return engine.Run(
+        recipe, world, documents(size), None, process, None, objective, called, state, Facts(0, "", "", 1)
+    )
 
 
 def documents(size: Size) -> Documents:

@@ -15,7 +15,6 @@ ALIASES = {
     "d3pm": ("RateMatrix",),
     "elbo": ("bound", "nelbo"),
     "generate": ("sample",),
-    "genmd4": ("PerWord",),
     "loglinear": ("Linear",),
     "md4": ("Masked",),
     "nll": ("bound", "nelbo"),
@@ -23,7 +22,7 @@ ALIASES = {
     "ppl": ("Tally",),
     "sedd": ("RateMatrix",),
     "smc": ("Particles",),
-    "udlm": ("Uniform",),
+    "udlm": ("processes.Uniform",),
     "vlb": ("bound", "nelbo"),
 }
 """What the field says, in small letters without underscores, and what it is called here."""
@@ -44,7 +43,9 @@ def missing(name: str) -> str:
     for public, place in _places():
         places.setdefault(_plain(public), []).append(place)
     meant = ALIASES.get(_plain(name), ())
-    near = [place for public in meant for place in places[_plain(public)] if place.endswith(f".{public}")]
+    near = [
+        place for public in meant for place in places[_plain(public.rpartition(".")[2])] if place.endswith(f".{public}")
+    ]
     near = near or [place for plain in _near(_plain(name), places) for place in places[plain]]
     listed = " or ".join(list(dict.fromkeys(near))[:_MOST])
     return f"{told}; " + (f"did you mean {listed}?" if near else "dir(ddlib) lists what it has")

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw_logits
+from ddlib.categorical import draw, draw_logits
 from ddlib.checks import require
 from ddlib.exact import digest
 from ddlib.learned import Learned, check_positive
@@ -112,11 +112,20 @@ class PerWord(ForwardProcess):
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return torch.where(self._masked(z)[..., None], self.lost(t)[:, None], same * self.kept(t)[:, None])
 
-    def sample(self, x: Tokens, t: Times, generator: Generator = None) -> Tokens:
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x), by one number for each position; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
-        stays = rand(x.shape, generator, x.device) < self.kept(t).gather(1, x)
-        return torch.where(stays, x, self.vocab_size)
+        stays = self._uniforms(x, generator, levels) < self.kept(t).gather(1, x)
+        z = torch.where(stays, x, self.vocab_size)
+        if levels != "balanced":
+            return z
+        which = draw(self.lost(interior(t)).gather(1, x), rand((len(x),), generator, x.device))
+        return z.scatter(1, which[:, None], self.vocab_size)
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The weight of the bound, which all masks of a time share."""
+        here = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
+        return here * self.lost(interior(t)).gather(1, x), torch.where(self._masked(z), here, 0.0)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): words stay or are masked, masks stay."""

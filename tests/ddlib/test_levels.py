@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddlib as dd
-from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import Hierarchical, Masked, PerWord, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear
 from ddlib.testing.oracle import integrate_bound, tanh_sinh
 from ddlib.testing.strategies import processes
@@ -21,6 +21,7 @@ PROCESSES = {
     "tree": Hierarchical(TREE, Cosine()),
     "gidd": dd.presets.gidd(3, 0.3),
     "uniform": Uniform(3, Linear()),
+    "per word": PerWord(Cosine(), [0.5, 2.0, 1.0]),
     "rates": RateMatrix(RING, Linear()),
 }
 every_process = pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())

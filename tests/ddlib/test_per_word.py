@@ -11,6 +11,7 @@ from ddlib.processes import Masked, PerWord
 from ddlib.schedules import Cosine, Geometric, Linear, Polynomial
 from ddlib.testing import strategies
 from ddlib.verification.cases import at, pairs
+from ddlib.weightings import Clip
 
 F64 = torch.float64
 POWERS = [0.5, 2.0, 1.0, 1.5]
@@ -35,7 +36,7 @@ def answers(process, t, p, scores):
         "weight": process.loss_weight(x, z, time),
         "bound": dd.nelbo(process, logits, x, z, time),
         "bound of posteriors": dd.nelbo(process, logits, x, z, time, parameterization="posterior"),
-        "loss": dd.training_loss(process, logits, x, z, time, (0.0, 2.0), reduction="none"),
+        "loss": dd.training_loss(process, logits, x, z, time, Clip(2.0), reduction="none"),
     }
 
 
@@ -99,8 +100,8 @@ def test_the_loss_with_the_output_layer_in_it():
     x, t = torch.randint(4, (3, 5)), dd.sample_times(3)
     z = process.sample(x, t)
     hidden, weight = torch.randn(3, 5, 8), torch.randn(4, 8, requires_grad=True)
-    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, weight_clip=(0.0, 2.0))
-    plain = dd.training_loss(process, hidden @ weight.T, x, z, t, (0.0, 2.0))
+    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, weighting=Clip(2.0))
+    plain = dd.training_loss(process, hidden @ weight.T, x, z, t, Clip(2.0))
     assert torch.allclose(fused, plain, rtol=1e-5)
     ours, theirs = torch.autograd.grad(fused, weight)[0], torch.autograd.grad(plain, weight)[0]
     assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -112,7 +113,7 @@ def test_a_clipped_loss_still_asks_for_the_posterior():
     law = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=F64)
     chance = law * process.lost(t)[0]
     x, mask = torch.arange(4)[None], torch.full((1, 4), 4)
-    for clip in (None, (0.0, 2.0)):
+    for clip in (None, Clip(2.0)):
         scores = (law.log() + torch.zeros(4, dtype=F64)).requires_grad_()
         loss = dd.training_loss(process, scores.expand(1, 4, 4), x, mask, t, clip, reduction="none")
         (slope,) = torch.autograd.grad((chance * loss[0]).sum(), scores)

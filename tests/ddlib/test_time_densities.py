@@ -205,7 +205,7 @@ def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, 
     mask = torch.ones_like(x, dtype=torch.bool)
     mask[0, 2:] = False
     logits = torch.nn.functional.linear(hidden, weight, bias)
-    options = dict(weight_clip=(0.0, 5.0), mask=mask, count_padding=False)
+    options = dict(weighting=dd.weightings.Clip(5.0), mask=mask, count_padding=False)
     plain = dd.training_loss(process, logits, *noisy, **options, reduction="none")
     drawn = torch.ones_like(t) if density is None else density.weight(t)
     losses = dd.training_loss(process, logits, *noisy, **options, density=density, reduction="none")

@@ -53,7 +53,7 @@ def test_owt_has_the_papers_numbers():
     assert (optimizer.lr, optimizer.betas, optimizer.eps) == (5e-4, (0.9, 0.99), 1e-9)
     assert (optimizer.warmup, optimizer.final, optimizer.weight_decay, optimizer.max_grad_norm) == (1e4, 0.1, 0.02, 1.0)
     assert recipe.loss == Loss(weighting="clip:2") and recipe.loss.count_padding
-    assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0)
+    assert recipe.process == dict(kind="hdlm", clusters=64, gamma=1.0, xi=1.0, learn_speeds=False)
     assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
     assert recipe.hardware.bf16 and recipe.data.corpus.tokenizer == "gpt2"
     assert recipe.data.corpus.validation.split == "train[-100000:]"
@@ -79,7 +79,8 @@ def test_the_command_line_changes_single_values():
     recipe, switches = choose(
         owt.recipes(), smoke, "owt", ["hdlm", "--process.xi", "0.9", "--process.clusters", "my/clusters", "--seed", "3"]
     )
-    assert recipe.process == dict(kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9) and recipe.seed == 3
+    assert recipe.process == dict(kind="hdlm", clusters="my/clusters", gamma=1.0, xi=0.9, learn_speeds=False)
+    assert recipe.seed == 3
     assert not switches.smoke and not switches.accept_changes
     recipe, _ = choose(
         owt.recipes(), smoke, "owt", ["hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard"]
@@ -391,7 +392,7 @@ def test_other_kinds_on_the_command_line():
     recipe, _ = choose(owt.recipes(), smoke, "owt", ["hdlm", *more, *flags])
     assert recipe.process == {
         "kind": "hierarchical",
-        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None},
+        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None, "learn_speeds": False},
         "schedule": {"kind": "polynomial", "power": 2.0},
     }
     assert recipe.model == {"kind": "neighbours", "width": 8, "reach": 2, "layers": 2}

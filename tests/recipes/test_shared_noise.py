@@ -72,7 +72,7 @@ def test_mirrored_sequences_share_their_time():
 @pytest.mark.parametrize("network", [Split, Whole])
 def test_a_balanced_batch_weighs_its_texts(network):
     """Loss, its parts and gradients, with the output layer fused and without."""
-    loss = Loss(levels="balanced", weight_clip=(0.0, 10.0))
+    loss = Loss(levels="balanced", weighting="clip:10")
     noisy, scale = noised(PROCESS, batch(), 3, 4, loss), torch.tensor(0.01)
     assert float(noisy.balance.std()) > 0.01
     kept = torch.arange(48).view(8, 6) % 5 != 0
@@ -80,7 +80,7 @@ def test_a_balanced_batch_weighs_its_texts(network):
     total, parts = objective(noisy, kept, scale)
     model = network()
     expected = dd.training_loss(
-        PROCESS, model(noisy.z, noisy.t), noisy.x, noisy.z, noisy.t, (0.0, 10.0), reduction="none"
+        PROCESS, model(noisy.z, noisy.t), noisy.x, noisy.z, noisy.t, dd.weightings.Clip(10.0), reduction="none"
     )
     expected = torch.where(kept, expected, 0.0) * noisy.balance[:, None].float()
     torch.testing.assert_close(parts, expected.detach())
