@@ -23,8 +23,6 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from ddlib import parts
 from ddlib.bound import check_unbiased
@@ -32,13 +30,14 @@ from ddlib.vocabulary import fingerprint
 from recipes.config import at_least, check_times, plugins
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
-from recipes.engine.exact import exact, how_exact, reader
+from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, validate
-from recipes.measure import Estimate, Terms, basis, estimates
+from recipes.measure import Estimate, Terms, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
-from recipes.sampling import Sampling, draw, protocol, told
+from recipes.report import show
+from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -259,42 +258,6 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing
     return result | {"provenance": provenance(plugins(saved.recipe))}
-
-
-def show(result: dict[str, Any], console: Console) -> None:
-    """The table."""
-    asked = result["protocol"]
-    table = Table(title=f"{asked['run']}  {asked['checkpoint_sha256'][:12]}", title_justify="left")
-    for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
-        table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
-    rows = dict(result["bound"])
-    if (likely := result["likelihood"]) is not None:
-        rows |= {f"likelihood {name}": found for name, found in likely.items() if name != "protocol"}
-    if (generative := result["generative"]) is not None:
-        rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
-    for name, found in rows.items():
-        noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
-        table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
-    console.print(table)
-    grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
-    console.print(
-        f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
-        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
-        f"{asked['density_of_times']}, errors {asked['method']}"
-    )
-    if (same := result["validation"]) is not None:
-        console.print(
-            f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
-            f"over {basis(same['sequences'], same['draws'])}"
-        )
-    if likely is not None:
-        console.print(how_exact(likely))
-    if generative is not None:
-        how = generative["protocol"]
-        console.print(
-            f"generative: {generative['samples']} samples of {how['length']} tokens "
-            f"({generative['empty_samples']} empty), {told(how)}; scored by {how['scorer']}"
-        )
 
 
 def result_path(options: Options) -> Path:

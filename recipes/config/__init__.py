@@ -2,7 +2,9 @@
 
 from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_yaml
 from recipes.config.knowledge import Beside, Knowledge
-from recipes.config.recipe import Data, Hardware, Loss, Optimizer, Output, Recipe, at_least
+from recipes.config.limits import at_least
+from recipes.config.loss import Loss
+from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.times import IN_STRATA, check_times, time_density
 
 __all__ = [

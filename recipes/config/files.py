@@ -13,7 +13,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.recipe import PARTS, Loss, Recipe, part
+from recipes.config.loss import Loss
+from recipes.config.recipe import PARTS, Recipe, part
 
 APART = ("output.", "hardware.", "data.folder")
 """Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
