@@ -1,0 +1,258 @@
+"""The study of docs/results.md: masks, GIDD and hierarchies at three budgets on the public-domain corpus.
+
+    python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
+    python -m benchmarks.study prepare WORK
+    python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, on text that is no test text
+    python -m benchmarks.study chosen WORK                       # what the search found
+    python -m benchmarks.study train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
+    python -m benchmarks.study evaluate WORK --out benchmarks/results/study.json
+
+Training goes on where it was killed. Protocol and expectations stand on the page, written before the runs.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.public_domain import SOURCES
+from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
+from recipes.data import Corpus, local, open_prepared, prepare
+from recipes.engine import train
+from recipes.engine.parallel import World
+from recipes.engine.provenance import provenance
+from recipes.evaluate import Options, bounds, estimates
+from recipes.measure import Terms
+from recipes.saved import open_saved
+
+BATCH, LENGTH = 16, 128
+TEST, SEARCH = slice(0, 140), slice(140, 240)
+"""Held-out documents of each source: those that are measured in the end, and those that a search may look at."""
+DRAWS = 4
+"""Of times and noise for every text that is measured."""
+BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1), 32: (0,)}
+"""Millions of tokens, and the seeds of each."""
+SEARCHED, SEARCH_SEED = 2, 2
+"""The budget of the search, and its seed, which is none of the study's."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A process and the loss that it is trained with."""
+
+    process: dict[str, Any]
+    loss: dict[str, Any] = field(default_factory=dict)
+
+    def __or__(self, rule: Mapping[str, Any]) -> "Model":
+        return replace(self, loss=self.loss | rule)
+
+
+TWO, EDGES = dict(kind="hdlm", clusters=64), dict(mode="edges")
+MODELS = {
+    "MDLM": Model(dict(kind="mdlm")),
+    "GIDD(0.1), dynamic": Model(dict(kind="gidd", p_uniform=0.1), dict(weighting="dynamic")),
+    "HDLM-64": Model(TWO),
+    "HDLM-64, all edges": Model(TWO, EDGES),
+    "HDLM-64-8, all edges": Model(dict(kind="hdlm_levels", clusters=[64, 8]), EDGES),
+}
+SPEEDS = {
+    "0.5": Model(TWO | dict(gamma=0.5), EDGES),
+    "2": Model(TWO | dict(gamma=2.0), EDGES),
+    "4": Model(TWO | dict(gamma=4.0), EDGES),
+    "learned": Model(TWO | dict(learn_speeds=True), EDGES),
+}
+"""Of HDLM-64, all edges, which has 1."""
+RULES: dict[str, dict[str, Any]] = {
+    "as ever": {},
+    "best times": dict(times="optimal"),
+    "best times, not divided out": dict(times="optimal", weigh_times=False),
+    "best times, balanced": dict(times="optimal", levels="balanced"),
+}
+"""How times and levels are drawn in training."""
+
+
+def corpus(work: Path) -> Corpus:
+    """All sources to train on, what a search may look at to validate on, 4,096 words learned from the first."""
+    text = work / "text"
+    return local(files=str(text / "train.jsonl"), held_out=str(text / "search.jsonl"), tokenizer="train:4096")
+
+
+def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> Recipe:
+    """So many million tokens in steps of 16 x 128, on one core of a CPU."""
+    steps = round(millions * 1e6 / BATCH / LENGTH / 10) * 10 or 10
+    plain = name.replace(", ", "-").replace(" ", "_")
+    return Recipe(
+        data=Data(corpus=corpus(work), folder=work / "data", length=LENGTH),
+        process=model.process,
+        model=dict(kind="dit", dim=128, depth=4, heads=4, pad_to=1),
+        start="text",
+        loss=Loss(**model.loss),
+        optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps),
+        hardware=Hardware(threads=1),
+        output=Output(
+            folder=work / "runs" / f"{plain}-{millions:g}M-{seed}",
+            validate_every=max(steps // 10, 1),
+            validate_sequences=128,
+            validate_times="optimal",
+            sample_every=steps,
+            samples=1,
+            save_every=max(steps // 20, 50),
+            keep=1,
+            tensorboard=False,
+        ),
+        batch=BATCH,
+        steps=steps,
+        seed=seed,
+    )
+
+
+def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
+    """The runs of the search: rules for every model, speeds for one."""
+    for rule, values in RULES.items():
+        for name, model in MODELS.items():
+            yield name, rule, recipe(work / "search", f"{name}-{rule}", model | values, SEARCHED, SEARCH_SEED)
+    for speed, model in SPEEDS.items():
+        yield "speed", speed, recipe(work / "search", f"speed-{speed}", model, SEARCHED, SEARCH_SEED)
+
+
+def chosen(work: Path) -> dict[str, Any]:
+    """What the search found: bounds on its text, the best rule of every model, the best speed."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, rule, given in searched(work):
+        terms = Terms.average(measured(work, given.output.folder, [work / "data"])[0])
+        found.setdefault(name, {})[rule] = asdict(terms.per_token)
+    # speed 1 is among the models already
+    found["speed"]["1"] = found["HDLM-64, all edges"]["as ever"]
+    best = {name: min(bounds, key=lambda rule: bounds[rule]["value"]) for name, bounds in found.items()}
+    return {"bounds": found, "best": best}
+
+
+def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
+    """All runs of the study, budget by budget: name, millions of tokens, seed, recipe."""
+    best = json.loads((work / "chosen.json").read_text(encoding="utf-8"))["best"]
+    models = {name: model | RULES[best[name]] for name, model in MODELS.items()}
+    edges = "HDLM-64, all edges"
+    fastest = SPEEDS.get(best["speed"], MODELS[edges])
+    models[f"{edges}, best speeds"] = fastest | RULES[best[edges]]
+    for millions, seeds in BUDGETS.items():
+        for seed in seeds:
+            for name, model in models.items():
+                yield name, millions, seed, recipe(work, name, model, millions, seed)
+
+
+def prepare_all(work: Path) -> None:
+    """The tokens to train on, the text of the search, and the test text of each source in the same tokens."""
+    text, search = work / "text", []
+    for source in SOURCES:
+        documents = (text / f"held_out_{source}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        (text / f"test_{source}.jsonl").write_text("".join(documents[TEST]), encoding="utf-8")
+        search += documents[SEARCH]
+    (text / "search.jsonl").write_text("".join(search), encoding="utf-8")
+    prepare(corpus(work), work / "data")
+    for source in SOURCES:
+        test = local(
+            files=str(text / "search.jsonl"),
+            held_out=str(text / f"test_{source}.jsonl"),
+            tokenizer=str(work / "data" / "tokenizer.json"),
+        )
+        prepare(test, work / "test" / source)
+
+
+def measured(work: Path, folder: Path, texts: list[Path]) -> list[list[Terms]]:
+    """The replicates of the bound of each text under the model in a run's folder."""
+    saved, world = open_saved(folder), World(0, 1, torch.device("cpu"))
+    options = Options(run=str(folder), replicates=DRAWS, scorer="none", times="optimal", bound_levels="balanced")
+    return [bounds(saved, open_prepared(text), options, world) for text in texts]
+
+
+def evaluate_all(work: Path) -> dict[str, Any]:
+    """What the result file holds: of all runs that are there."""
+    found, nats = [], dict[tuple[int, int], Terms]()
+    texts = {source: work / "test" / source for source in SOURCES}
+    first = next(runs(work))[3]
+    for name, millions, seed, given in runs(work):
+        if not (given.output.folder / "weights").is_dir():
+            continue
+        terms = dict(zip(texts, measured(work, given.output.folder, list(texts.values())), strict=True))
+        whole = Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
+        masks = nats.setdefault((millions, seed), whole)
+        paired, tokens = (whole.nats - masks.nats).sum(1), whole.tokens.double()
+        found.append(
+            {
+                "process": name,
+                "millions": millions,
+                "seed": seed,
+                "loss": given.loss.about(padded=True),
+                "all_sources": asdict(whole.per_token),
+                "less_mdlm": asdict(type(whole.per_token).ratio(paired, tokens, "nats/token")),
+                "by_source": {
+                    source: {key: asdict(value) for key, value in estimates(many, open_prepared(texts[source])).items()}
+                    for source, many in terms.items()
+                },
+                "curve": curve(given.output.folder),
+            }
+        )
+        print(name, millions, seed, whole.per_token, flush=True)
+    search = json.loads((work / "chosen.json").read_text(encoding="utf-8"))
+    about = {"provenance": provenance(), "cores": os.cpu_count(), "recipe": recipe_yaml(first)}
+    return about | {"search": search, "runs": found}
+
+
+def joined(parts: tuple[Terms, ...]) -> Terms:
+    """The sequences of all sources as one corpus."""
+    count, moved = 0, []
+    for part in parts:
+        moved.append(replace(part, index=part.index + count))
+        count += int(part.index.max()) + 1
+    return Terms.join(moved)
+
+
+def curve(folder: Path) -> list[tuple[int, float, float]]:
+    """Validation bounds on the way: step, nats per token, standard error."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(r["step"], r["nats_per_token"], r["standard_error"]) for r in records if r["kind"] == "bound"]
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("prepare", "search", "chosen", "train", "evaluate"))
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
+    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
+    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    work = options.work
+    torch.set_num_threads(1)
+    if options.what == "prepare":
+        prepare_all(work)
+    elif options.what == "search":
+        shared([given for *_, given in searched(work)], options)
+    elif options.what == "chosen":
+        written(work / "chosen.json", chosen(work))
+    elif options.what == "train":
+        shared([given for _, millions, _, given in runs(work) if millions == options.budget], options)
+    else:
+        written(options.out, evaluate_all(work))
+
+
+def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
+    """Trains this process's share of the runs."""
+    for number, given in enumerate(recipes):
+        if number % options.of == options.part:
+            train(given)
+
+
+def written(path: Path, result: dict[str, Any]) -> None:
+    """As JSON."""
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
