@@ -115,9 +115,9 @@ def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
     """The runs of the search: rules for every model, speeds for one."""
     for rule, values in RULES.items():
         for name, model in MODELS.items():
-            yield name, rule, recipe(work / "search", f"{name}-{rule}", model | values, SEARCHED, SEARCH_SEED)
+            yield name, rule, recipe(work, f"search-{name}-{rule}", model | values, SEARCHED, SEARCH_SEED)
     for speed, model in SPEEDS.items():
-        yield "speed", speed, recipe(work / "search", f"speed-{speed}", model, SEARCHED, SEARCH_SEED)
+        yield "speed", speed, recipe(work, f"search-speed-{speed}", model, SEARCHED, SEARCH_SEED)
 
 
 def chosen(work: Path) -> dict[str, Any]:
