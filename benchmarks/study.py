@@ -67,8 +67,9 @@ SPEEDS = {
     "learned": Model(TWO | dict(learn_speeds=True), EDGES),
 }
 """Of HDLM-64, all edges, which has 1."""
+ASEVER = "as ever"
 RULES: dict[str, dict[str, Any]] = {
-    "as ever": {},
+    ASEVER: {},
     "best times": dict(times="optimal"),
     "best times, not divided out": dict(times="optimal", weigh_times=False),
     "best times, balanced": dict(times="optimal", levels="balanced"),
@@ -127,7 +128,7 @@ def chosen(work: Path) -> dict[str, Any]:
         terms = Terms.average(measured(work, given.output.folder, [work / "data"])[0])
         found.setdefault(name, {})[rule] = asdict(terms.per_token)
     # speed 1 is among the models already
-    found["speed"]["1"] = found["HDLM-64, all edges"]["as ever"]
+    found["speed"]["1"] = found["HDLM-64, all edges"][ASEVER]
     best = {name: min(bounds, key=lambda rule: bounds[rule]["value"]) for name, bounds in found.items()}
     return {"bounds": found, "best": best}
 

@@ -1,0 +1,188 @@
+"""How noisy bound and gradient are, for every way to draw times and levels: the table of docs/signal.md.
+
+    python -m benchmarks.study prepare WORK
+    python -m benchmarks.signal train WORK [--part 0 --of 2]
+    python -m benchmarks.signal measure WORK [--part 0 --of 2]      # one file for each process and point of training
+    python -m benchmarks.signal report WORK --out benchmarks/results/signal.json
+
+All ways are measured on the same texts, so what texts differ by is in each of them.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe, shared, written
+from ddlib.noise import Generator
+from recipes.config import IN_STRATA, Recipe, time_density
+from recipes.data import Batch, examples, open_prepared
+from recipes.engine.provenance import provenance
+from recipes.saved import Saved, open_saved
+
+PROCESSES = {
+    "MDLM": "MDLM",
+    "GIDD(0.1)": "GIDD(0.1), dynamic",
+    "HDLM-64": "HDLM-64",
+    "HDLM-64-8": "HDLM-64-8, all edges",
+}
+"""The models of the study that stand for them."""
+POINTS = (0.2, 0.6, 2.0)
+"""Millions of tokens after which it is measured, each the end of a training of its own."""
+TEXTS, SETS = 64, 64
+"""Texts of an estimate of the bound, and how many estimates."""
+ROWS, GRADIENTS = 16, 32
+"""Texts of a gradient, and how many gradients."""
+FRESH = 10_000
+"""Seed of texts that nobody trained on in this order."""
+
+
+class Way(NamedTuple):
+    """How times and levels are drawn."""
+
+    method: str = "stratified"
+    density: bool = False
+    levels: str = "independent"
+    mirror: bool = False
+
+
+TODAY = "strata"
+WAYS: Mapping[str, Way] = {
+    "iid": Way("iid"),
+    TODAY: Way(),
+    "density": Way(density=True),
+    "systematic": Way(levels="systematic"),
+    "balanced": Way(levels="balanced"),
+    "mirror": Way(mirror=True),
+    "density, balanced": Way(density=True, levels="balanced"),
+    "density, balanced, mirror": Way(density=True, levels="balanced", mirror=True),
+}
+
+
+class Drawn(NamedTuple):
+    """A batch of noisy texts, and what each counts."""
+
+    z: Tensor
+    t: Tensor
+    weight: Tensor
+
+
+def noised(process: dd.processes.ForwardProcess, batch: Batch, way: Way, share: float) -> Drawn:
+    """The texts at their times; ``share`` of the mean is left to chance."""
+    keyed = dd.KeyedGenerator(0, 0, batch.index)
+    noise: Generator = dd.mirrored(keyed) if way.mirror else keyed
+    density = time_density("optimal", process, LENGTH, share) if way.density else None
+    t = dd.sample_times(len(batch.x), way.method, noise, density=density, dtype=torch.float64)
+    z = process.sample(batch.x, t, noise, levels=way.levels)
+    weight = torch.ones_like(t) if density is None else density.weight(t)
+    if way.levels == "balanced":
+        weight = weight * process.balance(batch.x, z, t)
+    return Drawn(z, t, weight)
+
+
+@torch.no_grad()
+def bounds(saved: Saved, batch: Batch, way: Way) -> Tensor:
+    """Nats of each text, (B,)."""
+    z, t, weight = noised(saved.process, batch, way, IN_STRATA)
+    nats = dd.nelbo(saved.process, saved.model(z, t.float()), batch.x, z, t.float()).double()
+    return weight * torch.where(batch.mask, nats, 0.0).sum(1)
+
+
+def gradient(saved: Saved, loss: Recipe, batch: Batch, way: Way) -> Tensor:
+    """Of the training loss with its weights, in nats per token, as one vector."""
+    z, t, weight = noised(saved.process, batch, way, 1.0)
+    nats = dd.training_loss(
+        saved.process, saved.model(z, t.float()), batch.x, z, t.float(), loss.loss.rule(), mask=batch.mask,
+        count_padding=False, reduction="none",
+    )  # fmt: skip
+    total = (weight[:, None].float() * nats).sum() / batch.mask.sum()
+    slopes = torch.autograd.grad(total, list(saved.model.parameters()))
+    return torch.cat([slope.flatten() for slope in slopes]).double()
+
+
+def per_thousand(deviation: float, texts: int) -> float:
+    """The standard deviation of an estimate from a thousand tokens."""
+    return deviation * math.sqrt(texts * LENGTH / 1000)
+
+
+def measured(saved: Saved, given: Recipe) -> dict[str, Any]:
+    """Standard deviations of every way."""
+    data, found = open_prepared(given.data.folder), {}
+    asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
+    sets = list(islice(examples(data.train, batch_size=TEXTS, **asked), SETS))
+    rows = list(islice(examples(data.train, batch_size=ROWS, **asked), GRADIENTS))
+    saved.model.requires_grad_(True)
+    for name, way in WAYS.items():
+        nats = torch.stack([bounds(saved, batch, way) for batch in sets])
+        tokens = torch.stack([batch.mask.sum() for batch in sets])
+        estimates = nats.sum(1) / tokens
+        total, squares = torch.zeros(()), 0.0
+        for batch in rows:
+            slope = gradient(saved, given, batch, way)
+            total, squares = total + slope, squares + float(slope @ slope)
+        mean = total / GRADIENTS
+        spread = (squares - GRADIENTS * float(mean @ mean)) / (GRADIENTS - 1)
+        found[name] = {
+            "bound": float(nats.sum() / tokens.sum()),
+            "deviation": per_thousand(float(estimates.std()), TEXTS),
+            # what an error that takes times for independent says of the same draws
+            "blind": per_thousand(float((nats / LENGTH).var(1).mean().sqrt()) / math.sqrt(TEXTS), TEXTS),
+            "gradient": float(mean.norm()),
+            "gradient_deviation": per_thousand(math.sqrt(spread), ROWS),
+        }
+        print(name, found[name], flush=True)
+    return found
+
+
+def points(work: Path) -> Iterator[tuple[str, float, Recipe]]:
+    """Every process at every point of training."""
+    for millions in POINTS:
+        for name, model in PROCESSES.items():  # that of two million is one of the search
+            yield name, millions, recipe(work, f"search-{model}-{ASEVER}", MODELS[model], millions, SEARCH_SEED)
+
+
+def kept(work: Path, name: str, millions: float) -> Path:
+    """The file of one point."""
+    return work / f"signal-{name}-{millions:g}M.json"
+
+
+def report(work: Path) -> dict[str, Any]:
+    """What the result file holds."""
+    found = [
+        {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
+        for name, millions, _ in points(work)
+    ]
+    sizes = {"texts": TEXTS, "sets": SETS, "rows": ROWS, "gradients": GRADIENTS, "length": LENGTH}
+    return {"provenance": provenance(), "sizes": sizes, "points": found}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("train", "measure", "report"))
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
+    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    work = options.work
+    torch.set_num_threads(1)
+    if options.what == "train":
+        shared([given for *_, given in points(work)], options)
+    elif options.what == "measure":
+        for number, (name, millions, given) in enumerate(points(work)):
+            if number % options.of == options.part and not kept(work, name, millions).exists():
+                written(kept(work, name, millions), measured(open_saved(given.output.folder), given))
+    else:
+        written(options.out, report(work))
+
+
+if __name__ == "__main__":
+    main()
