@@ -27,7 +27,7 @@ import tyro
 from ddlib import parts
 from ddlib.bound import check_unbiased
 from ddlib.vocabulary import fingerprint
-from recipes.config import at_least, check_times, plugins
+from recipes.config import IN_STRATA, UNIFORM, at_least, check_times, plugins, time_density
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, reader
@@ -60,9 +60,9 @@ class Options:
     """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
     bound_levels: str = "independent"
     """How the tokens of a text share its noise: "balanced" has the same mean with less noise."""
-    times: str = "uniform"
-    """Density that times are drawn from: uniform, beta:a=2,b=1, bell:mean=0,spread=1, or optimal, the process's own.
-    The bound is the same; with the process's own its error is smaller."""
+    times: str = "optimal"
+    """Density that times are drawn from: optimal, the process's own, which has the smallest error; uniform,
+    beta:a=2,b=1, bell:mean=0,spread=1. The bound is the same."""
     likelihood: str | None = None
     """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
     takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
@@ -213,6 +213,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         check_unbiased(saved.process, options.bound_levels)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
+    density = time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -236,7 +237,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "times": "one per sequence and replicate, stratified over the corpus",
             "steps": options.bound_steps or "continuous time",
             "levels": options.bound_levels,
-            "density_of_times": options.times,
+            "density_of_times": UNIFORM if density is None else options.times,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,
             "network_precision": saved.precision,

@@ -5,10 +5,11 @@ from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.limits import at_least
 from recipes.config.loss import Loss
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
-from recipes.config.times import IN_STRATA, check_times, time_density
+from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
 
 __all__ = [
     "IN_STRATA",
+    "UNIFORM",
     "Beside",
     "Data",
     "Hardware",

@@ -127,7 +127,7 @@ class Output:
     """Steps between validation bounds."""
     validate_sequences: int = 1024
     """Sequences of a validation bound."""
-    validate_times: str = "uniform"
+    validate_times: str = "optimal"
     """Density that their times are drawn from, as ``loss.times``; the bound is the same, its error is not."""
     sample_every: int = 10_000
     """Steps between samples."""

@@ -21,6 +21,8 @@ def time_density(
 ) -> dd.times.TimeDensity | None:
     """The density that a recipe names; None for the uniform one, which nothing need be multiplied by.
 
+    A large process that offers no reduction to fewer words has none of its own, and gets the uniform one.
+
     Args:
         kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as ``bell:mean=-1,spread=2``.
         process: the noise.
@@ -31,5 +33,8 @@ def time_density(
         ValueError: as ``check_times``.
     """
     if kind == OPTIMAL:
-        return process.time_density(length, chance=chance)
+        try:
+            return process.time_density(length, chance=chance)
+        except TypeError:
+            return None
     return None if kind == UNIFORM else parts.build("times", kind, place="times")

@@ -46,6 +46,15 @@ def test_what_a_kind_stands_for():
     assert repr(time_density("bell:mean=-1,spread=2", process, 16)) == "Bell(mean=-1.0, spread=2.0)"
     own, expected = time_density("optimal", process, 16), process.time_density(16)
     assert torch.equal(own.masses, expected.masses)
+
+    class Large(dd.processes.RateMatrix):
+        """Of too many states to be asked one by one, with no smaller one of its kind."""
+
+        def reduced(self, vocab_size):
+            return dd.processes.ForwardProcess.reduced(self, vocab_size)
+
+    rates = torch.full((200, 200), 1 / 199, dtype=torch.float64).fill_diagonal_(-1.0)
+    assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
     assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
     assert Loss(times="bell").about() == Loss().about()
 
@@ -88,9 +97,7 @@ def test_training_draws_from_it_and_keeps_it_in_its_file(tmp_path):
         ("optimal", Loss(times="optimal")),
         ("bell", Loss(times="bell:mean=-1,spread=2", weigh_times=False)),
     ):
-        output = replace(
-            given.output, folder=tmp_path / name, validate_times="optimal" if loss.times != "uniform" else "uniform"
-        )
+        output = replace(given.output, folder=tmp_path / name, validate_times=loss.times)
         run = replace(given, loss=loss, output=output)
         train(run)
         runs[name] = losses(tmp_path / name)
@@ -134,12 +141,12 @@ def test_terms_keep_every_draw_and_its_time():
 def test_an_evaluation_says_from_what_it_drew(tmp_path, capsys):
     published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
-    uniform, own = evaluate(options, ALONE), evaluate(replace(options, times="optimal"), ALONE)
+    uniform, own = evaluate(replace(options, times="uniform"), ALONE), evaluate(options, ALONE)
     assert (uniform["protocol"]["density_of_times"], own["protocol"]["density_of_times"]) == ("uniform", "optimal")
     assert own["protocol"]["method"] == "by neighbours in time, without what strata settle"
     ours, theirs = (result["bound"]["nats_per_token"] for result in (own, uniform))
     assert ours["value"] != theirs["value"]
     assert abs(ours["value"] - theirs["value"]) < 5 * math.hypot(ours["error"], theirs["error"])
-    assert own["validation"] is None
+    assert uniform["validation"] is None and own["validation"] is not None
     evaluation.show(own, evaluation.make_console())
     assert "times optimal, errors by neighbours in time" in " ".join(capsys.readouterr().out.split())
