@@ -13,6 +13,7 @@ from torch.multiprocessing import start_processes
 
 import ddlib as dd
 from recipes import evaluate as evaluation
+from recipes.config import IN_STRATA, time_density
 from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
@@ -116,12 +117,13 @@ def test_the_bound_is_that_of_ddlib(options):
     replicates, _ = measured(replace(options, replicates=1))
     saved = open_saved(options.run)
     data = open_prepared(saved.recipe.data.folder)
+    own = time_density("optimal", saved.process, 24, IN_STRATA)
     stream = examples(data.validation, length=24, pad_id=data.pad_id, batch_size=1, seed=0, threads=0)
     for number in range(3):
         batch = next(stream)
         noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
         with torch.no_grad():
-            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior")
+            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own)
         nats = [float(part[batch.mask].double().sum()) for part in (bound.diffusion, bound.prior, bound.reconstruction)]
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
@@ -136,8 +138,11 @@ def test_the_bound_in_steps_and_balanced_is_that_of_ddlib(options, capsys, tmp_p
         batch, noise = next(stream), dd.KeyedGenerator(0, 0, torch.arange(3))
         names = {"bound_steps": "steps", "bound_levels": "levels"}
         extra = {names[name]: value for name, value in given.items()}
+        own = time_density("optimal", saved.process, 24, IN_STRATA)
         with torch.no_grad():
-            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", **extra)
+            bound = dd.bound(
+                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own, **extra
+            )
         nats = torch.where(batch.mask, bound.total.double(), 0.0).sum(1)
         assert replicates[0].nats.sum(1).tolist() == pytest.approx(nats.tolist(), rel=1e-5)
         result = evaluate(replace(asked, samples=1), ALONE)
