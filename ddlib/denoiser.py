@@ -118,4 +118,7 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     process.check_inputs(z=z, t=t)
     check_logits(logits, z.shape, process.vocab_size)
     check_finite(logits)
-    return logits.log_softmax(-1) + process.word_likelihood(z, t).log().to(logits.dtype)
+    likelihood = process.word_likelihood(z, t)
+    possible = likelihood > 0  # asked first, so that gradients of learned speeds are 0 where words are impossible
+    evidence = torch.where(possible, torch.where(possible, likelihood, 1.0).log(), -torch.inf)
+    return logits.log_softmax(-1) + evidence.to(logits.dtype)

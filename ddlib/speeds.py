@@ -32,9 +32,9 @@ def speed_loss(
 
     The first part is pathwise: weights, and rates of words where they have some. Of each of the ``draws`` of z the
     baseline b is the mean of the others (leave-one-out; Shi et al., 2024, appendix). Where levels move on their own
-    what a level costs on average in the other texts is known beforehand: its part of the bound is
-    differentiated in closed form, and the draws tell the rest alone. ``dd.nelbo`` and ``training_loss`` pass on the
-    pathwise part and nothing else, which is no gradient of the bound.
+    the others tell more, what a level of this text costs: that part of the bound is differentiated in closed form, and
+    the draw tells the rest alone. Texts tell each other nothing, so the gradient of a batch is that of its parts.
+    ``dd.nelbo`` and ``training_loss`` pass on the pathwise part and nothing else, which is no gradient of the bound.
 
     The gradient by what the network consists of is that of the bound too, of as many draws. To teach the speeds alone
     give a denoiser that runs under ``torch.no_grad()``. The bound stays one whatever the speeds: those that avoid what
@@ -79,8 +79,7 @@ def speed_loss(
     z = process.sample(x, t, noise)
     logits = cavity_logits(process, denoiser(z, t.to(told)), z, t, parameterization)
     nats = closed_nelbo(process, logits, x, z, t)
-    usual, expected = _usual(process, nats, z, t, kept, draws)
-    total = expected + _taught(process, nats.double() - usual, x, z, t, kept, draws)
+    total = _by_level(process, nats, x, z, t, kept, draws)
     if not process.exact_ends:
         start = torch.zeros_like(t)
         z = process.sample(x, start, noise)
@@ -93,31 +92,35 @@ def speed_loss(
 def _taught(
     process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
 ) -> Float64[Tensor, "B"]:
-    """``nats`` summed over each text, with a gradient that knows which z they make likely; copies of a text adjoin."""
+    """``nats`` summed over each text, with a gradient that knows which z they make likely; copies of a text adjoin.
+
+    The baseline is the mean of the other draws; with ``draws`` of 1 there is none.
+    """
     value = torch.where(kept, nats, 0.0).sum(1).to(torch.float64)
     chance = process.likelihood(z, x, t).log().sum(1)
     found = value.detach().view(-1, draws)
-    baseline = (found.sum(1, keepdim=True) - found) / (draws - 1)
+    baseline = (found.sum(1, keepdim=True) - found) / max(draws - 1, 1)
     return value + (chance - chance.detach()) * (found - baseline).flatten()
 
 
-def _usual(
-    process: ForwardProcess, nats: PerToken, z: Tokens, t: Times, kept: PaddingMask, draws: int
-) -> tuple[PerToken, Float64[Tensor, "B"]]:
-    """What each token's level costs in the other texts, times its weight; and the mean of the sum of that, (B,).
+def _by_level(
+    process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
+) -> Float64[Tensor, "B"]:
+    """The same, where levels have weights of their own by what a level costs in the other draws of the text.
 
-    The mean knows no noise: a level costs its occupancy times its weight. Zero for processes whose levels ask the word.
+    The mean of that over noise is known: occupancies times weights times costs. What is left has a mean of about 0 and
+    gets no baseline, which would depend on the draw itself: its levels tell what is left of the others.
     """
     if not isinstance(process, Levelled):
-        return torch.zeros_like(nats, dtype=torch.float64), torch.zeros(len(z), dtype=torch.float64, device=z.device)
+        return _taught(process, nats, x, z, t, kept, draws)
     weights, level = process.weights(t), process.level_of(z)
     weight = weights.gather(1, level)
     with torch.no_grad():
         cost = torch.where(weight > 0, nats / torch.where(weight > 0, weight, 1.0), 0.0)
         sums = torch.zeros(2, *weights.shape, dtype=torch.float64, device=z.device)
         sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([cost * kept, kept.to(cost)]))
-        text = torch.stack([part.view(-1, draws, weights.shape[1]).sum(1) for part in sums])
-        nats_of, tokens_of = text.sum(1, keepdim=True) - text
-        mean = torch.where(tokens_of > 0, nats_of / tokens_of.clamp_min(1.0), 0.0).repeat_interleave(draws, 0)
-    expected = (process.occupancies(t) * weights * mean).sum(1)
-    return weight * mean.gather(1, level), expected * kept.sum(1)
+        copies = sums.view(2, -1, draws, weights.shape[1])
+        nats_of, tokens_of = (copies.sum(2, keepdim=True) - copies).flatten(1, 2)
+        mean = torch.where(tokens_of > 0, nats_of / tokens_of.clamp_min(1.0), 0.0)
+    expected = (process.occupancies(t) * weights * mean).sum(1) * kept.sum(1)
+    return expected + _taught(process, nats.double() - weight * mean.gather(1, level), x, z, t, kept, 1)

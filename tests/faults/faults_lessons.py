@@ -149,11 +149,10 @@ def a_cluster_is_asked_about_the_edge_above_it(patch):
 @fault("the way from z is P(y|z, x), not P(y|x)")
 def what_is_known_of_the_way_is_forgotten(patch):
     def forgetful(hierarchy, i, j, law, x, here, u_z):
-        lower = hierarchy.between(0, j)
-        given = lower.row(x)
+        given = hierarchy.between(0, i).row(x)
         return torch.where(given > 0, given * (given.clamp_min(1e-300).log() - law), 0.0).sum(-1)
 
-    patch.setattr(DIVERGENCE, "_on_the_way", forgetful)
+    patch.setattr(DIVERGENCE, "_members_term", forgetful)
     return hierarchical(Hierarchical, deep())
 
 

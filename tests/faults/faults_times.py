@@ -120,8 +120,8 @@ def the_mean_square_is_the_square_of_the_mean(patch):
 @fault("m = sum a_i w_i k_i")
 def what_is_paid_is_given_to_the_levels_in_reverse(patch):
     right = MOMENTS.nats_of_levels
-    follows = sys.modules["ddlib.processes.follows"]
-    patch.setattr(follows, "nats_of_levels", lambda levels, given: right(levels, given)[::-1])
+    timed = sys.modules["ddlib.processes.timed"]
+    patch.setattr(timed, "nats_of_levels", lambda levels, given: right(levels, given)[::-1])
     return hierarchical(Hierarchical, deep())
 
 

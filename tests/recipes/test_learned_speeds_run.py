@@ -88,10 +88,11 @@ def test_resumed_it_learns_the_same(name, tmp_path):
 @pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
 @pytest.mark.usefixtures("prepared")
 def test_the_layout_changes_no_number(hardware, tmp_path):
-    alone = trained(given(tmp_path / "one"))
-    two = trained(given(tmp_path / "two", hardware=hardware), 2)
+    """A few steps: the network's rounding reaches the speeds, and through them each step makes more of it."""
+    alone = trained(given(tmp_path / "one", steps=6))
+    two = trained(given(tmp_path / "two", steps=6, hardware=hardware), 2)
     assert torch.allclose(torch.tensor(losses(two)), torch.tensor(losses(alone)), rtol=0, atol=1e-4)
-    assert torch.allclose(learned(two), learned(alone), rtol=0, atol=1e-3)
+    assert torch.allclose(learned(two), learned(alone), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
