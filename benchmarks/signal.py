@@ -91,8 +91,10 @@ def noised(process: dd.processes.ForwardProcess, batch: Batch, way: Way, share: 
 def bounds(saved: Saved, batch: Batch, way: Way) -> Tensor:
     """Nats of each text, (B,)."""
     z, t, weight = noised(saved.process, batch, way, IN_STRATA)
-    nats = dd.nelbo(saved.process, saved.model(z, t.float()), batch.x, z, t.float()).double()
-    return weight * torch.where(batch.mask, nats, 0.0).sum(1)
+    nats = dd.nelbo(
+        saved.process, saved.model(z, t.float()), batch.x, z, t.float(), parameterization=saved.parameterization
+    )
+    return weight * torch.where(batch.mask, nats.double(), 0.0).sum(1)
 
 
 def gradient(saved: Saved, loss: Recipe, batch: Batch, way: Way) -> Tensor:
@@ -100,7 +102,7 @@ def gradient(saved: Saved, loss: Recipe, batch: Batch, way: Way) -> Tensor:
     z, t, weight = noised(saved.process, batch, way, 1.0)
     nats = dd.training_loss(
         saved.process, saved.model(z, t.float()), batch.x, z, t.float(), loss.loss.rule(), mask=batch.mask,
-        count_padding=False, reduction="none",
+        count_padding=False, parameterization=saved.parameterization, reduction="none",
     )  # fmt: skip
     total = (weight[:, None].float() * nats).sum() / batch.mask.sum()
     slopes = torch.autograd.grad(total, list(saved.model.parameters()))

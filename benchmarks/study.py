@@ -30,7 +30,7 @@ from recipes.evaluate import Options, bounds, estimates
 from recipes.measure import Terms
 from recipes.saved import open_saved
 
-BATCH, LENGTH = 16, 128
+BATCH, LENGTH, WORDS = 16, 128, 4096
 TEST, SEARCH = slice(0, 140), slice(140, 240)
 """Held-out documents of each source: those that are measured in the end, and those that a search may look at."""
 DRAWS = 4
@@ -78,9 +78,9 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def corpus(work: Path) -> Corpus:
-    """All sources to train on, what a search may look at to validate on, 4,096 words learned from the first."""
+    """All sources to train on, what a search may look at to validate on, ``WORDS`` words learned from the first."""
     text = work / "text"
-    return local(files=str(text / "train.jsonl"), held_out=str(text / "search.jsonl"), tokenizer="train:4096")
+    return local(files=str(text / "train.jsonl"), held_out=str(text / "search.jsonl"), tokenizer=f"train:{WORDS}")
 
 
 def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> Recipe:

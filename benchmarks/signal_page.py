@@ -1,0 +1,112 @@
+"""The tables and the picture of docs/signal.md, from what ``signal.py report`` wrote.
+
+    python -m benchmarks.signal_page benchmarks/results/signal.json
+
+Rewrites what stands between the two marks of the page, and docs/images/signal.png.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results_page import DOCS
+from benchmarks.signal import PROCESSES, TODAY, WAYS
+from benchmarks.table import page
+from ddlib import plot
+
+BEGIN, END = "<!-- tables: benchmarks/signal_page.py -->", "<!-- end of tables -->"
+BEST = "density, balanced"
+TARGETS = {"MDLM": 0.7, "GIDD(0.1)": 0.25, "HDLM-64": 0.4}
+"""Of the bound's deviation over the error that was reported before errors knew the strata."""
+Point = dict[str, Any]
+Value = Callable[[Point, str], float]
+
+
+def deviation(point: Point, way: str) -> float:
+    """Of the bound, in nats per token, from a thousand tokens."""
+    return point["ways"][way]["deviation"]
+
+
+def noise(point: Point, way: str) -> float:
+    """Of the gradient from a thousand tokens, over its norm."""
+    found = point["ways"][way]
+    return found["gradient_deviation"] / found["gradient"]
+
+
+def blind(point: Point) -> float:
+    """What an error that takes strata for independent times says of today's draws."""
+    return point["ways"][TODAY]["blind"]
+
+
+def table(points: list[Point], value: Value, digits: int) -> list[str]:
+    """A row for every process and point of training, a column for every way."""
+    lines = [f"| process | million tokens | {' | '.join(WAYS)} |", "| --- | --- |" + " --- |" * len(WAYS)]
+    for point in points:
+        cells = " | ".join(f"{value(point, way):.{digits}f}" for way in WAYS)
+        lines.append(f"| {point['process']} | {point['millions']:g} | {cells} |")
+    return lines
+
+
+def gains(points: list[Point]) -> list[str]:
+    """What the best way leaves of the error that was reported, and of that which was made."""
+    lines = [
+        "| process | million tokens | blind error of strata | best, over it | target | best, over strata | texts |",
+        "| --- |" + " --- |" * 6,
+    ]
+    for point in points:
+        best, told, made = deviation(point, BEST), blind(point), deviation(point, TODAY)
+        target = TARGETS.get(point["process"])
+        lines.append(
+            f"| {point['process']} | {point['millions']:g} | {told:.3f} | {best / told:.2f} | "
+            f"{'-' if target is None else f'{target:g}'} | {best / made:.2f} | 1 in {(told / best) ** 2:.0f} |"
+        )
+    return lines
+
+
+def tables(told: dict[str, Any]) -> str:
+    """All three, as they stand between the page's marks."""
+    points = sorted(told["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
+    parts = [
+        ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, deviation, 3)),
+        ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
+        ("Gradient, standard deviation from 1,000 tokens over its norm:", table(points, noise, 2)),
+    ]
+    return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
+
+
+def draw(told: dict[str, Any], path: Path) -> None:
+    """Deviations after the longest training, a group of points for each process."""
+    last = max(point["millions"] for point in told["points"])
+    figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
+    colours = dict(zip(PROCESSES, (plot.DARK, plot.VERMILION, plot.BLUE, plot.GREEN), strict=True))
+    for panel, (value, title) in zip(
+        panels, ((deviation, "bound, nats per token"), (noise, "gradient, over its norm")), strict=True
+    ):
+        for name, colour in colours.items():
+            (point,) = (p for p in told["points"] if p["process"] == name and p["millions"] == last)
+            values = [value(point, way) for way in WAYS]
+            panel.plot(values, range(len(WAYS)), "o-", color=colour, label=name, linewidth=1)
+        panel.set_yticks(range(len(WAYS)), list(WAYS))
+        panel.invert_yaxis()
+        panel.set(xlabel=f"standard deviation from 1,000 tokens, after {last:g} million tokens of training")
+        panel.set_title(title, loc="left", fontweight="bold")
+        panel.set_xlim(left=0)
+    panels[0].set_xscale("log")
+    panels[1].legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    path = DOCS / "signal.md"
+    path.write_text(page(path.read_text(encoding="utf-8"), tables(told), BEGIN, END), encoding="utf-8")
+    draw(told, DOCS / "images" / "signal.png")
+
+
+if __name__ == "__main__":
+    main()

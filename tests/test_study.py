@@ -1,0 +1,104 @@
+"""The study and what is measured of its signal, from text to pages, at sizes that teach nothing."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import ddlib as dd
+from benchmarks import signal, signal_page, study
+from recipes.data import Batch
+from recipes.engine import train
+from recipes.saved import open_saved
+
+EDGES, WORDS = "HDLM-64, all edges", 300
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """Six sources of eight documents, prepared."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "text").mkdir()
+    lines = [json.dumps({"text": f"{n}. In {source} {n * n} of {n} words are said " * 9}) for n in range(8)
+             for source in study.SOURCES]  # fmt: skip
+    for source in study.SOURCES:
+        own = [line for line in lines if f"In {source}" in line]
+        (folder / "text" / f"held_out_{source}.jsonl").write_text("\n".join(own) + "\n")
+    (folder / "text" / "train.jsonl").write_text("\n".join(lines * 8) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in dict(TEST=slice(0, 2), SEARCH=slice(2, 4), WORDS=WORDS).items():
+            patch.setattr(study, name, value)
+        study.prepare_all(folder)
+    return folder
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two models with four clusters, one budget and ten steps."""
+    two = dict(kind="hdlm", clusters=4)
+    models = {"MDLM": study.MODELS["MDLM"], EDGES: study.Model(two, study.EDGES)}
+    rules = {name: study.RULES[name] for name in (study.ASEVER, "best times, balanced")}
+    speeds = {"learned": study.Model(two | dict(learn_speeds=True), study.EDGES)}
+    changes = dict(
+        MODELS=models, RULES=rules, SPEEDS=speeds, BUDGETS={0.001: (0,)}, SEARCHED=0.001, DRAWS=2, WORDS=WORDS
+    )
+    for name, value in changes.items():
+        monkeypatch.setattr(study, name, value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_the_study_from_its_search_to_its_result(work, tmp_path):
+    assert not set(texts(work / "text" / "search.jsonl")) & set(texts(work / "text" / "test_austen.jsonl"))
+    for _, _, given in study.searched(work):
+        train(given)
+    found = study.chosen(work)
+    study.written(work / "chosen.json", found)
+    assert set(found["best"]) == {"MDLM", EDGES, "speed"}
+    assert set(found["bounds"]["speed"]) == {"learned", "1"} and set(found["bounds"]["MDLM"]) == set(study.RULES)
+    for name, bounds in found["bounds"].items():
+        assert bounds[found["best"][name]]["value"] == min(bound["value"] for bound in bounds.values())
+    *all_but_one, (_, _, _, last) = study.runs(work)
+    for _, _, _, given in all_but_one:
+        train(given)
+    told = study.evaluate_all(work)
+    assert [one["process"] for one in told["runs"]] == ["MDLM", EDGES]  # the last has not run
+    masks, edges = told["runs"]
+    assert masks["less_mdlm"]["value"] == 0 and masks["all_sources"]["method"] == "stratified"
+    gap = edges["all_sources"]["value"] - masks["all_sources"]["value"]
+    assert edges["less_mdlm"]["value"] == pytest.approx(gap) and len(edges["by_source"]) == 6
+    assert last.output.folder.name == "HDLM-64-all_edges-best_speeds-0.001M-0"
+
+
+def texts(path):
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("way", [name for name in signal.WAYS if name != "systematic"])
+def test_every_way_has_the_mean_of_the_bound(way):
+    """Of a network that loses two nats at a mask: two nats per token."""
+    process, x = dd.presets.mdlm(5), torch.zeros(4096, signal.LENGTH, dtype=torch.int64)
+    batch = Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(len(x)))
+    z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)
+    nats = 2 * weight * process.loss_weight(x, z, t).sum(1) / signal.LENGTH
+    assert abs(float(nats.mean()) - 2) < 5 * float(nats.std()) / math.sqrt(len(x)) + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tmp_path):
+    changes = dict(POINTS=(0.001,), TEXTS=8, SETS=3, ROWS=4, GRADIENTS=3)
+    changes["PROCESSES"] = {"MDLM": "MDLM", "HDLM-64": EDGES}
+    for name, value in (changes | dict(MODELS=study.MODELS)).items():
+        monkeypatch.setattr(signal, name, value)
+    for name, millions, given in signal.points(work):
+        train(given)
+        study.written(signal.kept(work, name, millions), signal.measured(open_saved(given.output.folder), given))
+    told = signal.report(work)
+    for point in told["points"]:
+        assert set(point["ways"]) == set(signal.WAYS)
+        assert all(value > 0 for way in point["ways"].values() for value in way.values())
+    page = signal_page.tables(told)
+    ratio = signal_page.deviation(told["points"][1], signal_page.BEST) / signal_page.blind(told["points"][1])
+    assert f"| {ratio:.2f} | 0.4 |" in page
