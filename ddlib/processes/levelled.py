@@ -42,14 +42,13 @@ class Levelled(ForwardProcess):
         schedule.check()
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
-        if hierarchy.learned is None:
-            self._modules["chain"] = LevelChain(hierarchy.speeds)
+        self._fixed = LevelChain(hierarchy.speeds) if hierarchy.learned is None else None
 
     @property
     def chain(self) -> LevelChain:
         """The levels alone; made anew for each answer where speeds are learned, so that gradients reach them."""
         learned = self.hierarchy.learned
-        return cast(LevelChain, self._modules["chain"]) if learned is None else LevelChain(learned())
+        return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
 
     def occupancies(self, t: Times) -> Float64[Tensor, "B levels"]:
         """a_i(t), the probability of each level, (B, n + 1)."""
