@@ -33,7 +33,7 @@ from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, validate
+from recipes.engine.validation import NOISE, WINDOWS, quietest, validate
 from recipes.measure import Estimate, Terms, estimates
 from recipes.measure.scoring import Scorer, generative, load_scorer, score
 from recipes.report import show
@@ -58,8 +58,9 @@ class Options:
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
     """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
-    bound_levels: str = "independent"
-    """How the tokens of a text share its noise: "balanced" has the same mean with less noise."""
+    bound_levels: str | None = None
+    """How the tokens of a text share its noise, "independent" or "balanced", which has the same mean with less noise;
+    by default balanced, where the process can."""
     times: str = "optimal"
     """Density that times are drawn from: optimal, the process's own, which has the smallest error; uniform,
     beta:a=2,b=1, bell:mean=0,spread=1. The bound is the same."""
@@ -130,7 +131,7 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
     None if training took other noise or times, more sequences, another text or another bound.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
-    if options.bound_steps is not None or options.bound_levels != "independent":
+    if options.bound_steps is not None or options.bound_levels not in (None, quietest(saved.process)):
         return None
     other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
     if other or wanted > len(replicates[0].index):
@@ -209,8 +210,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
+    levels = options.bound_levels or quietest(saved.process)
     try:
-        check_unbiased(saved.process, options.bound_levels)
+        check_unbiased(saved.process, levels)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
     density = time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
@@ -236,7 +238,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "padding": "not counted",
             "times": "one per sequence and replicate, stratified over the corpus",
             "steps": options.bound_steps or "continuous time",
-            "levels": options.bound_levels,
+            "levels": levels,
             "density_of_times": UNIFORM if density is None else options.times,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,

@@ -97,7 +97,7 @@ def report_bounds(
     sure = abs(gap.value) > 2 * gap.standard_error
     console.print(
         f"  {winner} is lower by {abs(gap.value):.4f} ± {gap.standard_error:.4f} nats/token "
-        f"(paired: same windows, times and noise)" + ("" if sure else "; within two standard errors, so a tie")
+        f"(paired: same windows)" + ("" if sure else "; within two standard errors, so a tie")
     )
     console.print("  ± is one standard error over windows; it does not include that over training runs", style="dim")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib_models import DiT
 from recipes.comparison.figure import Curve
-from recipes.config import Loss
+from recipes.config import IN_STRATA, Loss
 from recipes.console import training_progress
 from recipes.data import text
 from recipes.lexicon import embeddings
@@ -164,7 +164,8 @@ def data_order(config: Config, num_windows: int) -> Int[Tensor, " N"]:
 def validate(
     config: Config, process: dd.processes.Hierarchical, model: DiT, windows: text.Windows, passes: int
 ) -> Float[Tensor, "N L"]:
-    """The bound in nats per token, averaged over ``passes`` draws of time and noise; the same draws for every model."""
+    """The bound in nats per token, averaged over ``passes`` draws of times and noise, as quiet as they can be."""
+    density = process.time_density(config.window, chance=IN_STRATA)
     was_training = model.training
     model.eval()
     rows = []
@@ -172,7 +173,14 @@ def validate(
         x = windows.tokens[start : start + 128]
         index = torch.arange(start, start + len(x))
         draws = [
-            dd.bound(process, model, x, dd.KeyedGenerator(seed=config.seed + 1, step=step, index=index)).total
+            dd.bound(
+                process,
+                model,
+                x,
+                dd.KeyedGenerator(seed=config.seed + 1, step=step, index=index),
+                density=density,
+                levels="balanced",
+            ).total
             for step in range(passes)
         ]
         rows.append(torch.stack(draws).mean(0))

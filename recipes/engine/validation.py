@@ -36,7 +36,7 @@ def validate(
     times: str,
     parameterization: Parameterization,
     steps: int | None = None,
-    levels: str = "independent",
+    levels: str | None = None,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -53,14 +53,24 @@ def validate(
         times: kind of the density that times are drawn from, as in ``loss.times`` of a recipe.
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
-        levels: how the tokens of a text share its noise, as ``ddlib.bound``.
+        levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
     """
+    how = quietest(process) if levels is None else levels
     density = time_density(times, process, recipe.data.length, IN_STRATA)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, levels)
+        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how)
 
     return over(data, recipe, world, sequences, batch, measured)
+
+
+def quietest(process: dd.processes.ForwardProcess) -> str:
+    """How the tokens of a text share its noise with the smallest error: balanced, where the process can."""
+    try:
+        process.check_levels("balanced")
+    except TypeError:
+        return "independent"
+    return "balanced"
 
 
 def over(

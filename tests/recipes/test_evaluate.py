@@ -123,13 +123,16 @@ def test_the_bound_is_that_of_ddlib(options):
         batch = next(stream)
         noise = dd.KeyedGenerator(0, 0, torch.tensor([number]))
         with torch.no_grad():
-            bound = dd.bound(saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own)
+            bound = dd.bound(
+                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own,
+                levels="balanced",
+            )  # fmt: skip
         nats = [float(part[batch.mask].double().sum()) for part in (bound.diffusion, bound.prior, bound.reconstruction)]
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
 
-def test_the_bound_in_steps_and_balanced_is_that_of_ddlib(options, capsys, tmp_path):
-    for given in (dict(bound_steps=7), dict(bound_levels="balanced")):
+def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, capsys, tmp_path):
+    for given in (dict(bound_steps=7), dict(bound_levels="independent")):
         asked = replace(options, replicates=1, sequences=3, **given)
         replicates, _ = measured(asked)
         saved = open_saved(options.run)
@@ -138,10 +141,11 @@ def test_the_bound_in_steps_and_balanced_is_that_of_ddlib(options, capsys, tmp_p
         batch, noise = next(stream), dd.KeyedGenerator(0, 0, torch.arange(3))
         names = {"bound_steps": "steps", "bound_levels": "levels"}
         extra = {names[name]: value for name, value in given.items()}
+        drawn = {"levels": "balanced"} | extra
         own = time_density("optimal", saved.process, 24, IN_STRATA)
         with torch.no_grad():
             bound = dd.bound(
-                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own, **extra
+                saved.process, saved.denoiser, batch.x, noise, parameterization="posterior", density=own, **drawn
             )
         nats = torch.where(batch.mask, bound.total.double(), 0.0).sum(1)
         assert replicates[0].nats.sum(1).tolist() == pytest.approx(nats.tolist(), rel=1e-5)

@@ -14,6 +14,7 @@ from recipes.engine import train
 from recipes.engine.objective import Objective, noised
 from recipes.engine.parallel import World
 from recipes.engine.setup import micro_batch
+from recipes.engine.validation import quietest
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
 
@@ -104,3 +105,11 @@ def test_a_run_with_both_trains(tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced", mirror=True))
     train(given)
     assert len(losses(given.output.folder)) == 4
+
+
+def test_validation_balances_levels_where_the_process_can():
+    class Own(dd.processes.Masked):
+        def sample(self, x, t, generator=None):
+            return super().sample(x, t, generator)
+
+    assert quietest(PROCESS) == "balanced" and quietest(Own(5, dd.schedules.Linear())) == "independent"
