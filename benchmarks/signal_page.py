@@ -21,7 +21,7 @@ BEST = "density, balanced"
 TARGETS = {"MDLM": 0.7, "GIDD(0.1)": 0.25, "HDLM-64": 0.4}
 """Of the bound's deviation over the error that was reported before errors knew the strata."""
 Point = dict[str, Any]
-Value = Callable[[Point, str], float]
+Cell = Callable[[Point, str], str]
 
 
 def deviation(point: Point, way: str) -> float:
@@ -40,11 +40,22 @@ def blind(point: Point) -> float:
     return point["ways"][TODAY]["blind"]
 
 
-def table(points: list[Point], value: Value, digits: int) -> list[str]:
+def of_bound(point: Point, way: str) -> str:
+    """Its deviation."""
+    return f"{deviation(point, way):.3f}"
+
+
+def of_gradient(point: Point, way: str) -> str:
+    """Its deviation over its norm, and over the deviation of today's way: the norm itself is hardly known."""
+    ratio = point["ways"][way]["gradient_deviation"] / point["ways"][TODAY]["gradient_deviation"]
+    return f"{noise(point, way):.1f} ({ratio:.2f})"
+
+
+def table(points: list[Point], cell: Cell) -> list[str]:
     """A row for every process and point of training, a column for every way."""
     lines = [f"| process | million tokens | {' | '.join(WAYS)} |", "| --- | --- |" + " --- |" * len(WAYS)]
     for point in points:
-        cells = " | ".join(f"{value(point, way):.{digits}f}" for way in WAYS)
+        cells = " | ".join(cell(point, way) for way in WAYS)
         lines.append(f"| {point['process']} | {point['millions']:g} | {cells} |")
     return lines
 
@@ -69,9 +80,12 @@ def tables(told: dict[str, Any]) -> str:
     """All three, as they stand between the page's marks."""
     points = sorted(told["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
     parts = [
-        ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, deviation, 3)),
+        ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, of_bound)),
         ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
-        ("Gradient, standard deviation from 1,000 tokens over its norm:", table(points, noise, 2)),
+        (
+            "Gradient, standard deviation from 1,000 tokens over its norm (and over that of strata):",
+            table(points, of_gradient),
+        ),
     ]
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
@@ -92,8 +106,8 @@ def draw(told: dict[str, Any], path: Path) -> None:
         panel.invert_yaxis()
         panel.set(xlabel=f"standard deviation from 1,000 tokens, after {last:g} million tokens of training")
         panel.set_title(title, loc="left", fontweight="bold")
-        panel.set_xlim(left=0)
     panels[0].set_xscale("log")
+    panels[1].set_xlim(left=0)
     panels[1].legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
