@@ -156,10 +156,11 @@ def kept(work: Path, name: str, millions: float) -> Path:
 
 
 def report(work: Path) -> dict[str, Any]:
-    """What the result file holds."""
+    """What the result file holds: of all points that are there."""
     found = [
         {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
         for name, millions, _ in points(work)
+        if kept(work, name, millions).exists()
     ]
     sizes = {"texts": TEXTS, "sets": SETS, "rows": ROWS, "gradients": GRADIENTS, "length": LENGTH}
     return {"provenance": provenance(), "sizes": sizes, "points": found}
