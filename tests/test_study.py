@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from recipes.data import Batch
 from recipes.engine import train
 from recipes.saved import open_saved
 
+ROOT = Path(__file__).parents[1]
 EDGES, WORDS = "HDLM-64, all edges", 300
 
 
@@ -83,6 +85,11 @@ def test_every_way_has_the_mean_of_the_bound(way):
     z, t, weight = signal.noised(process, batch, signal.WAYS[way], 0.2)
     nats = 2 * weight * process.loss_weight(x, z, t).sum(1) / signal.LENGTH
     assert abs(float(nats.mean()) - 2) < 5 * float(nats.std()) / math.sqrt(len(x)) + 1e-9
+
+
+def test_the_page_shows_what_is_stored():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "signal.json").read_text())
+    assert signal_page.tables(stored) in (ROOT / "docs" / "signal.md").read_text()
 
 
 @pytest.mark.slow
