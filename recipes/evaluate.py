@@ -26,6 +26,7 @@ import tyro
 
 from ddlib import parts
 from ddlib.bound import check_unbiased
+from ddlib.times import TimeDensity
 from ddlib.vocabulary import fingerprint
 from recipes.config import IN_STRATA, UNIFORM, at_least, check_times, plugins, time_density
 from recipes.console import make_console, plain_errors
@@ -102,9 +103,15 @@ class Options:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
+def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
+    """The density of the times; None for the uniform one."""
+    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
+
+
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
+    density = drawn_from(saved, options)
     return [
         validate(
             saved.process,
@@ -116,7 +123,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             batch=min(options.batch, -(-wanted // world.size)),
             seed=options.seed,
             replicate=number,
-            times=options.times,
+            density=density,
             parameterization=saved.parameterization,
             steps=options.bound_steps,
             levels=options.bound_levels,
@@ -215,7 +222,6 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         check_unbiased(saved.process, levels)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
-    density = time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -239,7 +245,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "times": "one per sequence and replicate, stratified over the corpus",
             "steps": options.bound_steps or "continuous time",
             "levels": levels,
-            "density_of_times": UNIFORM if density is None else options.times,
+            "density_of_times": UNIFORM if drawn_from(saved, options) is None else options.times,
             "weights": "not clipped",
             "parameterization": saved.recipe.loss.parameterization,
             "network_precision": saved.precision,

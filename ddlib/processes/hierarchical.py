@@ -178,11 +178,9 @@ class Hierarchical(Levelled):
         if edge_weights is not None:
             given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
             return torch.where(below, given, 0.0)
-        share, weight = self.occupancies(interior(t)), self.weights(t)
-        reached = share.flip(-1).cumsum(-1).flip(-1)[:, 1:]
-        inflow = (share * weight)[:, 1:]
-        own = torch.where(reached > 0, inflow / torch.where(reached > 0, reached, 1.0), 0.0)
-        here = weight.gather(1, level)[..., None]
+        reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[:, 1:]
+        own = torch.where(reached > 0, self._inflow(t)[:, 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
+        here = self.weights(t).gather(1, level)[..., None]
         below = below & (here > 0)
         return torch.where(below, own[:, None] / torch.where(below, here, 1.0), 0.0)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.plot import level_names
-from recipes.config import Beside, Recipe, time_density
+from recipes.config import IN_STRATA, Beside, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
@@ -148,7 +148,7 @@ class Run:
                 batch=micro_batch(recipe, self.world),
                 seed=NOISE,
                 replicate=0,
-                times=recipe.output.validate_times,
+                density=time_density(recipe.output.validate_times, self.process, recipe.data.length, IN_STRATA),
                 parameterization=self.objective.parameterization,
             )
 

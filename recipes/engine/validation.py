@@ -7,7 +7,7 @@ from itertools import islice
 import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import IN_STRATA, Recipe, time_density
+from recipes.config import Recipe
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -33,7 +33,7 @@ def validate(
     batch: int,
     seed: int,
     replicate: int,
-    times: str,
+    density: dd.times.TimeDensity | None,
     parameterization: Parameterization,
     steps: int | None = None,
     levels: str | None = None,
@@ -50,13 +50,12 @@ def validate(
         batch: sequences that one process takes at a time.
         seed: of times and noise.
         replicate: number of the draw; others are independent.
-        times: kind of the density that times are drawn from, as in ``loss.times`` of a recipe.
+        density: of the times; None is uniform.
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
     """
     how = quietest(process) if levels is None else levels
-    density = time_density(times, process, recipe.data.length, IN_STRATA)
 
     def measured(batches: Iterable[Batch]) -> Terms:
         return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how)
