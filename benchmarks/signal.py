@@ -8,7 +8,6 @@
 All ways are measured on the same texts, so what texts differ by is in each of them.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe, shared, written
+from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, arguments, recipe, shared, written
 from ddlib.noise import Generator
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
@@ -168,13 +167,7 @@ def report(work: Path) -> dict[str, Any]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("train", "measure", "report"))
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
-    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = arguments(__doc__, ("train", "measure", "report")).parse_args()
     work = options.work
     torch.set_num_threads(1)
     if options.what == "train":

@@ -221,13 +221,8 @@ def curve(folder: Path) -> list[tuple[int, float, float]]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("prepare", "search", "chosen", "train", "evaluate"))
-    parser.add_argument("work", type=Path)
+    parser = arguments(__doc__, ("prepare", "search", "chosen", "train", "evaluate"))
     parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
-    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
-    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     work = options.work
     torch.set_num_threads(1)
@@ -241,6 +236,17 @@ def main() -> None:
         shared([given for _, millions, _, given in runs(work) if millions == options.budget], options)
     else:
         written(options.out, evaluate_all(work))
+
+
+def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
+    """A command line of what is to be done, where, and which share of the runs."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("what", choices=commands)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
+    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
+    parser.add_argument("--out", type=Path)
+    return parser
 
 
 def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
