@@ -36,8 +36,8 @@ AXES = {
 Tokens = Int64[Tensor, "B L"]
 """Words or states, int64."""
 
-Times = Float[Tensor, "B"]
-"""One time per sequence in [0, 1]: 0 is data, 1 is noise."""
+Times = Float[Tensor, "B"] | Float[Tensor, "B L"]
+"""One time per sequence in [0, 1], or one per position: 0 is data, 1 is noise."""
 
 Logits = Float[Tensor, "B L V"]
 """Unnormalised log-probabilities over words only."""
