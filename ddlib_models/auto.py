@@ -51,7 +51,7 @@ class DiTModel(PreTrainedModel):
         """Nothing: a ``DiT`` starts as its constructor says, or as its file."""
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> Float[Tensor, "B L V"]:
         return self.backbone(z, t, cu_seqlens)
 

@@ -14,7 +14,11 @@ from ddlib.testing.strategies import processes
 
 F64 = torch.float64
 ROWS, LENGTH = 2, 3
-REGISTERED = [process for cls in (registry.get("processes", name) for name in registry.available("processes")) for process in cls.examples()]
+REGISTERED = [
+    process
+    for cls in (registry.get("processes", name) for name in registry.available("processes"))
+    for process in cls.examples()
+]
 
 
 def split(value):
