@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
 from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.own_times import of_tokens_and_times, position_by_position
+from ddlib.processes.own_times import answers_times, position_by_position
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
 
@@ -24,15 +24,15 @@ class Contract(ExactModule, ABC):
     Args:
         vocab_size: number of words V; states 0..V-1 are the words.
         num_states: number of states S >= V.
-        own_times: of the class, ``class Mine(ForwardProcess, own_times=True)``: whether the methods that its body holds
-            take times (B, L) as well as (B,). Those of a body that does not say so are asked position by position
-            where a time per position is given, so no leaf has to know of them.
+        own_times: of the class, ``class Mine(ForwardProcess, own_times=True)``: whether the answers that its body
+            overrides take times (B, L) as well as (B,). Of a body that does not say so they are asked position by
+            position where a time per position is given, so no leaf has to know of it.
     """
 
     def __init_subclass__(cls, own_times: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, member in () if own_times else list(vars(cls).items()):
-            if of_tokens_and_times(member):
+            if answers_times(member) and hasattr(super(cls, cls), name):  # a leaf's own helpers are its own affair
                 setattr(cls, name, position_by_position(member))
 
     @abstractmethod

@@ -47,7 +47,8 @@ class Follows(Contract, own_times=True):
             levels: "independent", "systematic" or "balanced".
 
         Raises:
-            TypeError, ValueError: x not int64 words (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown levels.
+            TypeError, ValueError: x not int64 words (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
+                levels.
         """
         self.check_inputs(x=x, t=t)
         z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))

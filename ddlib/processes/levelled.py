@@ -51,11 +51,11 @@ class Levelled(ForwardProcess, own_times=True):
         return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
 
     def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """a_i(t), the probability of each level, (B, n + 1), or (..., n + 1) at times of any shape."""
+        """a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
         return self.chain.occupancies(self._clock(t))
 
     def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """w_i(t), the loss weight of each level in nats per nat of divergence, (B, n + 1), or (..., n + 1); 0 for words.
+        """w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for words.
 
         Each integrates to one against its occupancy. At t = 0 and 1, where weights may be infinite, their value a
         rounding error away from the end is given.

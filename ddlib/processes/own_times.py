@@ -8,60 +8,66 @@ from typing import Any
 
 from torch import Tensor
 
-from ddlib.noise import KeyedGenerator
+from ddlib.noise import KeyedGenerator, Mirrored
 
-_TOKENS = {"x", "z", "p", "logits"}
+_TIMES = ("s", "t")
 
 
-def of_tokens_and_times(member: object) -> bool:
-    """Whether it is a method that is told tokens, or what is known of them, and their times."""
-    if not isinstance(member, FunctionType):
-        return False
-    names = signature(member).parameters
-    return "t" in names and not _TOKENS.isdisjoint(names)
+def answers_times(member: object) -> bool:
+    """Whether it is a method that is told times, ``t``."""
+    return isinstance(member, FunctionType) and "t" in signature(member).parameters
 
 
 def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
-    r"""The method, served at times (B, L) too.
+    """The method, served at times (B, L) too; times (B,) it gets as they come.
 
     Positions are noised on their own, so a text (B, L) at times (B, L) is B L texts of one position, (B L, 1), at times
-    (B L,). What is said of texts as a whole is not served so.
+    (B L,). What is said of a text as a whole is not served so.
 
     Raises:
-        TypeError: of the result, at times (B, L): the method does not answer for each position by itself.
+        TypeError: at times (B, L): the method does not answer for each position by itself, or is asked for noise that
+            positions or texts share.
     """
     names = signature(method)
 
     @wraps(method)
     def served(*args: Any, **kwargs: Any) -> Any:
-        # asked without binding: of one time per sequence, which is most calls, nothing else is wanted
-        if not any(isinstance(each, Tensor) and each.ndim == 2 and each.is_floating_point()
-                   for each in (*args, *kwargs.values())):  # fmt: skip
+        if not any(map(_two_axes, (*args, *kwargs.values()))):  # most calls: nothing is bound for them
             return method(*args, **kwargs)
         given = names.bind(*args, **kwargs)
         t = given.arguments.get("t")
-        if not isinstance(t, Tensor) or t.ndim != 2:
+        if not _two_axes(t):
             return method(*args, **kwargs)
-        where = f"{type(args[0]).__name__}.{method.__name__}"
-        levels = given.arguments.get("levels", "independent")
-        if levels != "independent":
-            raise TypeError(f"levels is {levels!r}, t has shape {tuple(t.shape)}: {where} takes one time per sequence")
         rows, length = t.shape
+        refusal = (
+            f"t has shape {tuple(t.shape)}, must be (B,) = ({rows},), one time per sequence: "
+            f"{type(args[0]).__name__}.{method.__name__} is served position by position, "
+        )
+        axes = 1
         for name, value in given.arguments.items():
-            if isinstance(value, Tensor) and value.shape[:2] == t.shape:
-                given.arguments[name] = value.flatten() if name in ("s", "t") else value.flatten(0, 1)[:, None]
+            if name in _TIMES and isinstance(value, Tensor):
+                given.arguments[name] = value.flatten()
+            elif isinstance(value, Tensor) and value.shape[:2] == t.shape:
+                given.arguments[name], axes = value.flatten(0, 1)[:, None], 2
             elif isinstance(value, KeyedGenerator):
                 given.arguments[name] = value.split(length)
+            elif isinstance(value, Mirrored) or (name == "levels" and value != "independent"):
+                raise TypeError(f"{refusal}which {name} = {value!r} is not")
 
         def back(value: Any) -> Any:
             if isinstance(value, tuple):
-                return tuple(map(back, value))
+                parts = map(back, value)
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
             if not isinstance(value, Tensor):
                 return value
-            if value.shape[:2] != (rows * length, 1):
-                raise TypeError(f"t has shape {tuple(t.shape)}: {where} takes one time per sequence, (B,) = ({rows},)")
-            return value.view(rows, length, *value.shape[2:])
+            if value.shape[:axes] != (rows * length, 1)[:axes]:
+                raise TypeError(f"{refusal}and does not answer for each")
+            return value.view(rows, length, *value.shape[axes:])
 
         return back(method(*given.args, **given.kwargs))
 
     return served
+
+
+def _two_axes(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
