@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.noise import KeyedGenerator, Mirrored
 
-_TIMES = ("s", "t")
+_TIMES, _TOKENS = ("s", "t"), ("x", "z", "p", "logits")
 
 
 def answers_times(member: object) -> bool:
@@ -35,9 +35,9 @@ def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
         if not any(map(_two_axes, (*args, *kwargs.values()))):  # most calls: nothing is bound for them
             return method(*args, **kwargs)
         given = names.bind(*args, **kwargs)
-        t = given.arguments.get("t")
-        if not _two_axes(t):
-            return method(*args, **kwargs)
+        t, tokens = given.arguments.get("t"), [given.arguments.get(name) for name in _TOKENS]
+        if not _two_axes(t) or any(isinstance(each, Tensor) and each.shape[:2] != t.shape for each in tokens):
+            return method(*args, **kwargs)  # which refuses times of another shape
         rows, length = t.shape
         refusal = (
             f"t has shape {tuple(t.shape)}, must be (B,) = ({rows},), one time per sequence: "

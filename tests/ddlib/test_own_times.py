@@ -121,7 +121,8 @@ class Own(Masked):
         return super().occupancies(t)
 
     def sample(self, x, t, generator=None, levels="independent"):
-        assert t.shape == x.shape[:1]
+        self.check_inputs(x=x, t=t)
+        assert t.ndim == 1
         return super().sample(x, t, generator, levels)
 
     def balance(self, x, z, t):
