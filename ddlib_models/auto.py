@@ -41,6 +41,7 @@ class DiTModel(PreTrainedModel):
     config_class = DiTConfig
     base_model_prefix = "backbone"
     main_input_name = "z"
+    own_times = True
 
     def __init__(self, config: DiTConfig, backbone: DiT | None = None) -> None:
         super().__init__(config)

@@ -86,7 +86,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
 
     unsaved = ("attention",)  # another machine may lack the back end, and the weights are the same
     model_type = "ddlib-dit"
-    own_times = True
+    own_times = True  # ddlib.typing.OwnTimes
 
     def __init__(
         self,

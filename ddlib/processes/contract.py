@@ -32,7 +32,8 @@ class Contract(ExactModule, ABC):
     def __init_subclass__(cls, own_times: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, member in () if own_times else list(vars(cls).items()):
-            if answers_times(member) and hasattr(super(cls, cls), name):  # a leaf's own helpers are its own affair
+            known = any(name in vars(base) for base in cls.__mro__[1:])
+            if known and answers_times(member):  # a leaf's own helpers are its own affair
                 setattr(cls, name, position_by_position(member))
 
     @abstractmethod

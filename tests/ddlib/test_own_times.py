@@ -9,8 +9,9 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import registry
-from ddlib.processes import Hierarchical, Masked, Mixing
+from ddlib.processes import GIDD, Hierarchical, Masked, Mixing
 from ddlib.testing import strategies
+from ddlib.testing.oracle import exact_cavity, tanh_sinh
 
 F64 = torch.float64
 REGISTERED = [registry.get("processes", name).examples() for name in registry.available("processes")]
@@ -134,7 +135,7 @@ class Kept(Mixing):
 
     def __init__(self):
         super().__init__(4, masked=True, uniform=True)
-        self.inner = dd.processes.GIDD(4, 0.2)
+        self.inner = GIDD(4, 0.2)
 
     def mixture(self, t):
         assert t.ndim == 1 or t.shape[1:] == (1,) or not t.ndim
@@ -177,7 +178,7 @@ def test_a_leaf_is_not_asked_for_what_positions_cannot_say_by_themselves(call, m
 
 
 @pytest.mark.parametrize(
-    "process", [Hierarchical.examples()[-1], dd.processes.GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]], ids=str
+    "process", [Hierarchical.examples()[-1], GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]], ids=str
 )
 def test_balanced_draws_choose_positions_by_their_own_times(process):
     """Of two positions: q(z|x) = E[balance; z], enumerated against the law of the draws."""
@@ -231,3 +232,96 @@ def test_two_times_have_one_shape_and_an_order_at_every_position():
         process.advance(x, s, TIMES)
     with pytest.raises(ValueError, match=r"s = .*0.31.* must"):
         process.posterior(p, x, TIMES, s)
+
+
+@pytest.mark.parametrize(
+    ("weighting", "process"),
+    [
+        (dd.weightings.Dynamic(), GIDD(4, 0.3)),
+        (dd.weightings.Dynamic(released=True), GIDD(4, 0.3)),
+        (dd.weightings.Optimal(4), Masked(3, dd.schedules.Linear())),
+        (dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Optimal()), dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)),
+    ],
+    ids=repr,
+)
+def test_weights_of_training_are_those_of_the_positions(weighting, process):
+    x, z, logits = drawn(process, TIMES)
+    here = dd.training_loss(process, logits, x, z, TIMES, weighting, reduction="none")
+    alone = dd.training_loss(process, *map(split, (logits, x, z)), TIMES.flatten(), weighting, reduction="none")
+    assert torch.allclose(here, alone.view(2, 3), rtol=1e-12, atol=0) and here.max() > 0
+
+
+@pytest.mark.parametrize("mode", ["standard", "edges"])
+def test_child_logits_at_a_time_per_position(mode):
+    process, asked = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
+    x, z, _ = drawn(process, TIMES)
+    logits = torch.randn(2, 3, 6, dtype=F64, generator=torch.Generator().manual_seed(5))
+    for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
+        call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **asked)  # noqa: E731, B023
+        alone = call(*map(split, (logits, x, z)), TIMES.flatten())
+        assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
+
+
+def test_gradients_of_the_fused_loss_at_a_time_per_position():
+    process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)
+    x, z, hidden = drawn(process, TIMES)
+    weight = torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(6))
+    found = []
+    for fused in (True, False):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        if fused:
+            dd.linear_training_loss(process, h, w, x, z, TIMES).backward()
+        else:
+            dd.training_loss(process, h @ w.T, x, z, TIMES).backward()
+        found.append((h.grad, w.grad))
+    for ours, expected in zip(*found, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+def together(u):
+    return torch.stack([u, u]), torch.ones(2, dtype=F64)
+
+
+def ramp(u):
+    """The second position is ahead in the middle: 3 u^2 - 2 u^3 against u."""
+    return torch.stack([u, u**2 * (3 - 2 * u)]), torch.stack([torch.ones_like(u), 6 * u * (1 - u)])
+
+
+def second_alone(u):
+    return torch.stack([torch.zeros_like(u), u]), torch.tensor([0.0, 1.0], dtype=F64)
+
+
+def then_the_first(u):
+    return torch.stack([u, torch.ones_like(u)]), torch.tensor([1.0, 0.0], dtype=F64)
+
+
+PATHS = {"together": [together], "ramp": [ramp], "one by one": [second_alone, then_the_first]}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "process",
+    [
+        Masked(3, dd.schedules.Linear()),
+        pytest.param(GIDD(3, 0.3), marks=pytest.mark.slow),
+        pytest.param(dd.presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8), marks=pytest.mark.slow),
+        pytest.param(dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0]), marks=pytest.mark.slow),
+    ],
+    ids=lambda process: type(process).__name__,
+)
+def test_along_every_path_of_times_the_bound_of_the_best_network_is_the_entropy(process, path):
+    """Theory section 14, by enumeration: two words that depend on each other, from data to noise."""
+    law = torch.tensor([[0.3, 0.05, 0.1], [0.02, 0.2, 0.03], [0.1, 0.05, 0.15]], dtype=F64)
+    best, states = exact_cavity(process, law), torch.arange(process.num_states)
+    words, grid = torch.cartesian_prod(*[torch.arange(3)] * 2), torch.cartesian_prod(states, states)
+    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
+    chance, total = law.flatten().repeat_interleave(len(grid)), 0.0
+    for phase in PATHS[path]:
+        for node, weight in zip(*tanh_sinh(), strict=True):
+            times, slope = phase(node)
+            t = times.expand(len(x), 2)
+            mass = chance * process.likelihood(z, x, t).prod(-1)
+            kept = mass > 0
+            nats = dd.nelbo(process, best(z[kept], t[kept]), x[kept], z[kept], t[kept])
+            total += float(weight * (mass[kept, None] * nats * slope).sum())
+    assert total == pytest.approx(float(-(law * law.log()).sum()), abs=1e-6)

@@ -51,6 +51,16 @@ def test_gradients_are_those_of_one_time_per_sequence():
         torch.testing.assert_close(found[1][name], expected, atol=1e-9, rtol=1e-9)
 
 
+def test_a_network_says_whether_it_can_and_is_refused_by_name_where_not():
+    from ddlib.typing import OwnTimes
+    from recipes.engine.abilities import able
+
+    model = trained()
+    assert able(model, OwnTimes, "pace: blocks", "own_times") is model
+    with pytest.raises(ValueError, match=r"pace: blocks: not with Linear, which has no own_times"):
+        able(torch.nn.Linear(2, 2), OwnTimes, "pace: blocks", "own_times")
+
+
 @pytest.mark.parametrize("shape", [(2,), (3, 4), (2, 5), (3, 5, 1), ()], ids=str)
 @pytest.mark.usefixtures("as_users_call")
 def test_other_times_are_refused(shape):
