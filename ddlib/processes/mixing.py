@@ -73,7 +73,8 @@ class Mixing(ForwardProcess, own_times=True):
             return z
         word, mask = (beside(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
-        which = draw(total, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
+        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # of no weight anywhere one position is as good
+        which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
         arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._redraw(arrival, which, generator))
 

@@ -119,7 +119,8 @@ class PerWord(ForwardProcess, own_times=True):
         z = torch.where(stays, x, self.vocab_size)
         if levels != "balanced":
             return z
-        which = draw(self._pull(x, x, t)[0], rand((len(x),), generator, x.device))
+        share = self._pull(x, x, t)[0].clamp_min(torch.finfo(torch.float64).tiny)  # fast words have no weight late
+        which = draw(share, rand((len(x),), generator, x.device))
         return z.scatter(1, which[:, None], self.vocab_size)
 
     def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:

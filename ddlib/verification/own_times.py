@@ -42,7 +42,7 @@ def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = torch.tensor([[0.2, point["t"]], [0.7, 0.4]], dtype=torch.float64)
     x = (torch.arange(4) + 1) % process.vocab_size
     likely = process.marginal(x[:, None], t.flatten())[:, 0].topk(2)
-    second = torch.tensor([False, True, True, False]) & (likely.values[:, 1] > 0)
+    second = torch.tensor([True, False, False, True]) & (likely.values[:, 1] > 0)
     z = torch.where(second, likely.indices[:, 1], likely.indices[:, 0])
     scores = logits(process, 1, 4)[0]
     whole = _answers(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), t / 2, t)

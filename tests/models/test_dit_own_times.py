@@ -4,6 +4,9 @@ import pytest
 import torch
 from tiny import inputs, trained
 
+from ddlib.typing import OwnTimes
+from recipes.engine.abilities import able
+
 
 def own(t, length=5):
     return t[:, None].expand(-1, length)
@@ -52,9 +55,6 @@ def test_gradients_are_those_of_one_time_per_sequence():
 
 
 def test_a_network_says_whether_it_can_and_is_refused_by_name_where_not():
-    from ddlib.typing import OwnTimes
-    from recipes.engine.abilities import able
-
     model = trained()
     assert able(model, OwnTimes, "pace: blocks", "own_times") is model
     with pytest.raises(ValueError, match=r"pace: blocks: not with Linear, which has no own_times"):
