@@ -67,7 +67,7 @@ def test_weights_of_training_are_those_of_the_positions(weighting, process):
     x, z, logits = drawn(process, TIMES)
     here = dd.training_loss(process, logits, x, z, TIMES, weighting, reduction="none")
     alone = dd.training_loss(process, *map(split, (logits, x, z)), TIMES.flatten(), weighting, reduction="none")
-    assert torch.allclose(here, alone.view(2, 3), rtol=1e-12, atol=0) and here.max() > 0
+    assert torch.allclose(here, alone.view(2, 3), rtol=1e-11, atol=0) and here.max() > 0
 
 
 @pytest.mark.parametrize("mode", ["standard", "edges"])
@@ -142,5 +142,5 @@ def test_along_every_path_of_times_the_bound_of_the_best_network_is_the_entropy(
             mass = chance * process.likelihood(z, x, t).prod(-1)
             kept = mass > 0
             nats = dd.nelbo(process, best(z[kept], t[kept]), x[kept], z[kept], t[kept])
-            total += float(weight * (mass[kept, None] * nats * slope).sum())
+            total += float(weight * torch.where(slope > 0, mass[kept, None] * nats * slope, 0.0).sum())
     assert total == pytest.approx(float(-(law * law.log()).sum()), abs=1e-6)

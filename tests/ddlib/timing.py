@@ -18,8 +18,8 @@ def drawn(process, t, seed=0):
     """Words, states that they can become, logits of words."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(process.vocab_size, t.shape, generator=generator)
-    law = process.marginal(split(x), t.flatten())
-    z = torch.distributions.Categorical(law).sample()[:, 0].view(t.shape)
+    law = process.marginal(split(x), t.flatten())[:, 0]
+    z = torch.multinomial(law, 1, generator=generator).view(t.shape)
     logits = torch.randn(*t.shape, process.vocab_size, dtype=F64, generator=generator)
     return x, z, logits
 
@@ -74,8 +74,9 @@ def agrees(process, s, t, seed):
     """Compares every answer at times (B, L) with those of B L texts of one position at times (B L,)."""
     x, z, logits = drawn(process, t, seed)
     alike = *map(split, (x, z, logits)), s.flatten(), t.flatten()
+    drawn_alone = draws(process, *alike)
     for name, states in draws(process, x, z, logits, s, t).items():
-        assert torch.equal(states, draws(process, *alike)[name].view(t.shape)), f"{name} of {process!r}"
+        assert torch.equal(states, drawn_alone[name].view(t.shape)), f"{name} of {process!r}"
     whole, alone = answers(process, x, z, logits, s, t), answers(process, *alike)
     for name, value in whole.items():
         expected = alone[name].view(value.shape)
