@@ -59,17 +59,23 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> 
         require(low >= 0 and high < limit, f"{name} holds {worst}, must be {what} in [0, {limit})")
 
 
-def check_times(name: str, t: Tensor, batch: int) -> None:
-    """Raises unless ``t`` is floating point, of shape (B,), and within [0, 1].
+def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> None:
+    """Raises unless ``t`` is floating point, of shape (B,), or (B, L) where a ``length`` is given, and within [0, 1].
 
     Raises:
         TypeError: an integer dtype.
         ValueError: another shape, NaN, or a time outside [0, 1].
     """
+    axes = "(B,)" if length is None else "(B,) or (B, L)"
     if not isinstance(t, Tensor) or not t.is_floating_point():
         got = t.dtype if isinstance(t, Tensor) else type(t).__name__
-        raise TypeError(f"{name} has type {got}, must be a floating-point tensor of shape (B,)")
-    check_shape(name, t, (batch,), f"(B,) = ({batch},), one time per sequence")
+        raise TypeError(f"{name} has type {got}, must be a floating-point tensor of shape {axes}")
+    rule = f"(B,) = ({batch},), one time per sequence"
+    if length is None or t.ndim != 2:
+        rule += "" if length is None else f", or (B, L) = ({batch}, {length}), one per position"
+        check_shape(name, t, (batch,), rule)
+    else:
+        check_shape(name, t, (batch, length), f"{rule}, or (B, L) = ({batch}, {length}), one per position")
     if visible(t):
         outside = ~((t >= 0) & (t <= 1))
         if bool(outside.any()):

@@ -91,7 +91,7 @@ def cavity_logits(
         logits: what the network said, (B, L, V) over words, or (B, L, S - 1) over states for child logits; half
             precision is raised to float32. Never modified.
         z: (B, L) the noisy states it said it about.
-        t: (B,) their times.
+        t: (B,) their times, or (B, L), one for each position.
         parameterization: "cavity" (the papers'), "posterior" (what cross-entropy learns), "children" or a
             ``dd.Children``.
 

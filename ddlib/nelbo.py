@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.checks import require, visible
 from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import each_time, interior, into
+from ddlib.processes.base import beside, each_time, interior, into
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
@@ -62,7 +62,7 @@ def nelbo(
         logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits; any floating dtype; not modified.
         x: (B, L) clean words.
         z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
-        t: (B,) times in [0, 1].
+        t: (B,) times in [0, 1], or (B, L), one for each position.
         method: "auto" for the closed form where the process has one, "generic" for the contract alone.
         parameterization: what the logits mean, "cavity", "posterior", "children" or a ``dd.Children``; see
             ``ddlib.denoiser``.
@@ -93,5 +93,5 @@ def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> Non
             b, i = (int(v) for v in impossible.nonzero()[0])
             raise ValueError(
                 f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
-                f"at t = {float(t[b])}: z must be drawn by process.sample(x, t)"
+                f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
             )

@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.checks import check_devices, check_mask, check_number, require
 from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, beside
 from ddlib.reduce import mean_per_token
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
@@ -97,7 +97,7 @@ def training_loss(
         logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits.
         x: (B, L) clean words.
         z: (B, L) noisy states.
-        t: (B,) times.
+        t: (B,) times, or (B, L), one for each position.
         weighting: what becomes of the weight before it multiplies the divergence, a rule of ``ddlib.weightings``;
             default the bound's weight. The papers clip at 2 or 10, ``Clip(2.0)``.
         mode: what a token above the first level is asked for, if ``process.modes`` has it. "standard": its child.
@@ -128,7 +128,7 @@ def training_loss(
     weight, divergence = _MODES[mode](process, given, x, z, t, edge_weights)
     loss = weighted(weighting, process, weight, x, z, t).to(divergence.dtype) * divergence
     if density is not None:
-        loss = loss * density.weight(t).to(loss.dtype)[:, None]
+        loss = loss * beside(density.weight(t)).to(loss.dtype)
     kept = None if count_padding else mask
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)

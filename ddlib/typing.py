@@ -36,8 +36,8 @@ AXES = {
 Tokens = Int64[Tensor, "B L"]
 """Words or states, int64."""
 
-Times = Float[Tensor, "B"]
-"""One time per sequence in [0, 1]: 0 is data, 1 is noise."""
+Times = Float[Tensor, "B"] | Float[Tensor, "B L"]
+"""One time per sequence in [0, 1], or one per position: 0 is data, 1 is noise."""
 
 Logits = Float[Tensor, "B L V"]
 """Unnormalised log-probabilities over words only."""
@@ -77,11 +77,11 @@ class Levelled(Protocol):
         ...
 
     def occupancies(self, t: Tensor) -> Tensor:
-        """The probability of each level at times ``t`` (B,), (B, levels)."""
+        """The probability of each level at times ``t`` of any shape, (..., levels)."""
         ...
 
     def weights(self, t: Tensor) -> Tensor:
-        """The loss weight of each level, (B, levels), in nats per nat of divergence; 0 for words."""
+        """The loss weight of each level, (..., levels), in nats per nat of divergence; 0 for words."""
         ...
 
 
@@ -135,6 +135,14 @@ class ChildDenoiser(SplitDenoiser, Protocol):
     def siblings(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """Matrix and bias as they lie in memory, siblings next to each other, and the row of each state, (S - 1,)."""
         ...
+
+
+@runtime_checkable
+class OwnTimes(Protocol):
+    """A backbone that may be told a time per position: ``t`` (B, L) in the place of (B,)."""
+
+    own_times: bool
+    """True. To have it is what counts; a network that takes one time per sequence leaves it out."""
 
 
 @runtime_checkable

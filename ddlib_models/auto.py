@@ -41,6 +41,7 @@ class DiTModel(PreTrainedModel):
     config_class = DiTConfig
     base_model_prefix = "backbone"
     main_input_name = "z"
+    own_times = True
 
     def __init__(self, config: DiTConfig, backbone: DiT | None = None) -> None:
         super().__init__(config)
@@ -51,7 +52,7 @@ class DiTModel(PreTrainedModel):
         """Nothing: a ``DiT`` starts as its constructor says, or as its file."""
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> Float[Tensor, "B L V"]:
         return self.backbone(z, t, cu_seqlens)
 

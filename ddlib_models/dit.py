@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddlib_models.attention import Attention, backend, owners
 from ddlib_models.embedding import StateEmbedding
 from ddlib_models.heads import ChildHead, ClusterHead, WordHead
-from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, rotary_angles
+from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, pick, rotary_angles
 from ddlib_models.pretrained import Pretrained
 from ddlib_models.tree import level_sizes, parents_of
 
@@ -31,7 +31,7 @@ class Trunk:
     """What the heads read: activations after the last block, and what modulates them."""
 
     x: Float[Tensor, "B L D"]
-    condition: Float[Tensor, "N C"] | None
+    condition: Float[Tensor, "*batch C"] | None
     owner: Int[Tensor, " L"] | None
 
 
@@ -51,6 +51,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
 
     Sequences of any lengths can be packed into one row, ``model(z, t, cu_seqlens)`` with z (1, total) and one time per
     sequence: the logits are those of the sequences one by one.
+
+    Times may also be one per position, t of the shape of z: each position is told its own. Six vectors per position
+    and block are then computed, not six per sequence.
 
     Example:
         >>> import torch
@@ -83,6 +86,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
 
     unsaved = ("attention",)  # another machine may lack the back end, and the weights are the same
     model_type = "ddlib-dit"
+    own_times = True  # ddlib.typing.OwnTimes
 
     def __init__(
         self,
@@ -132,13 +136,13 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.head_dim = dim // heads
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> Float[Tensor, "B L V"]:
         """Logits over words at every position.
 
         Args:
             z: noisy states in 0..num_states-1; B = 1 if sequences are packed.
-            t: one time in [0, 1] per sequence, 0 = data, 1 = noise.
+            t: one time in [0, 1] per sequence, 0 = data, 1 = noise; or one per position, in the shape of z.
             cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass what
                 ``pack`` makes of it, outside the compiled region.
 
@@ -148,19 +152,19 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         return self.head(self.features(z, t, cu_seqlens))
 
     def features(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> Float[Tensor, "B L D"]:
         """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
         return self._final(self._trunk(z, t, cu_seqlens))
 
     def features_at(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], positions: Int[Tensor, "B n"]
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], positions: Int[Tensor, "B n"]
     ) -> Float[Tensor, "B n D"]:
         """``features`` at some positions of each sequence: the last block computes the others' keys and values only.
 
         Args:
             z: noisy states in 0..num_states-1.
-            t: their times in [0, 1].
+            t: their times in [0, 1], (B,) or (B, L).
             positions: which, in 0..L-1, in any order.
 
         Raises:
@@ -191,7 +195,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         return self.head.siblings()
 
     def with_clusters(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
         """The logits over words and those of the auxiliary head over clusters, from one pass through the blocks.
 
@@ -202,7 +206,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         return self.head(features), clusters
 
     def features_with_clusters(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, " N"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
         """As ``with_clusters``, with ``features`` in place of the logits over words."""
         if self.cluster_head is None:
@@ -269,16 +273,20 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         *blocks, last = self.blocks
         for block in blocks:
             x = block(x, condition, angles, owner, mask)
-        return Trunk(last(x, condition, angles, owner, mask, positions), condition, owner)
+        x = last(x, condition, angles, owner, mask, positions)
+        own = condition is not None and condition.ndim == 3
+        return Trunk(x, pick(condition, positions) if own else condition, owner)
 
     def _check(self, z: Tensor, t: Tensor, packing: Packing | None) -> None:
-        if packing is None and (z.ndim != 2 or t.shape != z.shape[:1]):
-            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,)")
-        if packing is not None and (z.shape != (1, len(packing.owner)) or t.shape != (packing.num_sequences,)):
-            raise ValueError(
-                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (1, {len(packing.owner)}) and "
-                f"({packing.num_sequences},), as cu_seqlens says"
-            )
+        if packing is None and (z.ndim != 2 or t.shape not in (z.shape[:1], z.shape)):
+            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
+        if packing is not None:
+            total = (1, len(packing.owner))
+            if z.shape != total or t.shape not in ((packing.num_sequences,), total):
+                raise ValueError(
+                    f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and "
+                    f"({packing.num_sequences},) or {total}, as cu_seqlens says"
+                )
         _check_range("z holds states", z, self.num_states, "num_states")
 
 

@@ -167,6 +167,9 @@ class ClusterHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(
-        self, x: Float[Tensor, "B L D"], condition: Float[Tensor, "N C"] | None, owner: Int[Tensor, " L"] | None = None
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "*batch C"] | None,
+        owner: Int[Tensor, " L"] | None = None,
     ) -> Float[Tensor, "B L n"]:
         return self.linear(modulate(self.norm(x), *self.modulation(condition, owner)))

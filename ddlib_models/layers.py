@@ -57,7 +57,7 @@ def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Floa
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C).
+    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L, C).
 
     The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use.
     """
@@ -67,9 +67,9 @@ class TimeEmbedding(nn.Module):
         self.num_frequencies = num_features // 2
         self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
-    def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+    def forward(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch C"]:
         exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
-        phase = t.float()[:, None] * torch.exp(-math.log(1e4) * exponent)
+        phase = t.float()[..., None] * torch.exp(-math.log(1e4) * exponent)
         features = torch.cat([phase.cos(), phase.sin()], dim=-1)
         return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
 
@@ -80,7 +80,7 @@ class Modulation(nn.Module):
     With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for every sequence.
 
     Shapes: condition (N, C) of N sequences -> num tensors (N, 1, D), or (1, L, D) with the ``owner`` (L,) of each
-    position of a pack; condition None -> num tensors (1, 1, D).
+    position of a pack; condition (B, L, C) of each position -> (B, L, D); condition None -> (1, 1, D).
     """
 
     def __init__(self, dim: int, num: int, cond_dim: int | None) -> None:
@@ -90,10 +90,12 @@ class Modulation(nn.Module):
         self.weight = None if cond_dim is None else nn.Parameter(torch.zeros(num * dim, cond_dim))
 
     def forward(
-        self, condition: Float[Tensor, "N C"] | None, owner: Int[Tensor, " L"] | None = None
+        self, condition: Float[Tensor, "*batch C"] | None, owner: Int[Tensor, " L"] | None = None
     ) -> tuple[Tensor, ...]:
         if self.weight is None or condition is None:
             vectors = rearrange(self.bias, "d -> 1 1 d")
+        elif condition.ndim == 3:
+            vectors = F.linear(condition, self.weight, self.bias)
         elif owner is None:
             vectors = rearrange(F.linear(condition, self.weight, self.bias), "n d -> n 1 d")
         else:
@@ -104,6 +106,11 @@ class Modulation(nn.Module):
 def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | None) -> Float[Tensor, "B n *batch"]:
     """Some positions of each sequence, in the given order; all of them for None."""
     return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
+
+
+def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | None) -> Tensor:
+    """``pick`` of vectors that each position has for itself; those that a sequence shares, (B, 1, D), stay."""
+    return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
 
 
 def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
@@ -172,7 +179,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        condition: Float[Tensor, "N C"] | None,
+        condition: Float[Tensor, "*batch C"] | None,
         angles: Float[Tensor, "L half"],
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
@@ -180,6 +187,7 @@ class Block(nn.Module):
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
         y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions)
+        gate1, shift2, scale2, gate2 = (pick_own(each, positions) for each in (gate1, shift2, scale2, gate2))
         x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
         y = self.mlp(modulate(self.norm2(x), shift2, scale2))
         return torch.addcmul(x, gate2.to(x.dtype), self.dropout(y).to(x.dtype))

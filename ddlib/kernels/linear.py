@@ -15,7 +15,7 @@ from ddlib.kernels.block import Rows
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.plans import Asked, plan
 from ddlib.nelbo import check_noised
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
 from ddlib.training import check_mode, check_weighting
@@ -66,7 +66,7 @@ def linear_nelbo(
             state but the root, or as ``Children.rows`` says.
         x: (B, L) clean words.
         z: (B, L) noisy states.
-        t: (B,) times.
+        t: (B,) times, or (B, L), one for each position.
         bias: (V,) of the output layer, or as many as ``weight`` has rows.
         parameterization: what the logits mean, as in ``nelbo``.
         chunk: number of logits held at a time; default 2^23 on a CPU, 2^27 elsewhere.
@@ -169,7 +169,7 @@ def _batch(
     dim = hidden.shape[-1]
     check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
     _check_layer(process, children, weight, bias, dim)
-    rows = Rows(x.flatten(), z.flatten(), t.to(torch.float64)[:, None].expand_as(x).flatten())
+    rows = Rows(x.flatten(), z.flatten(), beside(t.to(torch.float64)).expand_as(x).flatten())
     layer = Layer(hidden.flatten(0, 1), weight, bias)
     if not torch.is_grad_enabled():  # an autograd.Function is not told, and would compute gradients for nobody
         layer = layer.each(Tensor.detach)

@@ -1,6 +1,6 @@
 """FORWARD: processes that noise text, each a schedule times a place to go."""
 
-from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, into, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
@@ -20,6 +20,7 @@ __all__ = [
     "PerWord",
     "RateMatrix",
     "Uniform",
+    "beside",
     "each_time",
     "elapsed",
     "interior",

@@ -1,12 +1,15 @@
 """The class that every process is, in four parts: what it must answer, what follows, which times, what samplers ask."""
 
 from ddlib.processes.sampled import Sampled, unchanged
-from ddlib.processes.times import each_time, elapsed, interior, into, scalar, span
+from ddlib.processes.times import beside, each_time, elapsed, interior, into, scalar, span, taken, through
 
-__all__ = ["ForwardProcess", "each_time", "elapsed", "interior", "into", "scalar", "span", "unchanged"]
+__all__ = [
+    "ForwardProcess", "beside", "each_time", "elapsed", "interior", "into", "scalar", "span", "taken", "through",
+    "unchanged",
+]  # fmt: skip
 
 
-class ForwardProcess(Sampled):
+class ForwardProcess(Sampled, own_times=True):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position on its own.
 
     Its methods are in four groups, one file each:

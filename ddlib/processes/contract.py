@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
 from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy
+from ddlib.processes.own_times import answers_times, position_by_position
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
 
@@ -23,7 +24,17 @@ class Contract(ExactModule, ABC):
     Args:
         vocab_size: number of words V; states 0..V-1 are the words.
         num_states: number of states S >= V.
+        own_times: of the class, ``class Mine(ForwardProcess, own_times=True)``: whether the answers that its body
+            overrides take times (B, L) as well as (B,). Of a body that does not say so they are asked position by
+            position where a time per position is given, so no leaf has to know of it.
     """
+
+    def __init_subclass__(cls, own_times: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, member in () if own_times else list(vars(cls).items()):
+            known = any(name in vars(base) for base in cls.__mro__[1:])
+            if known and answers_times(member):  # a leaf's own helpers are its own affair
+                setattr(cls, name, position_by_position(member))
 
     @abstractmethod
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
@@ -107,11 +118,13 @@ class Contract(ExactModule, ABC):
             check_tokens("z", z, self.num_states, "states")
         for name, time in (("t", t), ("s", s)):
             if time is not None and tokens is not None:
-                check_times(name, time, len(tokens))
+                check_times(name, time, *tokens.shape)
         if x is not None and z is not None:
             require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
-        if s is not None and t is not None and visible(s) and visible(t):
-            require(bool((s < t).all()), f"s = {s.tolist()} must be below t = {t.tolist()}")
+        if s is not None and t is not None:
+            require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+            if visible(s) and visible(t):
+                require(bool((s < t).all()), f"s = {s.tolist()} must be below t = {t.tolist()}")
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
             require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")

@@ -12,14 +12,14 @@ from ddlib.categorical import draw
 from ddlib.checks import check_devices, check_times, require, visible
 from ddlib.noise import Generator, evenly, rand
 from ddlib.processes.contract import Contract
-from ddlib.processes.times import each_time, interior, into
+from ddlib.processes.times import beside, each_time, interior, into, through
 from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
 
 LEVELS = ("independent", "systematic", "balanced")
 """How the levels of a text's tokens may be drawn, see ``Follows.sample``."""
 
 
-class Follows(Contract):
+class Follows(Contract, own_times=True):
     """Draws, likelihoods, the reverse direction, the prior, the terms of the bound: all from the three answers.
 
     Right for every leaf, by tensors of size (S, S) and (B, L, S). Leaves with structure override what they can do
@@ -42,12 +42,13 @@ class Follows(Contract):
 
         Args:
             x: (B, L) clean words.
-            t: (B,) times.
+            t: (B,) times, or (B, L), one for each position.
             generator: source of randomness.
             levels: "independent", "systematic" or "balanced".
 
         Raises:
-            TypeError, ValueError: x not int64 words (B, L); t not (B,) in [0, 1]; different devices; unknown levels.
+            TypeError, ValueError: x not int64 words (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
+                levels.
         """
         self.check_inputs(x=x, t=t)
         z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
@@ -91,7 +92,7 @@ class Follows(Contract):
             TypeError, ValueError: as ``sample``, z not int64 states, or s later than t.
         """
         self.check_forwards(z, s, t)
-        law = each_time(self.transition, s, t)[torch.arange(len(z), device=z.device)[:, None], z]
+        law = into(each_time(self.transition, s, t).mT, z)
         return draw(law, rand(z.shape, generator, z.device))
 
     def check_levels(self, levels: str) -> None:
@@ -110,7 +111,8 @@ class Follows(Contract):
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raises unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
-        check_times("s", s, len(z))
+        check_times("s", s, *z.shape)
+        require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
         check_devices(z=z, s=s)
         if visible(s) and visible(t):
             require(bool((s <= t).all()), f"s = {s.tolist()} must not be above t = {t.tolist()}")
@@ -125,7 +127,7 @@ class Follows(Contract):
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
         """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
-        return p @ each_time(self._word_marginals, t).to(p.dtype)
+        return through(p, each_time(self._word_marginals, t).to(p.dtype))
 
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
         """The law of z_s given z_t and the word law ``p`` (cavity), s < t, (B, L, S).
@@ -168,7 +170,7 @@ class Follows(Contract):
         """KL(q_t(.|x) || q_t(.|uniform word)) in nats per token; ``t`` defaults to 1 and may be where time is cut."""
         t = self._one().expand(len(x)) if t is None else t
         law = self.marginal(x, t.to(torch.float64))
-        prior = each_time(self._typical, t)[:, None]
+        prior = beside(each_time(self._typical, t), 1)
         return (torch.xlogy(law, law) - torch.xlogy(law, prior)).sum(-1).clamp_min(0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken] | None:
@@ -244,11 +246,11 @@ class Follows(Contract):
         The second of these keeps phi from 0 wherever some network's bound is not.
         """
         time = interior(t)
-        law, typical = self.marginal(x, time), each_time(self._typical, time)[:, None]
+        law, typical = self.marginal(x, time), beside(each_time(self._typical, time), 1)
         rates = each_time(self.rate_matrix, time)
-        rates = rates - torch.diag_embed(rates.diagonal(dim1=1, dim2=2))
-        left = torch.where(typical > 0, typical @ rates / torch.where(typical > 0, typical, 1.0), 0.0)
-        return law, torch.where(law > 0, law @ rates + law * left, 0.0)
+        rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
+        left = torch.where(typical > 0, through(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
+        return law, torch.where(law > 0, through(law, rates) + law * left, 0.0)
 
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes.base import interior, scalar, span
+from ddlib.processes.base import beside, interior, scalar, span, taken
 from ddlib.processes.divergence import children, descendants
 from ddlib.processes.levelled import Levelled
 from ddlib.schedules import Linear
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
-class Hierarchical(Levelled):
+class Hierarchical(Levelled, own_times=True):
     r"""Tokens climb a hierarchy at the pace of a clock.
 
     With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
@@ -48,7 +48,7 @@ class Hierarchical(Levelled):
         result = (z == x).to(torch.float64)
         for i in range(1, self._depth + 1):
             result = torch.where(level == i, self.hierarchy.between(0, i).entry(x, self.hierarchy.local(z, i)), result)
-        return result * self.occupancies(t).gather(1, level)
+        return result * taken(self.occupancies(t), level)
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         level = self.level_of(z)
@@ -56,7 +56,7 @@ class Hierarchical(Levelled):
         for i in range(1, self._depth + 1):
             column = self.hierarchy.between(0, i).column(self.hierarchy.local(z, i))
             result = torch.where((level == i)[..., None], column, result)
-        return result * self.occupancies(t).gather(1, level)[..., None]
+        return result * taken(self.occupancies(t), level)[..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         rate, states = self.schedule.rate(interior(scalar(t, "t", self.device))), self.hierarchy.states
@@ -93,7 +93,7 @@ class Hierarchical(Levelled):
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
         self.check_inputs(z=z, t=t, p=p)
         level, laws = self.level_of(z), self.hierarchy.laws(p)
-        weight = self.weights(t).to(p.dtype).gather(1, level)
+        weight = taken(self.weights(t).to(p.dtype), level)
         blocks = [torch.zeros_like(law) for law in laws]
         for i in range(self._depth):
             rates = self._descendants(z, i, i + 1, laws[i]) * weight[..., None]
@@ -101,7 +101,7 @@ class Hierarchical(Levelled):
         return torch.cat(blocks, -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        occupancies = self.occupancies(self._one().expand(len(x)) if t is None else t)
+        occupancies = beside(self.occupancies(self._one().expand(len(x)) if t is None else t), 1)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full((self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device)
         for i, typical in enumerate(self.hierarchy.laws(uniform)):
@@ -112,7 +112,7 @@ class Hierarchical(Levelled):
             else:
                 law = self.hierarchy.between(0, i).row(x)
                 nats = (torch.xlogy(law, law) - torch.xlogy(law, typical)).sum(-1)
-            result += occupancies[:, i : i + 1] * nats
+            result += occupancies[..., i] * nats
         return result.clamp_min(0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
@@ -126,7 +126,7 @@ class Hierarchical(Levelled):
         return descendants(self.hierarchy, *self._said(logits, x), x, z, chances)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        return self.weights(t).gather(1, self.level_of(z))
+        return taken(self.weights(t), self.level_of(z))
 
     def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""
@@ -158,7 +158,7 @@ class Hierarchical(Levelled):
             logits: (B, L, V) of the cavity law.
             x: (B, L) clean words.
             z: (B, L) noisy states.
-            t: (B,) times.
+            t: (B,) times, or (B, L).
             edge_weights: e_j, one for each edge, that above the words first; not checked.
         """
         return self._divergence(logits, x, z, t, self.edge_shares(z, t, edge_weights))
@@ -170,7 +170,7 @@ class Hierarchical(Levelled):
 
         Args:
             z: (B, L) states.
-            t: (B,) times.
+            t: (B,) times, or (B, L).
             edge_weights: e_j in the place of the default.
         """
         n, level = self._depth, self.level_of(z)
@@ -178,11 +178,11 @@ class Hierarchical(Levelled):
         if edge_weights is not None:
             given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
             return torch.where(below, given, 0.0)
-        reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[:, 1:]
-        own = torch.where(reached > 0, self._inflow(t)[:, 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
-        here = self.weights(t).gather(1, level)[..., None]
+        reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        own = torch.where(reached > 0, self._inflow(t)[..., 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
+        here = taken(self.weights(t), level)[..., None]
         below = below & (here > 0)
-        return torch.where(below, own[:, None] / torch.where(below, here, 1.0), 0.0)
+        return torch.where(below, beside(own, 1) / torch.where(below, here, 1.0), 0.0)
 
     def reduced(self, vocab_size: int) -> Self:
         """The same schedule over ``hierarchy.reduced``. A subclass that holds more must override it."""
@@ -214,4 +214,5 @@ class Hierarchical(Levelled):
         return joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(law.dtype).tiny)
 
     def _spread(self, occupancies: Tensor, laws: list[Tensor]) -> Tensor:
-        return torch.cat([occupancies[:, None, i : i + 1] * law for i, law in enumerate(laws)], -1)
+        occupancies = beside(occupancies, 1)
+        return torch.cat([occupancies[..., i : i + 1] * law for i, law in enumerate(laws)], -1)

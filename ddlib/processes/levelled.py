@@ -11,13 +11,13 @@ from torch.nn.functional import one_hot
 from ddlib.categorical import draw, draw_logits
 from ddlib.hierarchies import Hierarchy
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, elapsed, interior, into, unchanged
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
 from ddlib.processes.levels import LevelChain, exchange, most_lift
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 
 
-class Levelled(ForwardProcess):
+class Levelled(ForwardProcess, own_times=True):
     """The part of ``Hierarchical`` that draws: forwards, backwards, and the levels alone.
 
     Which positions jump, when and how far does not depend on the words, nor, in reverse, on the network.
@@ -50,12 +50,12 @@ class Levelled(ForwardProcess):
         learned = self.hierarchy.learned
         return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
 
-    def occupancies(self, t: Times) -> Float64[Tensor, "B levels"]:
-        """a_i(t), the probability of each level, (B, n + 1)."""
+    def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
+        """a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
         return self.chain.occupancies(self._clock(t))
 
-    def weights(self, t: Times) -> Float64[Tensor, "B levels"]:
-        """w_i(t), the loss weight of each level in nats per nat of divergence, (B, n + 1); 0 for words.
+    def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
+        """w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for words.
 
         Each integrates to one against its occupancy. At t = 0 and 1, where weights may be infinite, their value a
         rounding error away from the end is given.
@@ -73,19 +73,20 @@ class Levelled(ForwardProcess):
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x): the level first, the way up second; nothing larger than (B, L, levels) is built."""
         self.check_inputs(x=x, t=t)
-        reached = self.occupancies(t)[:, None, :-1].cumsum(-1)
+        reached = beside(self.occupancies(t), 1)[..., :-1].cumsum(-1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
-            one = rand((len(x), 2), generator, x.device)
-            which = (one[:, :1] * x.shape[1]).to(torch.int64)
-            level = level.scatter(1, which, draw(self._inflow(t), one[:, 1])[:, None])
+            one, inflow = rand((len(x), 2), generator, x.device), beside(self._inflow(t), 1)
+            which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
+            there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
+            level = level.scatter(1, which[:, None], draw(there, one[:, 1])[:, None])
         return self.climb(x, level, generator)
 
     def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over levels is the sum of the fluxes."""
-        return self._inflow(t).sum(-1, keepdim=True).expand(z.shape), self.weights(t).gather(1, self.level_of(z))
+        return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
 
-    def _inflow(self, t: Times) -> Float64[Tensor, "B levels"]:
+    def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
         t = interior(t)
         return self.chain.inflow(self._clock(t), self.schedule.rate(t))
 
@@ -104,11 +105,11 @@ class Levelled(ForwardProcess):
         stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
         return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
 
-    def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "B levels levels"]:
+    def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         return self.chain.transition(self._duration(s, t))
 
-    def most_lift(self, t: Times, s: Times) -> Float64[Tensor, "B levels"]:
-        """(B, n), see ``levels.most_lift``."""
+    def most_lift(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
+        """(B, n) or (B, L, n), see ``levels.most_lift``."""
         return most_lift(self._joint(t, s))
 
     def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None) -> Tokens:
@@ -156,7 +157,7 @@ class Levelled(ForwardProcess):
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
         """``weights``, which the network has no say in."""
-        return self.weights(t).gather(1, self.level_of(z))
+        return taken(self.weights(t), self.level_of(z))
 
     def leave(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
@@ -219,9 +220,9 @@ class Levelled(ForwardProcess):
     def _clock(self, t: Tensor) -> Tensor:
         return self.schedule.hazard(t.to(torch.float64))
 
-    def _joint(self, t: Times, s: Times) -> Float64[Tensor, "B levels levels"]:
+    def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
         """The probability of each level at s (rows) together with each at t."""
-        return self.level_transition(s, t) * self.occupancies(s)[:, :, None]
+        return self.level_transition(s, t) * self.occupancies(s)[..., None]
 
     def _duration(self, s: Tensor, t: Tensor) -> Tensor:
         return elapsed(self.schedule, s, t)

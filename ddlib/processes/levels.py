@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot, pad
 
 from ddlib.exact import ExactModule
 from ddlib.processes.generator import Generator
-from ddlib.processes.times import into
+from ddlib.processes.times import beside, into
 
 
 class LevelChain(ExactModule):
@@ -48,8 +48,8 @@ class LevelChain(ExactModule):
         return pad(self.occupancies(sigma)[..., :-1] * self.speeds * rate[..., None], (1, 0))
 
 
-def most_lift(joint: Float64[Tensor, "B levels levels"]) -> Float64[Tensor, "B n"]:
-    """The largest chance to climb each edge that ``exchange`` can give, (B, n).
+def most_lift(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:
+    """The largest chance to climb each edge that ``exchange`` can give, (B, n), or (B, L, n).
 
     It takes all that would stay on one side of the edge; levels with an edge on both sides give half to each.
 
@@ -57,13 +57,13 @@ def most_lift(joint: Float64[Tensor, "B levels levels"]) -> Float64[Tensor, "B n
         joint: the probability of each level at s (rows) together with each at t > s.
     """
     room = joint.diagonal(dim1=-2, dim2=-1).clone()
-    room[:, 1:-1] /= 2
-    most, mass = torch.minimum(room[:, :-1], room[:, 1:]), joint.sum(-2)[:, :-1]
+    room[..., 1:-1] /= 2
+    most, mass = torch.minimum(room[..., :-1], room[..., 1:]), joint.sum(-2)[..., :-1]
     return torch.where(mass > 0, most / torch.where(mass > 0, mass, 1.0), 0.0).clamp_max(1.0)
 
 
 def exchange(
-    joint: Float64[Tensor, "B levels levels"], level: Int64[Tensor, "B L"], lift: Float64[Tensor, "B n"]
+    joint: Float64[Tensor, "*n levels levels"], level: Int64[Tensor, "B L"], lift: Float64[Tensor, "*n m"]
 ) -> Float64[Tensor, "B L levels"]:
     r"""What to add to the rows of ``joint`` at the levels at t, so that some climb and both laws stay what they are.
 
@@ -76,7 +76,7 @@ def exchange(
         level: at t.
         lift: :math:`\sigma_i`, at most ``most_lift``.
     """
-    mass = (joint.sum(-2)[:, :-1] * lift)[:, None]
+    mass = beside(joint.sum(-2)[..., :-1] * lift, 1)
     here = one_hot(level, joint.shape[-1]).to(joint)
     up, down = here[..., :-1] * mass, here[..., 1:] * mass
     added = pad(up, (1, 0)) - pad(up, (0, 1)) + pad(down, (0, 1)) - pad(down, (1, 0))

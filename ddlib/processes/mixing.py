@@ -7,14 +7,14 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw_logits
+from ddlib.categorical import draw, draw_logits
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, interior, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, beside, interior, scalar, span, unchanged
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
-class Mixing(ForwardProcess):
+class Mixing(ForwardProcess, own_times=True):
     r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
 
     The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
@@ -50,16 +50,16 @@ class Mixing(ForwardProcess):
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        keep, word, mask = (v.to(p.dtype)[:, None, None] for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (beside(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
         law = keep * p + word
         return torch.cat([law, mask.expand_as(law[..., :1])], -1) if self.num_states > self.vocab_size else law
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        keep, word, mask = (v[:, None] for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
         return self._into(z, word, mask) + keep * (z == x)
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
-        keep, word, mask = (v[:, None] for v in self.mixture(t.to(torch.float64)))
+        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return self._into(z, word, mask)[..., None] + keep[..., None] * same
 
@@ -67,25 +67,28 @@ class Mixing(ForwardProcess):
         """Draws z_t ~ q_t(.|x): whether the word is kept, then what it is redrawn as; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         mixture = self.mixture(t.to(torch.float64))
-        keep = self._uniforms(x, generator, levels) < mixture.keep[:, None]
+        keep = self._uniforms(x, generator, levels) < beside(mixture.keep)
         z = torch.where(keep, x, self._redraw(mixture, x, generator))
         if levels != "balanced":
             return z
-        which = (rand((len(x), 1), generator, x.device) * x.shape[1]).to(torch.int64)
-        arrival = Mixture(torch.zeros_like(mixture.keep), *self.mixing_rates(interior(t)))
+        word, mask = (beside(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
+        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # of no weight anywhere one position is as good
+        which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
+        arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._redraw(arrival, which, generator))
 
     def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over states is the sum of the rates into them."""
         word, mask = self.mixing_rates(interior(t))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
-        return total[:, None].expand(z.shape), self.loss_weight(x, z, t)
+        return beside(total).expand(z.shape), self.loss_weight(x, z, t)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
         self.check_forwards(z, s, t)
         mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
-        keep = rand(z.shape, generator, z.device) < mixture.keep[:, None]
+        keep = rand(z.shape, generator, z.device) < beside(mixture.keep)
         return torch.where(keep, z, self._redraw(mixture, z, generator))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -104,7 +107,7 @@ class Mixing(ForwardProcess):
         """The position stays with probability alpha_{t|s} q_s(z|p) / q_t(z|p); else it is drawn from q_s(.|p)."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
-        keep, *redrawn = (v.to(p.dtype)[:, None] for v in self.mixture_between(s.double(), t.double()))
+        keep, *redrawn = (beside(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
         stay = keep[..., None] * before.gather(-1, z[..., None])
         move = self._into(z, *redrawn)[..., None]
         return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
@@ -112,7 +115,7 @@ class Mixing(ForwardProcess):
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
         self.check_inputs(z=z, t=t, p=p)
         law = self.predictive(p, interior(t))
-        arrival = self._into(z, *(v.to(p.dtype)[:, None] for v in self.mixing_rates(interior(t))))
+        arrival = self._into(z, *(beside(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
         rates = arrival[..., None] * law / law.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
@@ -127,21 +130,21 @@ class Mixing(ForwardProcess):
             + torch.xlogy(other, word)
             - torch.xlogy(other, typical)
         )
-        return nats.clamp_min(0)[:, None].expand(x.shape)
+        return beside(nats.clamp_min(0)).expand(x.shape)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
-            keep = self.mixture(interior(t)).keep[:, None].to(log_p.dtype)
+            keep = beside(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        evidence = log1p_exp(self.log_ratio(t).to(log_p.dtype)[:, None, None] + log_p)
+        evidence = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
         log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
         others = evidence.scatter(-1, x[..., None], 0.0).sum(-1)
         return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
 
-    def log_ratio(self, t: Times) -> Float64[Tensor, "B"]:
+    def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
         """Log of the probability of having kept a word over that of having drawn it afresh."""
         return log_ratio(self.mixture(interior(t)))
 
@@ -167,21 +170,21 @@ class Mixing(ForwardProcess):
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
         before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
-        keep, *redrawn = (v[:, None] for v in since)
+        keep, *redrawn = (beside(v) for v in since)
         fresh, stay = self._into(z, *redrawn), keep * self.likelihood(z, x, s)
         total = (fresh + stay).clamp_min(torch.finfo(torch.float64).tiny)
         log_p = logits.log_softmax(-1)
         log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
         if not self.uniform:  # a word was not redrawn, and the mask says nothing of the word
-            return (fresh / total * before.keep[:, None] * -log_px).to(logits.dtype)
+            return (fresh / total * beside(before.keep) * -log_px).to(logits.dtype)
         ratio = log_ratio(before)
-        evidence = log1p_exp(ratio.to(log_p.dtype)[:, None, None] + log_p)
+        evidence = log1p_exp(beside(ratio).to(log_p.dtype)[..., None] + log_p)
         others = evidence.scatter(-1, x[..., None], 0.0).sum(-1).double()
         kl, log_odds = compared(before, log_px, log_pz, others, x, z)
         share, log_total = fresh / total, total.log()
         right = torch.logaddexp(stay.log() - log_total, fresh.log() - log_total + log_odds) - share * log_odds
         # the same where rho <= 1; at s = 0 it is 0, and so is the chance to have stayed
-        kept_p = (keep * before.keep[:, None]).log() + log_pz
+        kept_p = (keep * beside(before.keep)).log() + log_pz
         wrong = log1p_exp(kept_p - log_total) + stay / total * log_odds
         choice = torch.where(z == x, right, wrong).clamp_min(0)
         return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
@@ -192,7 +195,7 @@ class Mixing(ForwardProcess):
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         time = interior(t)
-        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(time)))
+        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(time)))
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
@@ -214,12 +217,12 @@ class Mixing(ForwardProcess):
         """Draws z_s without a (B, L, S) tensor: stay, or redraw from q_s(.|p)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
-        keep, *redrawn = (v[:, None] for v in self.mixture_between(s.double(), t.double()))
-        here = before.keep[:, None] * self._log_here(logits, z).exp()
-        stay = keep * (here + self._into(z, before.word[:, None], before.mask[:, None]))
+        keep, *redrawn = (beside(v) for v in self.mixture_between(s.double(), t.double()))
+        here = beside(before.keep) * self._log_here(logits, z).exp()
+        stay = keep * (here + self._into(z, beside(before.word), beside(before.mask)))
         stay = stay / (stay + self._into(z, *redrawn))
         moves = rand(z.shape, generator, z.device) >= stay
-        from_model = rand(z.shape, generator, z.device) < before.keep[:, None]
+        from_model = rand(z.shape, generator, z.device) < beside(before.keep)
         u = rand(z.shape, generator, z.device)
         result = torch.where(moves, self._redraw(before, z, generator), z)
         rows = moves & from_model
@@ -233,7 +236,7 @@ class Mixing(ForwardProcess):
         if logits is None:
             return None
         apart, here = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
-        arrival = self._into(z, *(v[:, None] for v in self.mixing_rates(interior(t))))
+        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(interior(t))))
         rate = arrival * (apart.keep + apart.word + apart.mask)
         return torch.where(here > 0, rate / torch.where(here > 0, here, 1.0), 0.0)
 
@@ -262,7 +265,7 @@ class Mixing(ForwardProcess):
 
         ``word`` is that of all words that are redrawn, not of each.
         """
-        keep, word, mask = (v[:, None] for v in self.mixture(interior(t)))
+        keep, word, mask = (beside(v) for v in self.mixture(interior(t)))
         log_here = self._log_here(logits, z)
         words = self.vocab_size - (z < self.vocab_size).long()
         apart = Mixture(keep * -torch.expm1(log_here), word * words, self._into(z, mask, torch.zeros_like(mask)))
@@ -281,5 +284,5 @@ class Mixing(ForwardProcess):
         """States drawn from pi_t: the mask, or a uniform word."""
         words = self._uniform_words(like.shape, generator, like.device)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
-        masks = rand(like.shape, generator, like.device) < share[:, None]
+        masks = rand(like.shape, generator, like.device) < beside(share)
         return torch.where(masks, self.vocab_size, words)

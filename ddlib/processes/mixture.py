@@ -6,11 +6,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ddlib.processes.times import beside
 from ddlib.typing import PerToken, Tokens
 
 
 class Mixture(NamedTuple):
-    """What a token is after mixing: probabilities (B,) in float64; ``keep + V word + mask = 1``."""
+    """What a token is after mixing: probabilities in float64, of the shape of times; ``keep + V word + mask = 1``."""
 
     keep: Tensor
     """It was never redrawn."""
@@ -26,22 +27,22 @@ def compared(
     """KL(q(.|x) || q(.|p)), and log q(z|x) / q(z|p) where z is a word.
 
     Args:
-        mixture: what became of each text's tokens.
+        mixture: what became of each text's tokens, or of each token.
         log_px: (B, L) log p(x).
         log_pz: (B, L) log p(z); of any word at masks.
         others: (B, L) sum of log(1 + ratio p(.)) over words but x, with the ratio of ``log_ratio``.
         x: (B, L) clean words.
         z: (B, L) noisy states.
     """
-    keep, word, _ = (v.to(others.dtype)[:, None] for v in mixture)
-    ratio = log_ratio(mixture).to(others.dtype)[:, None]
+    keep, word, _ = (beside(v).to(others.dtype) for v in mixture)
+    ratio = beside(log_ratio(mixture)).to(others.dtype)
     # log (1 + ratio) / (1 + ratio p(x)) = log(1 + ratio (1 - p(x)) / (1 + ratio p(x)))
     missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
     short = log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
     return (keep + word) * short - word * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
 
 
-def log_ratio(mixture: Mixture) -> Float64[Tensor, "B"]:
+def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:
     """Log of the probability of having kept a word over that of having drawn it afresh; finite.
 
     An infinite one would turn to NaN where it meets itself; beyond e^745 no float64 tells.

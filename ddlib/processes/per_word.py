@@ -13,12 +13,12 @@ from ddlib.checks import require
 from ddlib.exact import digest
 from ddlib.learned import Learned, check_positive
 from ddlib.noise import Generator, rand
-from ddlib.processes.base import ForwardProcess, elapsed, interior, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, scalar, span, taken, unchanged
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
-class PerWord(ForwardProcess):
+class PerWord(ForwardProcess, own_times=True):
     r"""Word x is masked at :math:`\gamma_x` times the rate of the clock: GenMD4 (Shi et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m`. Words of a large power are masked first
@@ -82,55 +82,56 @@ class PerWord(ForwardProcess):
             cls(Linear(), [0.6, 3.0, 1.0], learn_speeds=True),
         ]
 
-    def kept(self, t: Times) -> Float64[Tensor, "B V"]:
-        """The probability that each word is not masked at ``t``, (B, V)."""
+    def kept(self, t: Times) -> Float64[Tensor, "*n V"]:
+        """The probability that each word is not masked at ``t``, (B, V), or (B, L, V) at a time per position."""
         return torch.exp(-self._hazards(t))
 
-    def lost(self, t: Times) -> Float64[Tensor, "B V"]:
-        """The probability that each word is masked at ``t``, (B, V), with all its digits near the data."""
+    def lost(self, t: Times) -> Float64[Tensor, "*n V"]:
+        """The probability that each word is masked at ``t``, shaped as ``kept``, with all its digits near the data."""
         return -torch.expm1(-self._hazards(t))
 
-    def return_rates(self, t: Times) -> Float64[Tensor, "B V"]:
-        """log lambda_x(t): of the rate at which the mask of each word is left backwards, (B, V)."""
+    def return_rates(self, t: Times) -> Float64[Tensor, "*n V"]:
+        """log lambda_x(t): of the rate at which the mask of each word is left backwards, shaped as ``kept``."""
         t = interior(t)
         hazard, rate = self._hazards(t), self.schedule.rate(t)
-        return (self.powers * rate[:, None]).log() - hazard - torch.log(-torch.expm1(-hazard))
+        return (self.powers * rate[..., None]).log() - hazard - torch.log(-torch.expm1(-hazard))
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        kept, lost = self.kept(t)[:, None].to(p.dtype), self.lost(t)[:, None].to(p.dtype)
+        kept, lost = (beside(each, 1).to(p.dtype) for each in (self.kept(t), self.lost(t)))
         return torch.cat([p * kept, (p * lost).sum(-1, keepdim=True)], -1)
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        masked = self._masked(z)
-        return torch.where(masked, self.lost(t).gather(1, x), torch.where(z == x, self.kept(t).gather(1, x), 0.0))
+        hazard = self._hazard_of(x, t)
+        return torch.where(self._masked(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0))
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
-        return torch.where(self._masked(z)[..., None], self.lost(t)[:, None], same * self.kept(t)[:, None])
+        return torch.where(self._masked(z)[..., None], beside(self.lost(t), 1), same * beside(self.kept(t), 1))
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
         """Draws z_t ~ q_t(.|x), by one number for each position; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
-        stays = self._uniforms(x, generator, levels) < self.kept(t).gather(1, x)
+        stays = self._uniforms(x, generator, levels) < torch.exp(-self._hazard_of(x, t))
         z = torch.where(stays, x, self.vocab_size)
         if levels != "balanced":
             return z
-        which = draw(self.lost(interior(t)).gather(1, x), rand((len(x),), generator, x.device))
+        share = self._pull(x, x, t)[0].clamp_min(torch.finfo(torch.float64).tiny)  # fast words have no weight late
+        which = draw(share, rand((len(x),), generator, x.device))
         return z.scatter(1, which[:, None], self.vocab_size)
 
     def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound, which all masks of a time share."""
         here = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
-        return here * self.lost(interior(t)).gather(1, x), torch.where(self._masked(z), here, 0.0)
+        return here * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(self._masked(z), here, 0.0)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): words stay or are masked, masks stay."""
         self.check_forwards(z, s, t)
-        survival = torch.exp(-self._between(s, t)).gather(1, self._word_at(z))
+        survival = torch.exp(-beside(elapsed(self.schedule, s, t)) * self.powers[self._word_at(z)])
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -144,8 +145,8 @@ class PerWord(ForwardProcess):
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
         """A word stays; a mask was word y with a probability in proportion to p(y) times that y was lost since s."""
         self.check_inputs(z=z, t=t, s=s, p=p)
-        lost = (self.kept(s) * -torch.expm1(-self._between(s, t)))[:, None].to(p.dtype)
-        before = (p * self.lost(s)[:, None].to(p.dtype)).sum(-1, keepdim=True)
+        lost = beside(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
+        before = (p * beside(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
         joint = torch.cat([p * lost, before], -1)
         law = joint / joint.sum(-1, keepdim=True)
         return torch.where(self._masked(z)[..., None], law, one_hot(z, self.num_states).to(p.dtype))
@@ -153,18 +154,17 @@ class PerWord(ForwardProcess):
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
         """pi(y) lambda_y from the mask to y."""
         self.check_inputs(z=z, t=t, p=p)
-        law = (p.log() + self._log_lost(t)[:, None].to(p.dtype)).softmax(-1)
-        rates = law * self.return_rates(t).exp()[:, None].to(p.dtype)
+        law = (p.log() + beside(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
+        rates = law * beside(self.return_rates(t).exp(), 1).to(p.dtype)
         rates = torch.where(self._masked(z)[..., None], rates, 0.0)
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
         t = self._one().expand(len(x)) if t is None else t
-        kept, lost = self.kept(t), self.lost(t)
-        typical = lost.mean(1, keepdim=True)
-        share = (lost / torch.where(typical > 0, typical, 1.0)).gather(1, x)
-        nats = kept.gather(1, x) * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost.gather(1, x), share)
-        return nats.clamp_min(0)
+        hazard, typical = self._hazard_of(x, t), beside(self.lost(t).mean(-1))
+        kept, lost = torch.exp(-hazard), -torch.expm1(-hazard)
+        share = lost / torch.where(typical > 0, typical, 1.0)
+        return (kept * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost, share)).clamp_min(0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The largest lambda, and the integrand over it.
@@ -173,17 +173,17 @@ class PerWord(ForwardProcess):
         what a time counts for, and not what the network should say there. Rates over it are at most 1.
         """
         pace = self.return_rates(t)
-        most = pace.amax(1, keepdim=True)
+        most = pace.amax(-1, keepdim=True)
         share = (pace - most).exp().to(logits.dtype)
-        log_pi = (logits + self._log_lost(t)[:, None].to(logits.dtype)).log_softmax(-1)
-        own, log_own = share.gather(1, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
-        excess = (log_pi.exp() * share[:, None]).sum(-1) - own
+        log_pi = (logits + beside(self._log_lost(t), 1).to(logits.dtype)).log_softmax(-1)
+        own, log_own = taken(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
+        excess = (log_pi.exp() * beside(share, 1)).sum(-1) - own
         divergence = torch.where(self._masked(z), (excess - own * log_own).clamp_min(0), 0.0)
         return self.loss_weight(x, z, t).to(logits.dtype), divergence
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
-        most = self.return_rates(t).amax(1, keepdim=True).exp()
-        return torch.where(self._masked(z), most, 0.0)
+        most = self.return_rates(t).amax(-1).exp()
+        return torch.where(self._masked(z), beside(most), 0.0)
 
     def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask."""
@@ -196,12 +196,13 @@ class PerWord(ForwardProcess):
         """Draws what a mask stands for, then whether it was masked after s already; no (B, L, S) tensor is built."""
         masked, result = self._masked(z), z.clone()
         u, later = rand(z.shape, generator, z.device), rand(z.shape, generator, z.device)
-        lost = self.lost(t)
-        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[masked]
-        x = draw_logits(sharpen(self._evidence(logits, t, masked, row)), u[masked])
+        x = self._word_at(z)
+        x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
+        kept, lost = torch.exp(-self._hazard_of(x, s)), -torch.expm1(-self._hazard_of(x, t))
+        gone = -torch.expm1(-beside(elapsed(self.schedule, s, t)) * self.powers[x])
         # at a t where nothing can be masked yet it was given, and stays
-        since = (self.kept(s) * -torch.expm1(-self._between(s, t)) / torch.where(lost > 0, lost, 1.0))[row, x]
-        result[masked] = torch.where(later[masked] < since, x, self.vocab_size)
+        since = (kept * gone / torch.where(lost > 0, lost, 1.0))[masked]
+        result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
         return result
 
     def leaving(
@@ -211,9 +212,8 @@ class PerWord(ForwardProcess):
         if logits is None:
             return None
         masked, rates = self._masked(z), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[masked]
-        law = sharpen(self._evidence(logits, t, masked, row)).softmax(-1).to(torch.float64)
-        rates[masked] = (law * self.return_rates(t).exp()[row]).sum(-1)
+        law = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
+        rates[masked] = (law * self._where(masked, self.return_rates(t)).exp()).sum(-1)
         return rates
 
     def leave(
@@ -223,9 +223,8 @@ class PerWord(ForwardProcess):
         """A word, drawn in proportion to pi and to its rate."""
         rows, result = moves & self._masked(z), z.clone()
         u = rand(z.shape, generator, z.device)
-        row = torch.arange(len(z), device=z.device)[:, None].expand_as(z)[rows]
-        law = sharpen(self._evidence(logits, t, rows, row)).log_softmax(-1)
-        result[rows] = draw_logits(law + self.return_rates(t)[row].to(law.dtype), u[rows])
+        law = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
+        result[rows] = draw_logits(law + self._where(rows, self.return_rates(t)).to(law.dtype), u[rows])
         return result
 
     def __repr__(self) -> str:
@@ -235,19 +234,27 @@ class PerWord(ForwardProcess):
             powers = str(tuple(self.powers.tolist())) if self.vocab_size <= 8 else digest(self.powers)
         return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
 
-    def _evidence(self, logits: Logits, t: Times, masked: Tensor, row: Tensor) -> Float[Tensor, "N V"]:
-        """log pi, not normalised, at the positions that are ``masked``; ``row`` is the sequence of each."""
+    def _evidence(self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]) -> Float[Tensor, "N V"]:
+        """log pi, not normalised, at the positions that are ``masked``."""
         law = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
-        return law + self._log_lost(t)[row].to(law.dtype)
+        return law + self._where(masked, self._log_lost(t)).to(law.dtype)
 
-    def _log_lost(self, t: Times) -> Float64[Tensor, "B V"]:
+    def _where(self, masked: Bool[Tensor, "B L"], rows: Float64[Tensor, "*n V"]) -> Float64[Tensor, "N V"]:
+        """What depends on time and word, at some positions."""
+        return beside(rows, 1).expand(*masked.shape, -1)[masked]
+
+    def _hazard_of(self, x: Tokens, t: Times) -> Float64[Tensor, "B L"]:
+        """How far the clock of each position's word has run; no number for the other words is computed."""
+        return beside(self.schedule.hazard(t.to(torch.float64))) * self.powers[x]
+
+    def _log_lost(self, t: Times) -> Float64[Tensor, "*n V"]:
         return self.lost(interior(t)).log()
 
-    def _hazards(self, t: Times) -> Float64[Tensor, "B V"]:
-        return self.schedule.hazard(t.to(torch.float64))[:, None] * self.powers
+    def _hazards(self, t: Times) -> Float64[Tensor, "*n V"]:
+        return self.schedule.hazard(t.to(torch.float64))[..., None] * self.powers
 
-    def _between(self, s: Times, t: Times) -> Float64[Tensor, "B V"]:
-        return elapsed(self.schedule, s, t)[:, None] * self.powers
+    def _between(self, s: Times, t: Times) -> Float64[Tensor, "*n V"]:
+        return elapsed(self.schedule, s, t)[..., None] * self.powers
 
     def _masked(self, z: Tokens) -> Bool[Tensor, "B L"]:
         return z >= self.vocab_size

@@ -9,13 +9,13 @@ from torch.nn.functional import one_hot
 
 from ddlib.checks import require
 from ddlib.exact import digest
-from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span
+from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span, through
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
-class RateMatrix(ForwardProcess):
+class RateMatrix(ForwardProcess, own_times=True):
     r"""Structured noise with any constant generator: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
 
     Dense, for state spaces of up to a few hundred states.
@@ -76,7 +76,7 @@ class RateMatrix(ForwardProcess):
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
         laws = each_time(lambda time: self.generator(self.schedule.hazard(time))[: self.vocab_size], t)
-        return p @ laws.to(p.dtype)
+        return through(p, laws.to(p.dtype))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix

@@ -19,7 +19,7 @@ def unchanged(log_law: Tensor) -> Tensor:
     return log_law
 
 
-class Sampled(Timed):
+class Sampled(Timed, own_times=True):
     """One step backwards: ``jump`` without the network, ``land`` with it; ``leaving`` and ``leave`` go by rates.
 
     The answers here let the network run at every position and step. A process whose jumps do not depend on it says so,

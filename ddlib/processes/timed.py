@@ -16,7 +16,7 @@ _ENUMERATED = 160
 _REDUCED, _WORDS, _HELD = 24, 8, 2**20
 
 
-class Timed(Follows):
+class Timed(Follows, own_times=True):
     """The density of times under which the bound of this process has least variance."""
 
     def time_density(self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0) -> Tabulated:

@@ -9,33 +9,61 @@ from torch import Tensor
 from ddlib.checks import check_times, require
 from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
-from ddlib.typing import Tokens
+from ddlib.typing import Times, Tokens
 
 
-def each_time(function: Callable[..., Tensor], *times: Float[Tensor, "B"]) -> Tensor:
-    """``function`` of scalar times for every sequence, stacked; computed once per distinct time.
+def beside(values: Tensor, axes: int = 0) -> Tensor:
+    """What depends on times, placed so that it broadcasts against tokens (B, L): the one rule for both kinds of times.
+
+    Args:
+        values: a function of times (B,), or of times (B, L), elementwise.
+        axes: how many axes of its own each value has, behind those of the times.
+
+    Returns:
+        (B, 1, ...) for times (B,), (B, L, ...) for times (B, L).
+
+    Example:
+        >>> beside(torch.rand(3)).shape, beside(torch.rand(3, 7)).shape, beside(torch.rand(3, 2), 1).shape
+        (torch.Size([3, 1]), torch.Size([3, 7]), torch.Size([3, 1, 2]))
+    """
+    return values[:, None] if values.ndim == 1 + axes else values
+
+
+def taken(values: Float[Tensor, "*n K"], index: Tokens) -> Float[Tensor, "B L"]:
+    """The entry of each position, ``index`` (B, L), of rows that depend on times: (B, K), or (B, L, K)."""
+    return values.gather(1, index) if values.ndim == 2 else values.gather(-1, index[..., None]).squeeze(-1)
+
+
+def through(laws: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]) -> Float[Tensor, "B L S"]:
+    """Each position's row times the matrix of its time: one for each sequence, (B, N, S), or position, (B, L, N, S)."""
+    return laws @ matrices if matrices.ndim == 3 else (laws[..., None, :] @ matrices).squeeze(-2)
+
+
+def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
+    """``function`` of scalar times for every sequence, or position, stacked; computed once per distinct time.
 
     Args:
         function: of one float64 scalar for each of ``times``, returns a tensor of any shape, the same for all.
-        times: each (B,); more than one go together, as s and t.
+        times: each (B,) or (B, L); more than one go together, as s and t, and have one shape.
 
     Returns:
-        (B, ...), with the shape of what ``function`` returns.
+        (B, ...) or (B, L, ...), with the shape of what ``function`` returns.
 
     Example:
         >>> each_time(lambda t: torch.stack([1 - t, t]), torch.tensor([0.25, 0.5]))
         tensor([[0.7500, 0.2500],
                 [0.5000, 0.5000]], dtype=torch.float64)
     """
-    distinct, which = torch.stack([time.to(torch.float64) for time in times]).unique(dim=1, return_inverse=True)
-    return torch.stack([function(*column) for column in distinct.unbind(1)])[which]
+    flat = torch.stack([time.to(torch.float64).flatten() for time in times])
+    distinct, which = flat.unique(dim=1, return_inverse=True)
+    return torch.stack([function(*column) for column in distinct.unbind(1)])[which.view(times[0].shape)]
 
 
-def into(matrices: Float[Tensor, "B N S"], z: Tokens) -> Float[Tensor, "B L N"]:
+def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
     """Columns z of each sequence's matrix: how every state, or word, leads into the states seen.
 
     Args:
-        matrices: (B, N, S), row = from, as ``each_time(self.transition, s, t)`` gives them.
+        matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)`` gives them.
         z: (B, L) states; they are not checked.
 
     Returns:
@@ -45,7 +73,8 @@ def into(matrices: Float[Tensor, "B N S"], z: Tokens) -> Float[Tensor, "B L N"]:
         >>> into(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]), torch.tensor([[1]]))
         tensor([[[0.1000, 0.8000]]])
     """
-    return matrices.transpose(1, 2)[torch.arange(len(z), device=z.device)[:, None], z]
+    columns, row = matrices.mT, torch.arange(len(z), device=z.device)[:, None]
+    return columns[row, z] if matrices.ndim == 3 else columns[row, torch.arange(z.shape[1], device=z.device), z]
 
 
 def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:

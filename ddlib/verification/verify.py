@@ -31,6 +31,7 @@ from ddlib.verification import (
     likelihood,
     numerics,
     objective,
+    own_times,
     particles,
     process,
     reverse,
@@ -61,6 +62,7 @@ _PROCESS_CLAIMS = (
     *draws.CLAIMS,
     *levels.CLAIMS,
     *times.PROCESS_CLAIMS,
+    *own_times.CLAIMS,
 )
 
 

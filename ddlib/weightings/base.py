@@ -44,7 +44,7 @@ class Weighting(ABC):
             weight: (B, L) of the bound, ``process.loss_weight(x, z, t)``, in float64.
             x: (B, L) clean words.
             z: (B, L) noisy states.
-            t: (B,) times.
+            t: (B,) times, or (B, L); ``ddlib.processes.beside`` places what depends on them beside the weights.
         """
 
     @classmethod

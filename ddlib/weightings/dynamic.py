@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.checks import check_number
-from ddlib.processes import ForwardProcess, interior
+from ddlib.processes import ForwardProcess, beside, interior
 from ddlib.typing import Interpolating, Times, Tokens
 from ddlib.weightings.base import Weighting
 
@@ -49,9 +49,10 @@ class Dynamic(Weighting):
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
         mixing = self._mixing(process)
+        t = beside(t)
         keep, half = mixing.mixture(interior(t)).keep, mixing.gamma / 2
         odds = (half * torch.sigmoid(-t.to(keep))).exp() if self.released else ((1 - keep) / keep) ** half
-        kept = (mixing.scale * odds).clamp_max(2.0)[:, None]
+        kept = (mixing.scale * odds).clamp_max(2.0)
         share = torch.where(z == x, kept, torch.where(z < process.vocab_size, 1.0, 2.0))
         return torch.where(weight > 0, self.high / 2 * share, 0.0)
 

@@ -2,11 +2,11 @@
 
 from weakref import WeakKeyDictionary
 
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.checks import check_count
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, beside
 from ddlib.times import Tabulated
 from ddlib.typing import Times, Tokens
 from ddlib.weightings.base import Weighting
@@ -40,10 +40,10 @@ class Optimal(Weighting):
     def __call__(
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
-        return weight * self.factor(process, t)[:, None]
+        return weight * beside(self.factor(process, t))
 
-    def factor(self, process: ForwardProcess, t: Times) -> Float64[Tensor, "B"]:
-        """1 / (C sqrt(m^2 + v / L)) at times (B,).
+    def factor(self, process: ForwardProcess, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """1 / (C sqrt(m^2 + v / L)) at times of any shape.
 
         Raises:
             TypeError, ValueError: as ``process.time_density``.

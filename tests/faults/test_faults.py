@@ -7,6 +7,7 @@ import faults_levels
 import faults_likelihood
 import faults_objective
 import faults_orders
+import faults_own_times
 import faults_particles
 import faults_process
 import faults_sampler
@@ -37,6 +38,7 @@ MODULES = (
     faults_lessons,
     faults_speeds,
     faults_times,
+    faults_own_times,
 )
 
 

@@ -1,0 +1,73 @@
+"""A time per position for methods that were written for one per sequence: each position as a sequence of its own."""
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor
+
+from ddlib.noise import KeyedGenerator, Mirrored
+
+_TIMES, _TOKENS = ("s", "t"), ("x", "z", "p", "logits")
+
+
+def answers_times(member: object) -> bool:
+    """Whether it is a method that is told times, ``t``."""
+    return isinstance(member, FunctionType) and "t" in signature(member).parameters
+
+
+def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, served at times (B, L) too; times (B,) it gets as they come.
+
+    Positions are noised on their own, so a text (B, L) at times (B, L) is B L texts of one position, (B L, 1), at times
+    (B L,). What is said of a text as a whole is not served so.
+
+    Raises:
+        TypeError: at times (B, L): the method does not answer for each position by itself, or is asked for noise that
+            positions or texts share.
+    """
+    names = signature(method)
+
+    @wraps(method)
+    def served(*args: Any, **kwargs: Any) -> Any:
+        if not any(map(_two_axes, (*args, *kwargs.values()))):  # most calls: nothing is bound for them
+            return method(*args, **kwargs)
+        given = names.bind(*args, **kwargs)
+        t, tokens = given.arguments.get("t"), [given.arguments.get(name) for name in _TOKENS]
+        if not _two_axes(t) or any(isinstance(each, Tensor) and each.shape[:2] != t.shape for each in tokens):
+            return method(*args, **kwargs)  # which refuses times of another shape
+        rows, length = t.shape
+        refusal = (
+            f"t has shape {tuple(t.shape)}, must be (B,) = ({rows},), one time per sequence: "
+            f"{type(args[0]).__name__}.{method.__name__} is served position by position, "
+        )
+        axes = 1
+        for name, value in given.arguments.items():
+            if name in _TIMES and isinstance(value, Tensor):
+                given.arguments[name] = value.flatten()
+            elif isinstance(value, Tensor) and value.shape[:2] == t.shape:
+                given.arguments[name], axes = value.flatten(0, 1)[:, None], 2
+            elif isinstance(value, KeyedGenerator):
+                given.arguments[name] = value.split(length)
+            elif isinstance(value, Mirrored) or (name == "levels" and value != "independent"):
+                raise TypeError(f"{refusal}which {name} = {value!r} is not")
+
+        def back(value: Any) -> Any:
+            if isinstance(value, tuple):
+                parts = map(back, value)
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            if not isinstance(value, Tensor):
+                return value
+            if value.shape[:axes] != (rows * length, 1)[:axes]:
+                raise TypeError(f"{refusal}and does not answer for each")
+            return value.view(rows, length, *value.shape[axes:])
+
+        return back(method(*given.args, **given.kwargs))
+
+    return served
+
+
+def _two_axes(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()

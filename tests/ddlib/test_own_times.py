@@ -1,0 +1,146 @@
+"""A time per position: every answer at times (B, L) is that of each position by itself."""
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timing import F64, TIMES, agrees, drawn, split
+
+import ddlib as dd
+from ddlib import registry
+from ddlib.processes import GIDD, Hierarchical, Masked
+from ddlib.testing import strategies
+from ddlib.testing.oracle import exact_cavity, tanh_sinh
+
+REGISTERED = [registry.get("processes", name).examples() for name in registry.available("processes")]
+EVERY = slow_but([each for some in REGISTERED for each in some], *(some[-1] for some in REGISTERED))
+
+
+@pytest.mark.parametrize("process", EVERY, ids=lambda process: type(process).__name__)
+def test_every_answer_at_a_time_per_position_is_that_of_the_position_by_itself(process):
+    agrees(process, TIMES / 3, TIMES, 1)
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(40))
+@given(
+    strategies.processes(strategies.all_schedules()),
+    st.lists(st.floats(1e-4, 1 - 1e-4), min_size=6, max_size=6),
+    st.integers(0, 99),
+)
+def test_so_it_is_for_drawn_hierarchies_and_schedules(process, times, seed):
+    t = torch.tensor(times, dtype=F64).view(2, 3)
+    agrees(process, t / 2, t, seed)
+
+
+@pytest.mark.parametrize(
+    "process", [Hierarchical.examples()[-1], GIDD(4, 0.3), *dd.processes.PerWord.examples()[1:2]], ids=str
+)
+def test_balanced_draws_choose_positions_by_their_own_times(process):
+    """Of two positions: q(z|x) = E[balance; z], enumerated against the law of the draws."""
+    x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
+    rows, times = x.expand(n, -1), t.expand(n, -1)
+    z = process.sample(rows, times, torch.Generator().manual_seed(0), "balanced")
+    weight = process.balance(rows, z, times)
+    states = process.num_states
+    mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
+    law = process.marginal(x, t)[0]
+    every = torch.cartesian_prod(torch.arange(states), torch.arange(states))
+    reached = process._pull(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(-1) > 0
+    exact = torch.where(reached, law[0][every[:, 0]] * law[1][every[:, 1]], 0.0)
+    error = (weight.square().mean() * exact.clamp_min(1 / n)).sqrt() / n**0.5
+    assert ((mass - exact).abs() < 6 * error + 3e-3 * exact).all()
+
+
+@pytest.mark.parametrize(
+    ("weighting", "process"),
+    [
+        (dd.weightings.Dynamic(), GIDD(4, 0.3)),
+        (dd.weightings.Dynamic(released=True), GIDD(4, 0.3)),
+        (dd.weightings.Optimal(4), Masked(3, dd.schedules.Linear())),
+        (dd.weightings.PerLevel([2.0, 0.5], dd.weightings.Optimal()), dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)),
+    ],
+    ids=repr,
+)
+def test_weights_of_training_are_those_of_the_positions(weighting, process):
+    x, z, logits = drawn(process, TIMES)
+    here = dd.training_loss(process, logits, x, z, TIMES, weighting, reduction="none")
+    alone = dd.training_loss(process, *map(split, (logits, x, z)), TIMES.flatten(), weighting, reduction="none")
+    assert torch.allclose(here, alone.view(2, 3), rtol=1e-11, atol=0) and here.max() > 0
+
+
+@pytest.mark.parametrize("mode", ["standard", "edges"])
+def test_child_logits_at_a_time_per_position(mode):
+    process, asked = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0), {"mode": mode, "parameterization": "children"}
+    x, z, _ = drawn(process, TIMES)
+    logits = torch.randn(2, 3, 6, dtype=F64, generator=torch.Generator().manual_seed(5))
+    for loss, more in ((dd.training_loss, ()), (dd.linear_training_loss, (torch.eye(6, dtype=F64),))):
+        call = lambda *of: loss(process, of[0], *more, *of[1:], reduction="none", **asked)  # noqa: E731, B023
+        alone = call(*map(split, (logits, x, z)), TIMES.flatten())
+        assert torch.allclose(call(logits, x, z, TIMES), alone.view(2, 3), rtol=1e-12, atol=0)
+
+
+def test_gradients_of_the_fused_loss_at_a_time_per_position():
+    process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.9)
+    x, z, hidden = drawn(process, TIMES)
+    weight = torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(6))
+    found = []
+    for fused in (True, False):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        if fused:
+            dd.linear_training_loss(process, h, w, x, z, TIMES).backward()
+        else:
+            dd.training_loss(process, h @ w.T, x, z, TIMES).backward()
+        found.append((h.grad, w.grad))
+    for ours, expected in zip(*found, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
+
+
+def together(u):
+    return torch.stack([u, u]), torch.ones(2, dtype=F64)
+
+
+def ramp(u):
+    """The second position is ahead in the middle: 3 u^2 - 2 u^3 against u."""
+    return torch.stack([u, u**2 * (3 - 2 * u)]), torch.stack([torch.ones_like(u), 6 * u * (1 - u)])
+
+
+def second_alone(u):
+    return torch.stack([torch.zeros_like(u), u]), torch.tensor([0.0, 1.0], dtype=F64)
+
+
+def then_the_first(u):
+    return torch.stack([u, torch.ones_like(u)]), torch.tensor([1.0, 0.0], dtype=F64)
+
+
+PATHS = {"together": [together], "ramp": [ramp], "one by one": [second_alone, then_the_first]}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "process",
+    [
+        Masked(3, dd.schedules.Linear()),
+        pytest.param(GIDD(3, 0.3), marks=pytest.mark.slow),
+        pytest.param(dd.presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8), marks=pytest.mark.slow),
+        pytest.param(dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0]), marks=pytest.mark.slow),
+    ],
+    ids=lambda process: type(process).__name__,
+)
+def test_along_every_path_of_times_the_bound_of_the_best_network_is_the_entropy(process, path):
+    """Theory section 14, by enumeration: two words that depend on each other, from data to noise."""
+    law = torch.tensor([[0.3, 0.05, 0.1], [0.02, 0.2, 0.03], [0.1, 0.05, 0.15]], dtype=F64)
+    best, states = exact_cavity(process, law), torch.arange(process.num_states)
+    words, grid = torch.cartesian_prod(*[torch.arange(3)] * 2), torch.cartesian_prod(states, states)
+    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
+    chance, total = law.flatten().repeat_interleave(len(grid)), 0.0
+    for phase in PATHS[path]:
+        for node, weight in zip(*tanh_sinh(), strict=True):
+            times, slope = phase(node)
+            t = times.expand(len(x), 2)
+            mass = chance * process.likelihood(z, x, t).prod(-1)
+            kept = mass > 0
+            nats = dd.nelbo(process, best(z[kept], t[kept]), x[kept], z[kept], t[kept])
+            total += float(weight * torch.where(slope > 0, mass[kept, None] * nats * slope, 0.0).sum())
+    assert total == pytest.approx(float(-(law * law.log()).sum()), abs=1e-6)

@@ -1,0 +1,83 @@
+"""One rule for times per position: what is said and drawn at (B, L) is that of B L texts of one position."""
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+
+F64 = torch.float64
+TIMES = torch.tensor([[0.3, 1e-6, 0.8], [1 - 1e-6, 0.5, 0.3]], dtype=F64)
+
+
+def split(value):
+    """What belongs to tokens (B, L), as that of sequences of one token each."""
+    return value.flatten(0, 1)[:, None] if isinstance(value, Tensor) else value
+
+
+def drawn(process, t, seed=0):
+    """Words, states that they can become, logits of words."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(process.vocab_size, t.shape, generator=generator)
+    law = process.marginal(split(x), t.flatten())[:, 0]
+    z = torch.multinomial(law, 1, generator=generator).view(t.shape)
+    logits = torch.randn(*t.shape, process.vocab_size, dtype=F64, generator=generator)
+    return x, z, logits
+
+
+def answers(process, x, z, logits, s, t):
+    """Every answer that depends on times, by name: called alike with times per sequence and per position."""
+    p = logits.softmax(-1)
+    found = {
+        "marginal": process.marginal(x, t), "likelihood": process.likelihood(z, x, t),
+        "word_likelihood": process.word_likelihood(z, t), "predictive": process.predictive(p, t),
+        "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
+        "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
+        "step_divergence": process.step_divergence(logits, x, z, t, s), "leaving": process.leaving(z, t, logits),
+        "posterior_logits": dd.denoiser.posterior_logits(process, logits, z, t),
+        "cavity_logits": dd.denoiser.cavity_logits(process, logits, z, t, "posterior"),
+        "generic": dd.nelbo(process, logits, x, z, t, method="generic"),
+        "pull": process._pull(x, z, t)[1], "mean pull": process._pull(x, z, t)[0],
+    }  # fmt: skip
+    closed = process.weighted_divergence(logits, x, z, t)
+    for name, part in zip(("weight", "divergence"), closed or (), strict=False):
+        found[name] = part
+    for meaning in ("cavity", "posterior"):
+        found[f"nelbo {meaning}"] = dd.nelbo(process, logits, x, z, t, parameterization=meaning)
+        for mode in process.modes:
+            found[f"{mode} {meaning}"] = dd.training_loss(
+                process, logits, x, z, t, dd.weightings.Clip(3.0), mode, parameterization=meaning,
+                density=dd.times.Beta(2.0, 1.0), reduction="none",
+            )  # fmt: skip
+            found[f"linear {mode} {meaning}"] = dd.linear_training_loss(
+                process, p, torch.eye(process.vocab_size, dtype=F64), x, z, t, None, dd.weightings.Clip(3.0), mode,
+                parameterization=meaning, density=dd.times.Beta(2.0, 1.0), reduction="none",
+            )  # fmt: skip
+    return found
+
+
+def draws(process, x, z, logits, s, t):
+    """Everything that is drawn. One seed gives a batch of (B, L) and one of (B L, 1) the same numbers in one order."""
+    noise = lambda: torch.Generator().manual_seed(3)  # noqa: E731
+    found = {
+        "sample": process.sample(x, t, noise()),
+        "advance": process.advance(process.sample(x, s, noise()), s, t, noise()),
+        "jump": process.jump(z, t, s, noise()), "land": process.land(logits, z, t, s, None, noise()),
+        "leave": process.leave(logits, z, t, torch.ones_like(z, dtype=torch.bool), noise()),
+    }  # fmt: skip
+    lift = process.most_lift(t, s)
+    if lift is not None:
+        found["lifted"] = process.jump(z, t, s, noise(), lift / 2)
+    return {name: states for name, states in found.items() if states is not None}
+
+
+def agrees(process, s, t, seed):
+    """Compares every answer at times (B, L) with those of B L texts of one position at times (B L,)."""
+    x, z, logits = drawn(process, t, seed)
+    alike = *map(split, (x, z, logits)), s.flatten(), t.flatten()
+    drawn_alone = draws(process, *alike)
+    for name, states in draws(process, x, z, logits, s, t).items():
+        assert torch.equal(states, drawn_alone[name].view(t.shape)), f"{name} of {process!r}"
+    whole, alone = answers(process, x, z, logits, s, t), answers(process, *alike)
+    for name, value in whole.items():
+        expected = alone[name].view(value.shape)
+        assert torch.allclose(value, expected, rtol=1e-11, atol=1e-13, equal_nan=True), f"{name} of {process!r}"
