@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -76,7 +76,9 @@ class Noisy(ForwardProcess):
         words = _law(frequency, hierarchy)
         self.register_buffer("frequency", None if frequency is None else words)
         self.register_buffer("typical", torch.cat(hierarchy.laws(words)))
-        self._fixed = self._chain(torch.tensor(hierarchy.speeds).double()) if hierarchy.learned is None else None
+        self._fixed = (
+            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
+        )
 
     frequency: Tensor | None
 
@@ -307,8 +309,8 @@ class Noisy(ForwardProcess):
         return self.hierarchy.depth
 
     @property
-    def _level(self) -> Tensor:
-        return self.level_of(torch.arange(self.num_states, device=self.device))
+    def _level(self) -> Int64[Tensor, "S"]:
+        return self.hierarchy.level_of(torch.arange(self.num_states, device=self.device))
 
     def _chain(self, speeds: Tensor) -> RedrawChain:
         return RedrawChain(speeds, speeds * torch.tensor(self.ratios, dtype=torch.float64, device=speeds.device))
@@ -431,7 +433,10 @@ def _law(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
     size, device = hierarchy.vocab_size, hierarchy.maps[0].parents.device
     if frequency is None:
         return torch.full((size,), 1 / size, dtype=torch.float64, device=device)
-    seen = torch.as_tensor(frequency).to(device, torch.float64)
+    try:
+        seen = torch.as_tensor(frequency).to(device, torch.float64)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise TypeError(f"frequency is {frequency!r}, must be one number per word: {error}") from None
     check_shape("frequency", seen, (size,), f"(V,) = ({size},): one number per word")
     require(bool(seen.isfinite().all()), "frequency holds NaN or infinity, must be finite")
     require(bool((seen >= 0).all()), f"frequency holds {float(seen.min()):g}, must be at least 0")
