@@ -309,7 +309,7 @@ class Noisy(ForwardProcess):
         return self.hierarchy.depth
 
     @property
-    def _level(self) -> Int64[Tensor, "S"]:
+    def _level(self) -> Int64[Tensor, "states"]:
         return self.hierarchy.level_of(torch.arange(self.num_states, device=self.device))
 
     def _chain(self, speeds: Tensor) -> RedrawChain:
