@@ -1,14 +1,17 @@
 """The level of a token together with whether it was redrawn: a chain of its own, that no word has a say in."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ddlib.checks import check_number, check_shape, require
 from ddlib.exact import ExactModule
+from ddlib.hierarchies import Hierarchy
 from ddlib.processes.generator import Generator
 
 
@@ -59,13 +62,12 @@ class RedrawChain(ExactModule):
         """The probability of each level at clock ``sigma``, from words at 0, (*n, levels)."""
         return Shares(*(part[..., 0, :] for part in self.transition(sigma)))
 
-    def inflow(self, sigma: Float64[Tensor, "*n"]) -> Shares:
-        """The flux into each level and, by redraws, within it, per unit of the clock, (*n, levels)."""
-        kept, redrawn = self.occupancies(sigma)
+    def inflow(self, shares: Shares) -> Shares:
+        """The flux into each level and, by redraws, within it, per unit of the clock, from ``occupancies``."""
+        kept, redrawn = shares
         again = pad((kept + redrawn)[..., :-1] * self.rates, (0, 1))
-        up, anew = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in (kept, redrawn))
-        to_mask = torch.zeros_like(up)
-        to_mask[..., -1] = anew[..., -1]
+        up, anew = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in shares)
+        to_mask = pad(anew[..., -1:], (len(self.speeds), 0))
         return Shares(up + to_mask, anew - to_mask + again)
 
     def levels(self) -> Float64[Tensor, "m m"]:
@@ -98,3 +100,33 @@ def ratio_of(share: float) -> float:
         most = middle - math.log1p(ratio) * (1 + 1 / ratio)
         low, high = (middle, high) if most < math.log(share) else (low, middle)
     return math.exp(high)
+
+
+def shares_of(p_uniform: Any, depth: int) -> tuple[float, ...]:
+    """One share for each level below the mask."""
+    given = list(p_uniform) if isinstance(p_uniform, Iterable) and not isinstance(p_uniform, str) else None
+    if given is None:
+        words = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1)")
+        return (words, *[0.0] * (depth - 1))
+    require(
+        len(given) == depth,
+        f"p_uniform has {len(given)} entries, must be one number, for words, or have {depth}: one per level below the "
+        "mask",
+    )
+    return tuple(check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, "in [0, 1)") for i, share in enumerate(given))
+
+
+def law_of_words(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
+    """pi of the words."""
+    size, device = hierarchy.vocab_size, hierarchy.maps[0].parents.device
+    if frequency is None:
+        return torch.full((size,), 1 / size, dtype=torch.float64, device=device)
+    try:
+        seen = torch.as_tensor(frequency).to(device, torch.float64)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise TypeError(f"frequency is {frequency!r}, must be one number per word: {error}") from None
+    check_shape("frequency", seen, (size,), f"(V,) = ({size},): one number per word")
+    require(bool(seen.isfinite().all()), "frequency holds NaN or infinity, must be finite")
+    require(bool((seen >= 0).all()), f"frequency holds {float(seen.min()):g}, must be at least 0")
+    require(bool(seen.sum() > 0), "frequency is 0 everywhere, must be above 0 at some word")
+    return seen / seen.sum()
