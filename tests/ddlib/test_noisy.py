@@ -2,13 +2,17 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
+from correcting import PAIR
+from halves import Halves, generate, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddlib as dd
 from ddlib.processes.redraws import ratio_of
+from ddlib.samplers import Ancestral, Corrected, Euler, Gibbs, Overshoot, Psi, SelfCorrection, ThetaTrapezoidal
 from ddlib.testing import strategies as drawn
+from ddlib.testing.oracle import exact_cavity
 
 Noisy, Hierarchical = dd.processes.Noisy, dd.processes.Hierarchical
 Tree, Flat, Linear = dd.hierarchies.Tree, dd.hierarchies.Flat, dd.schedules.Linear
@@ -188,6 +192,69 @@ def test_the_fused_loss_is_the_loss(parameterization, mean):
     torch.testing.assert_close(fused, whole)
     ours, theirs = (torch.autograd.grad(one.sum(), (hidden, weight)) for one in (fused, whole))
     torch.testing.assert_close(ours, theirs)
+
+
+CORRECTED = [Corrected(Ancestral(), SelfCorrection(steps=4)), Corrected(Psi(0.9), Gibbs(), 2, (0.0, 0.6))]
+
+
+@pytest.mark.parametrize("sampler", slow_but(CORRECTED, CORRECTED[0]), ids=repr)
+@pytest.mark.parametrize("example", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2, 3))])
+def test_correctors_serve_the_words_of_a_tree(sampler, example):
+    process = Noisy.examples()[example]
+    if process.hierarchy.depth > 1 and not process.hierarchy.between(0, 1).spread:
+        with pytest.raises(TypeError, match="never wrong"):
+            sampler.corrector.check(Hierarchical(process.hierarchy, process.schedule))
+    report = dd.verify(sampler, on=process)
+    assert report.ok, report
+
+
+@pytest.mark.statistical
+def test_gibbs_steps_mend_words_of_a_tree_in_place():
+    process, errors = Noisy(Tree([[0, 1, 1]]), Linear(), 0.3), []
+    for sampler in (Ancestral(), Corrected(Ancestral(), Gibbs(), 4)):
+        x = dd.sample(
+            process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=torch.Generator().manual_seed(0)
+        )
+        share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
+        errors.append(float((share - PAIR.flatten()).abs().sum()))
+    assert errors[1] < 0.85 * errors[0]
+
+
+SAMPLERS = [Ancestral(), Ancestral(True), Psi(0.5), Overshoot(0.5), Euler(), ThetaTrapezoidal(), *CORRECTED]
+
+
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[0], SAMPLERS[-1]), ids=repr)
+def test_a_batch_and_the_output_layer_change_nothing(sampler):
+    tree = Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 1.0])
+    process = Noisy(tree, Linear(), [0.3, 0.1, 0.0], [3, 1, 1, 2, 4, 1])
+    halves = Halves(process)
+    tokens = generate(process, halves, sampler)
+    assert int(tokens.max()) < process.vocab_size
+    assert torch.equal(generate(process, plain(halves), sampler), tokens)
+    alone = [
+        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
+        for row in range(4)
+    ]
+    assert torch.equal(torch.cat(alone), tokens)
+
+
+def test_the_preset_is_the_process_by_the_counts_of_a_run():
+    process = dd.presets.hdlm_noisy([[0, 0, 1, 1]], 0.2, counts=[4, 3, 2, 1], speed=[2.0, 1.0])
+    assert repr(process) == repr(Noisy(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear(), 0.2, [4, 3, 2, 1]))
+    assert dd.presets.hdlm_noisy([[0, 0, 1, 1]], [0.2, 0.1]).frequency is None
+
+
+@pytest.mark.slow
+def test_a_large_one_is_proved_on_a_small_one():
+    words = torch.arange(3000)
+    tree = Tree([words % 300, torch.arange(300) % 20], xi=[0.9, 1.0])
+    assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=words)).ok
+
+
+@pytest.mark.slow
+def test_learned_speeds_reach_the_redraws():
+    tree = Tree([[0, 0, 1, 1, 2, 2]], speed=[1.0, 2.0], learn_speeds=True)
+    assert dd.verify(Noisy(tree, Linear(), [0.3, 0.1])).ok
 
 
 def test_it_reduces_to_a_small_one_of_its_kind():
