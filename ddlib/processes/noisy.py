@@ -136,26 +136,25 @@ class Noisy(Redrawing):
         """
         t, level, dtype = interior(t), self.level_of(z), logits.dtype
         shares, laws = self.shares(t), [logits.log_softmax(-1)]
+        weight, flow = self._weigh(shares, x, z, t)
         for edge in self.hierarchy.maps[:-1]:
             laws.append(edge.log_push(laws[-1]))
-        sides = [self._sides(shares, i, law, x) for i, law in enumerate(laws)]
+        # given the level: probabilities of high levels near the data are too small for float32
+        sides = [self._sides(shares.given_level, i, law, x) for i, law in enumerate(laws)]
         here = torch.zeros(z.shape, dtype=dtype, device=z.device)
         for i, (_, _, gap) in enumerate(sides):
             there = gap.gather(-1, self.hierarchy.local(z, i)[..., None])[..., 0]
             here = torch.where(level == i, there, here)
-        total = torch.zeros_like(here)
+        divergence = torch.zeros_like(here)
         for i, (truth, log_model, gap) in enumerate(sides):
-            shift = gap - here[..., None]
-            near = shift.clamp(-1, 1)
-            # of two forms the one that loses no digits; the other must not be infinite, for its gradient's sake
-            cost = torch.where(
-                shift.abs() < 1,
-                truth * (torch.expm1(near) - near),
-                (log_model - here[..., None]).exp() - truth * (1 + shift),
-            )
-            total = total + (self._arrivals(z, i).to(dtype) * cost).sum(-1)
-        weight, flow = (part.to(dtype) for part in self._weigh(shares, x, z, t))
-        return weight, torch.where(flow > 0, total / torch.where(flow > 0, flow, 1.0), 0.0)
+            scale = torch.where(flow > 0, shares.levels[:, i, None] / torch.where(flow > 0, flow, 1.0), 0.0)
+            arrivals = (self._arrivals(z, i) * scale[..., None]).to(dtype)
+            comes, shift = arrivals > 0, gap - here[..., None]
+            near, model = shift.clamp(-1, 1), (log_model - here[..., None]).masked_fill(~comes, -torch.inf).exp()
+            # of two forms the one that loses no digits; neither is infinite, for its gradient's sake
+            cost = torch.where(shift.abs() < 1, truth * (torch.expm1(near) - near), model - truth * (1 + shift))
+            divergence = divergence + torch.where(comes, arrivals * cost, 0.0).sum(-1)
+        return weight.to(dtype), divergence
 
     def reduced(self, vocab_size: int) -> Self:
         """The same shares over ``hierarchy.reduced``; of the frequencies as many, from the smallest to the largest."""
@@ -228,7 +227,7 @@ class Noisy(Redrawing):
         return route.parents[x] if route.spread is None else None
 
     def _sides(self, shares: Shares, i: int, log_law: Tensor, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
-        """A(y), log B(y) and log B(y) / A(y) of every member of level i, (B, L, K) each."""
+        """A(y), log B(y) and log B(y) / A(y) of every member of level i, (B, L, K) each, by these shares."""
         (kept, fresh), dtype, own = self._of_level(shares, i), log_law.dtype, self._own(x, i)
         log_fresh = fresh.log().clamp_min(-1e4)  # e^-1e4 is 0, and unlike -inf has a gradient
         log_model = torch.logaddexp(kept.log().to(dtype) + log_law, log_fresh.to(dtype))
@@ -239,9 +238,11 @@ class Noisy(Redrawing):
         gap = log1p_exp(odds.to(dtype) + log_law)
         at, log_own = own[..., None], log_law.gather(-1, own[..., None])
         mine = _expand(odds, own).gather(-1, at).to(dtype)
-        truth = _expand(fresh, own)
-        truth = truth.scatter(-1, at, truth.gather(-1, at) + kept).to(dtype)
-        return truth, log_model, gap.scatter(-1, at, -falls_short(mine, log_own))
+        again = _expand(fresh, own).gather(-1, at)
+        truth = _expand(fresh.to(dtype), own).scatter(-1, at, (again + kept).to(dtype))
+        # what is never redrawn has infinite odds, which rounding would feel
+        short = torch.where(again > 0, falls_short(mine, log_own), -log_own)
+        return truth, log_model, gap.scatter(-1, at, -short)
 
 
 def _expand(values: Tensor, like: Tokens) -> Tensor:

@@ -21,6 +21,17 @@ class Shares(NamedTuple):
     kept: Tensor
     redrawn: Tensor
 
+    @property
+    def levels(self) -> Tensor:
+        """Of each level, redrawn or not."""
+        return self.kept + self.redrawn
+
+    @property
+    def given_level(self) -> "Shares":
+        """The shares of a level that is reached; 0 where it is not."""
+        levels = torch.where(self.levels > 0, self.levels, 1.0)
+        return Shares(self.kept / levels, self.redrawn / levels)
+
 
 class RedrawChain(ExactModule):
     r"""Levels 0..n on the clock: edge i at speed :math:`s_i`, redrawn in level i < n at rate :math:`\lambda_i`.
@@ -64,8 +75,7 @@ class RedrawChain(ExactModule):
 
     def inflow(self, shares: Shares) -> Shares:
         """The flux into each level and, by redraws, within it, per unit of the clock, from ``occupancies``."""
-        kept, redrawn = shares
-        again = pad((kept + redrawn)[..., :-1] * self.rates, (0, 1))
+        again = pad(shares.levels[..., :-1] * self.rates, (0, 1))
         up, anew = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in shares)
         to_mask = pad(anew[..., -1:], (len(self.speeds), 0))
         return Shares(up + to_mask, anew - to_mask + again)
