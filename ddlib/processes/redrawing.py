@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from ddlib.categorical import draw, draw_logits
 from ddlib.hierarchies import Hierarchy
@@ -137,6 +137,19 @@ class Redrawing(ForwardProcess):
                         members = change(descent(self.hierarchy, law[rows], z[rows], top, i, forced))
                         result[rows] = self.hierarchy.offsets[i] + draw_logits(members, u[rows])
         return result
+
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"] | None:
+        """The flux into z over q_t(z|p), less what z itself has in it by redraws; without a (B, L, S) tensor."""
+        if logits is None:
+            return None
+        cavity, possible = self._sharpened(logits, z, t, sharpen)
+        shares, here = self.shares(interior(t)), self._model_here(cavity, z)
+        entered, law = self._at(self.chain.inflow(shares), here, z), self._at(shares, here, z)
+        again = pad(self.chain.rates, (0, 1))[self.level_of(z)] * self.typical[z]
+        rate = self.schedule.rate(interior(t))[:, None] * (entered / torch.where(law > 0, law, 1.0) - again)
+        return torch.where(possible[..., 0] & (law > 0), rate.clamp_min(0), 0.0)
 
     @property
     def _depth(self) -> int:

@@ -110,6 +110,20 @@ def test_the_closed_bound_is_the_generic_one(process, t, logits):
         assert float(error.max()) < 1, (float(error.max()), closed, generic)
 
 
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(40), deadline=None)
+@given(noisy(), interior_times, drawn.word_logits(1, 1, 6))
+def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
+    x, z, times = everything(process, t)
+    way = process.likelihood(z, x, times)[:, 0] > 0
+    z, times = z[way], times[way]
+    logits = logits[..., : process.vocab_size].expand(len(z), -1, -1)
+    for sharpen in (dd.processes.unchanged, lambda law: 2 * law):
+        ours = process.leaving(z, times, logits, sharpen)
+        dense = dd.processes.ForwardProcess.leaving(process, z, times, logits, sharpen)
+        assert bool(((ours - dense).abs() <= 1e-9 * (1 + dense)).all())
+
+
 @pytest.mark.parametrize("name", ["far from what is there", "high levels near the data"])
 def test_half_the_digits_are_enough(name):
     """What float32 cannot hold is no NaN and no 0, nor are gradients."""
