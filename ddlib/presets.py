@@ -8,7 +8,7 @@ import torch
 from ddlib.checks import check_number, require
 from ddlib.hierarchies import Tree
 from ddlib.hierarchies.maps import parent_vectors
-from ddlib.processes import GIDD, Hierarchical, Masked, PerWord
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
 from ddlib.schedules import Linear
 
 
@@ -69,3 +69,25 @@ def hdlm_levels(
 ) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())
+
+
+def hdlm_noisy(
+    parents: Any,
+    p_uniform: float | Sequence[float],
+    counts: Any = (),
+    xi: float | Sequence[float] = 1.0,
+    speed: Sequence[float] | None = None,
+    learn_speeds: bool = False,
+) -> Noisy:
+    """``hdlm_levels`` with words, or clusters, that can be wrong.
+
+    Args:
+        parents: as ``Tree``.
+        p_uniform: as ``Noisy``.
+        counts: (V,) how often each word occurs; words are redrawn in proportion. Empty: all words alike.
+        xi: as ``Tree``.
+        speed: as ``Tree``.
+        learn_speeds: as ``Tree``.
+    """
+    tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds)
+    return Noisy(tree, Linear(), p_uniform, counts if len(counts) else None)

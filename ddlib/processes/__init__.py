@@ -6,6 +6,7 @@ from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
 from ddlib.processes.mixing import Mixing
 from ddlib.processes.mixture import Mixture
+from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
@@ -17,6 +18,7 @@ __all__ = [
     "Masked",
     "Mixing",
     "Mixture",
+    "Noisy",
     "PerWord",
     "RateMatrix",
     "Uniform",

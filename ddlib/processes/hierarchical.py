@@ -12,6 +12,7 @@ from ddlib.hierarchies import Flat, Tree
 from ddlib.processes.base import beside, interior, scalar, span, taken
 from ddlib.processes.divergence import children, descendants
 from ddlib.processes.levelled import Levelled
+from ddlib.processes.ways import dense, reach, reach_of_words
 from ddlib.schedules import Linear
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
 
@@ -44,38 +45,16 @@ class Hierarchical(Levelled, own_times=True):
         return self._spread(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
-        level = self.level_of(z)
-        result = (z == x).to(torch.float64)
-        for i in range(1, self._depth + 1):
-            result = torch.where(level == i, self.hierarchy.between(0, i).entry(x, self.hierarchy.local(z, i)), result)
-        return result * taken(self.occupancies(t), level)
+        return reach(self.hierarchy, x, z) * taken(self.occupancies(t), self.level_of(z))
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
-        level = self.level_of(z)
-        result = one_hot(self.hierarchy.local(z, 0), self.vocab_size).to(torch.float64)
-        for i in range(1, self._depth + 1):
-            column = self.hierarchy.between(0, i).column(self.hierarchy.local(z, i))
-            result = torch.where((level == i)[..., None], column, result)
-        return result * taken(self.occupancies(t), level)[..., None]
+        return reach_of_words(self.hierarchy, z) * taken(self.occupancies(t), self.level_of(z))[..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        rate, states = self.schedule.rate(interior(scalar(t, "t", self.device))), self.hierarchy.states
-        speeds = self.chain.speeds
-        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=rate.device)
-        for i, edge in enumerate(self.hierarchy.maps):
-            speed = rate * speeds[i]
-            result[states(i), states(i + 1)] = speed * edge.matrix()
-            result[states(i), states(i)] -= speed * torch.eye(edge.num_children).to(rate)
-        return result
+        return self.schedule.rate(interior(scalar(t, "t", self.device))) * dense(self.hierarchy, self.chain.rates())
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        jumps, states = self.chain.transition(self._duration(*span(s, t, self.device))), self.hierarchy.states
-        result = torch.zeros(self.num_states, self.num_states, dtype=torch.float64, device=jumps.device)
-        for i in range(self._depth + 1):
-            result[states(i), states(i)] = jumps[i, i] * torch.eye(self.hierarchy.levels[i]).to(jumps)
-            for j in range(i + 1, self._depth + 1):
-                result[states(i), states(j)] = jumps[i, j] * self.hierarchy.between(i, j).matrix()
-        return result
+        return dense(self.hierarchy, self.chain.transition(self._duration(*span(s, t, self.device))))
 
     def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
         self.check_inputs(z=z, t=t, s=s, p=p)

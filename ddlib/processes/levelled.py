@@ -13,6 +13,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.noise import Generator, rand
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
 from ddlib.processes.levels import LevelChain, exchange, most_lift
+from ddlib.processes.ways import climb, descent, shared
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 
@@ -139,19 +140,7 @@ class Levelled(ForwardProcess, own_times=True):
     def descent(
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
     ) -> Float[Tensor, "N K"]:
-        law = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if target > 0:
-            up = self.hierarchy.between(0, target)
-            law = up.log_push(law if up.spread is None else law.log_softmax(-1))
-        route, state = self.hierarchy.between(target, level), self.hierarchy.local(z, level)
-        if route.num_parents == 1:  # everybody leads there
-            return law
-        if route.spread is None:
-            return law.masked_fill(route.parents != state[:, None], -torch.inf)
-        weight = route.column(state)
-        if force:
-            weight = torch.where(route.parents == state[:, None], weight, 0.0)
-        return law + weight.log().to(law.dtype)
+        return descent(self.hierarchy, logits, z, level, target, force)
 
     def leaving(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
@@ -177,9 +166,7 @@ class Levelled(ForwardProcess, own_times=True):
 
     def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask, and clusters that tokens of other clusters may stray to."""
-        routes = [self.hierarchy.between(0, i) for i in range(1, self._depth + 1)]
-        known = [self.vocab_size == 1, *(route.num_parents == 1 or route.spread is not None for route in routes)]
-        return torch.tensor(known, device=z.device)[self.level_of(z)]
+        return shared(self.hierarchy, z)
 
     def draw_path(
         self, shape: Sequence[int], generator: Generator, device: torch.device
@@ -203,15 +190,7 @@ class Levelled(ForwardProcess, own_times=True):
 
     def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
         """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
-        now, result = self.level_of(z), z
-        member = z - self.hierarchy.starts[now]
-        for i, edge in enumerate(self.hierarchy.maps, start=1):
-            climbing, child = now < i, torch.where(now < i, member, 0)
-            plain = edge.spread is None
-            parent = edge.parents[child] if plain else edge.sample(child, rand(z.shape, generator, z.device))
-            member = torch.where(climbing, parent, member)
-            result = torch.where(climbing & (level == i), parent + self.hierarchy.offsets[i], result)
-        return result
+        return climb(self.hierarchy, z, level, generator)
 
     @property
     def _depth(self) -> int:

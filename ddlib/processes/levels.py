@@ -25,11 +25,12 @@ class LevelChain(ExactModule):
 
     def __init__(self, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
-        n = len(speeds)
         self.register_buffer("speeds", torch.as_tensor(speeds, dtype=torch.float64))
-        rates = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=self.speeds.device)
-        rates[range(n), range(1, n + 1)] = self.speeds
-        self.generator = Generator(rates - torch.diag(rates.sum(1)))
+        self.generator = Generator(self.rates())
+
+    def rates(self) -> Float64[Tensor, "m m"]:
+        """The rate from each level to each other on the clock, rows sum to 0."""
+        return torch.diag(self.speeds, 1) - torch.diag(pad(self.speeds, (0, 1)))
 
     def transition(self, duration: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """T_ij: probability of level j after ``duration`` on the clock, from level i."""

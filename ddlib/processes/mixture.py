@@ -36,10 +36,17 @@ def compared(
     """
     keep, word, _ = (beside(v).to(others.dtype) for v in mixture)
     ratio = beside(log_ratio(mixture)).to(others.dtype)
-    # log (1 + ratio) / (1 + ratio p(x)) = log(1 + ratio (1 - p(x)) / (1 + ratio p(x)))
-    missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
-    short = log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
+    short = falls_short(ratio, log_px)
     return (keep + word) * short - word * others, torch.where(z == x, short, -log1p_exp(ratio + log_pz))
+
+
+def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
+    """log (1 + r) / (1 + r p(x)), by how much a model's odds of having kept x, of log ``ratio``, are below the truth's.
+
+    It is log(1 + r (1 - p(x)) / (1 + r p(x))), in which nothing cancels.
+    """
+    missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
+    return log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
 
 
 def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:

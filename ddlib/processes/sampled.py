@@ -170,12 +170,16 @@ class Sampled(Timed, own_times=True):
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateLaw:
         """``reverse_rate`` of the law that ``sharpen`` leaves of p(x|z); 0 from states that no noise leads to."""
+        cavity, possible = self._sharpened(logits, z, t, sharpen)
+        return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
+
+    def _sharpened(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
+        """Log of the cavity law that ``sharpen`` leaves of p(x|z), not normalised; and whether a word may be z by t."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         known, possible = evidence(self, z, t)
         known = known.to(logits.dtype)
         words = sharpen(logits.log_softmax(-1) + known)
-        cavity = torch.where(known > -torch.inf, words - known, -torch.inf).softmax(-1)
-        return torch.where(possible, self.reverse_rate(cavity, z, t), 0.0)
+        return torch.where(known > -torch.inf, words - known, -torch.inf), possible
 
 
 def evidence(process: Follows, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:

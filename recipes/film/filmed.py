@@ -12,7 +12,7 @@ from torch import Tensor
 from ddlib.samplers import Run, Sampler, State
 from ddlib.samplers.landing import descents
 from ddlib.samplers.network import Said
-from ddlib.typing import Times, Tokens
+from ddlib.typing import Levelled, Times, Tokens
 from recipes.film.listening import Heard, listen
 
 OnStep = Callable[[int, Tensor, Tensor], None]
@@ -177,7 +177,9 @@ def _laws(
     """
     process = run.process
     level, above = (process.level_of(z[:, None])[:, 0] for z in (state, said.z))
-    comes_down = level < above if process.hierarchy is not None else torch.zeros_like(level, dtype=torch.bool)
+    # where levels do not move on their own, what is below a state is not all that it may come down to
+    own = process.hierarchy is not None and isinstance(process, Levelled)
+    comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
         by = replace(run, predict=said.network)

@@ -85,7 +85,7 @@ class Known:
         return [[0, 1, 0, 1, 2, 2, 1]]
 
 
-PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}}
+PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_uniform": 0.2}}
 """Values for those that need some."""
 
 

@@ -5,6 +5,7 @@ import faults_hierarchy
 import faults_lessons
 import faults_levels
 import faults_likelihood
+import faults_noisy
 import faults_objective
 import faults_orders
 import faults_own_times
@@ -37,6 +38,7 @@ MODULES = (
     faults_steering,
     faults_lessons,
     faults_speeds,
+    faults_noisy,
     faults_times,
     faults_own_times,
 )

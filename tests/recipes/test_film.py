@@ -35,6 +35,7 @@ PROCESSES = {
     "three levels": dd.processes.Hierarchical(PLAIN, dd.schedules.Cosine()),
     "three levels, xi < 1": dd.processes.Hierarchical(TREE, dd.schedules.Linear()),
     "GIDD": dd.processes.GIDD(WORDS, 0.4),
+    "noisy": dd.presets.hdlm_noisy([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], [0.3, 0.2, 0.0], xi=[1.0, 0.8]),
     "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
 }
 SAMPLERS = [
@@ -97,6 +98,7 @@ FAST = [
     ("three levels", repr(ThetaTrapezoidal())),
     ("GIDD", repr(SAMPLERS[-1])),
     ("uniform", repr(SAMPLERS[-2])),
+    ("noisy", repr(SAMPLERS[-1])),
 ]
 
 

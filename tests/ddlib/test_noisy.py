@@ -1,0 +1,326 @@
+"""A hierarchy whose words can be wrong: its limits, its bound, what it draws."""
+
+import pytest
+import torch
+from cases import examples, slow_but
+from correcting import PAIR
+from halves import Halves, generate, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.processes.redraws import ratio_of
+from ddlib.samplers import Ancestral, Corrected, Euler, Gibbs, Overshoot, Psi, SelfCorrection, ThetaTrapezoidal
+from ddlib.testing import strategies as drawn
+from ddlib.testing.oracle import exact_cavity
+
+Noisy, Hierarchical = dd.processes.Noisy, dd.processes.Hierarchical
+Tree, Flat, Linear = dd.hierarchies.Tree, dd.hierarchies.Flat, dd.schedules.Linear
+
+shares = st.one_of(st.just(0.0), st.floats(0.001, 0.9))
+interior_times = st.one_of(st.floats(1e-3, 1 - 1e-3), st.sampled_from([1e-6, 0.5, 1 - 1e-6]))
+
+
+@st.composite
+def noisy(draw, none=False):
+    tree = draw(drawn.hierarchies(max_depth=4, max_words=6))
+    frequency = draw(st.none() | st.lists(st.floats(0.1, 5.0), min_size=tree.vocab_size, max_size=tree.vocab_size))
+    share = 0.0 if none else [draw(shares) for _ in range(tree.depth)]
+    return Noisy(tree, draw(drawn.exact_schedules()), share, frequency)
+
+
+def everything(process, t):
+    """Every word with every state: x and z (V S, 1), times (V S,)."""
+    x = torch.arange(process.vocab_size).repeat_interleave(process.num_states)[:, None]
+    z = torch.arange(process.num_states).repeat(process.vocab_size)[:, None]
+    return x, z, torch.full((len(x),), t, dtype=torch.float64)
+
+
+def near(ours, theirs, tolerance=1e-12):
+    scale = 1 + theirs.abs().max()
+    assert float((ours - theirs).abs().max()) <= tolerance * scale
+
+
+def generator_of(process):
+    """The rates on the clock, entry by entry as theory section 13 says them."""
+    tree, size = process.hierarchy, process.num_states
+    law, matrix = process.typical[: process.vocab_size], torch.zeros(size, size, dtype=torch.float64)
+    for i, edge in enumerate(tree.maps):
+        matrix[tree.states(i), tree.states(i + 1)] = tree.speeds[i] * edge.matrix()
+        matrix[tree.states(i), tree.states(i)] = tree.speeds[i] * process.ratios[i] * law
+        law = law @ edge.matrix()
+    matrix.fill_diagonal_(0)
+    return matrix - torch.diag(matrix.sum(1))
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(40), deadline=None)
+@given(noisy(none=True), interior_times, drawn.word_logits(1, 1, 6))
+def test_without_redraws_it_is_the_hierarchy(process, t, logits):
+    plain = Hierarchical(process.hierarchy, process.schedule)
+    x, z, times = everything(process, t)
+    logits = logits[..., : process.vocab_size].expand(len(x), -1, -1)
+    p, s = logits.softmax(-1), times / 2
+    near(process.rate_matrix(t), plain.rate_matrix(t))
+    near(process.transition(t / 2, t), plain.transition(t / 2, t))
+    near(process.marginal(x, times), plain.marginal(x, times))
+    near(process.predictive(p, times), plain.predictive(p, times))
+    near(process.likelihood(z, x, times), plain.likelihood(z, x, times))
+    near(process.word_likelihood(z, times), plain.word_likelihood(z, times))
+    near(process.posterior(p, z, times, s), plain.posterior(p, z, times, s))
+    near(process.reverse_rate(p, z, times).nan_to_num(0), plain.reverse_rate(p, z, times).nan_to_num(0))
+    near(process.prior_kl(x, times), plain.prior_kl(x, times))
+    near(process.prior(), plain.prior())
+    assert torch.equal(process.from_anywhere(z), plain.from_anywhere(z))
+    way = plain.likelihood(z, x, times) > 0
+    x, z, times, logits = x[way[:, 0]], z[way[:, 0]], times[way[:, 0]], logits[way[:, 0]]
+    near(process.loss_weight(x, z, times), plain.loss_weight(x, z, times))
+    for parameterization in ("cavity", "posterior"):
+        ours, theirs = (dd.nelbo(of, logits, x, z, times, parameterization=parameterization) for of in (process, plain))
+        near(ours, theirs)
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(40), deadline=None)
+@given(noisy(), interior_times)
+def test_it_is_the_dense_exponential(process, t):
+    dense = dd.processes.RateMatrix(generator_of(process), process.schedule, process.vocab_size)
+    x, z, times = everything(process, t)
+    near(process.rate_matrix(t), dense.rate_matrix(t))
+    near(process.transition(t / 3, t), dense.transition(t / 3, t), 1e-11)
+    near(process.marginal(x, times), dense.marginal(x, times), 1e-11)
+    near(process.likelihood(z, x, times), dense.likelihood(z, x, times), 1e-11)
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(60), deadline=None)
+@given(noisy(), drawn.times, drawn.word_logits(1, 1, 6, scale=8.0))
+def test_the_closed_bound_is_the_generic_one(process, t, logits):
+    x, z, times = everything(process, t)
+    way = process.likelihood(z, x, times)[:, 0] > 0
+    x, z, times = x[way], z[way], times[way]
+    logits = logits[..., : process.vocab_size].expand(len(x), -1, -1)
+    for parameterization in ("cavity", "posterior"):
+        closed, generic = (
+            dd.nelbo(process, logits, x, z, times, method=method, parameterization=parameterization)
+            for method in ("auto", "generic")
+        )
+        weight = process.loss_weight(x, z, times)
+        error = (closed - generic).abs() / (1e-9 * generic + 1e-12 * (1 + weight))
+        assert float(error.max()) < 1, (float(error.max()), closed, generic)
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(40), deadline=None)
+@given(noisy(), interior_times, drawn.word_logits(1, 1, 6))
+def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
+    x, z, times = everything(process, t)
+    way = process.likelihood(z, x, times)[:, 0] > 0
+    z, times = z[way], times[way]
+    logits = logits[..., : process.vocab_size].expand(len(z), -1, -1)
+    for sharpen in (dd.processes.unchanged, lambda law: 2 * law):
+        ours = process.leaving(z, times, logits, sharpen)
+        dense = dd.processes.ForwardProcess.leaving(process, z, times, logits, sharpen)
+        assert bool(((ours - dense).abs() <= 1e-9 * (1 + dense)).all())
+
+
+@pytest.mark.parametrize("name", ["far from what is there", "high levels near the data"])
+def test_half_the_digits_are_enough(name):
+    """What float32 cannot hold is no NaN and no 0, nor are gradients."""
+    deep = Tree([[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 1]])
+    if name == "high levels near the data":
+        process, t = Noisy(deep, Linear(), [0.2, 0.1, 0.1]), torch.tensor([1e-15], dtype=torch.float64)
+        logits, z = torch.randn(1, 15, 8, generator=torch.Generator().manual_seed(0)), torch.arange(15)[None]
+    else:
+        process, t = Noisy(deep, Linear(), 0.0), torch.tensor([0.5], dtype=torch.float64)
+        logits, z = torch.tensor([[[-200.0, -201.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]]), torch.tensor([[8]])
+    x = torch.zeros_like(z)
+    possible = process.likelihood(z, x, t) > 0
+    z, x, logits = z[possible][None], x[possible][None], logits[possible][None].requires_grad_()
+    weight, divergence = process.weighted_divergence(logits, x, z, t)
+    precise = process.weighted_divergence(logits.detach().double(), x, z, t)[1]
+    error = (divergence.detach() - precise).abs() / (1e-4 * precise.abs() + 1e-30)
+    assert float(error.max()) < 1
+    assert bool(torch.autograd.grad(divergence.sum(), logits)[0].isfinite().all()) and bool(weight.isfinite().all())
+
+
+def test_no_clusters_are_masks_and_uniform_noise_at_a_fixed_ratio():
+    process = Noisy(Flat(4), Linear(), 0.3)
+    (ratio,) = process.ratios
+    rates = torch.full((5, 5), ratio / 4, dtype=torch.float64)
+    rates[:, 4], rates[4] = 1.0, 0.0
+    rates = rates.fill_diagonal_(0)
+    dense = dd.processes.RateMatrix(rates - torch.diag(rates.sum(1)), Linear(), 4)
+    for t in (1e-6, 0.3, 0.999):
+        near(process.transition(0.0, t), dense.transition(0.0, t))
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.2, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("speed", [0.5, 3.0])
+def test_p_uniform_is_the_largest_share_of_redrawn_words(share, speed):
+    process = Noisy(Tree([[0, 0, 1, 1]], speed=[speed, 1.0]), dd.schedules.Geometric(1e-9, 200.0), share)
+    # the clock at which the share is largest: its derivative is 0
+    ratio = process.ratios[0]
+    top = torch.log1p(torch.tensor(ratio)).double() / ratio / speed
+    clock = top * torch.tensor([0.7, 0.9, 1.0, 1.1, 1.4], dtype=torch.float64)
+    redrawn = process.chain.occupancies(clock).redrawn[:, 0]
+    assert float(redrawn[2]) == pytest.approx(share, rel=1e-6)
+    assert bool((redrawn[[0, 1, 3, 4]] < redrawn[2]).all())
+
+
+def test_the_ratio_grows_from_none_to_infinity():
+    assert ratio_of(0.0) == 0.0
+    found = [ratio_of(share) for share in (1e-12, 0.1, 0.5, 0.9, 1 - 1e-6)]
+    assert found == sorted(found) and found[0] == pytest.approx(2.718281828e-12, rel=1e-6)
+
+
+def test_frequent_words_are_redrawn_often_and_absent_ones_never():
+    process = Noisy(Tree([[0, 0, 1, 1]]), Linear(), 0.4, frequency=[6, 3, 1, 0])
+    law = process.marginal(torch.tensor([[0]]), torch.tensor([0.5], dtype=torch.float64))[0, 0]
+    assert float(law[1] / law[2]) == pytest.approx(3.0)
+    assert float(law[3]) == 0.0
+    assert process.from_anywhere(torch.arange(7)[None])[0].tolist() == [True] * 3 + [False] + [True] * 3
+    t, x = torch.full((4,), 0.5, dtype=torch.float64), torch.tensor([[0, 1, 2, 3]] * 4)
+    logits = torch.zeros(4, 4, 4, dtype=torch.float64)
+    z = torch.tensor([[0, 1, 2, 3], [1, 0, 1, 1], [4, 5, 4, 5], [6, 6, 6, 6]])
+    ours, generic = (dd.nelbo(process, logits, x, z, t, method=method) for method in ("auto", "generic"))
+    near(ours, generic, 1e-10)
+
+
+@pytest.mark.parametrize("at", [0.6, 1.0])
+@pytest.mark.statistical
+def test_what_lands_follows_the_posterior(at):
+    tree = Tree([[0, 0, 1, 1, 2, 2], [0, 1, 1]], xi=[0.8, 0.7], speed=[1.0, 0.8, 1.5])
+    process, draws = Noisy(tree, Linear(), [0.3, 0.2, 0.1], [3, 1, 1, 2, 4, 1]), 20_000
+    noise = torch.Generator().manual_seed(5)
+    logits = torch.randn(1, 12, 6, generator=noise, dtype=torch.float64)
+    z = torch.arange(12)[None] if at < 1 else torch.full((1, 12), 11)
+    t, s = torch.tensor([at], dtype=torch.float64), torch.tensor([0.35], dtype=torch.float64)
+    law = process.posterior(logits.softmax(-1), z, t, s)[0]
+    many = [one.expand(draws, *one.shape[1:]) for one in (logits, z, t[:, None], s[:, None])]
+    landed = process.land(many[0], many[1], many[2][:, 0], many[3][:, 0], None, noise)
+    seen = torch.stack([torch.bincount(landed[:, i], minlength=12) for i in range(12)]) / draws
+    assert float((seen - law).abs().max()) < 5 * (0.25 / draws) ** 0.5
+
+
+def test_a_forced_landing_stays_inside_the_cluster():
+    process = Noisy(Tree([[0, 0, 1, 1]], xi=0.6), Linear(), [0.0, 0.0])
+    z, logits = torch.full((500, 1), 4), torch.zeros(500, 1, 4)
+    t = torch.full((500,), 0.5, dtype=torch.float64)
+    landed = process.land(logits, z, t, t * 0, None, torch.Generator().manual_seed(0), force=True)
+    assert set(landed.flatten().tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("parameterization", ["cavity", "posterior"])
+@pytest.mark.parametrize("mean", [True, False])
+def test_the_fused_loss_is_the_loss(parameterization, mean):
+    process, noise = Noisy.examples()[3], torch.Generator().manual_seed(1)
+    x, t = torch.randint(6, (3, 5), generator=noise), torch.tensor([0.2, 0.5, 0.9])
+    z = process.sample(x, t, noise)
+    hidden = torch.randn(3, 5, 4, generator=noise, requires_grad=True)
+    weight = torch.randn(6, 4, generator=noise, requires_grad=True)
+    reduction = "mean" if mean else "none"
+    asked = {"parameterization": parameterization, "reduction": reduction}
+    fused = dd.linear_training_loss(process, hidden, weight, x, z, t, **asked)
+    whole = dd.training_loss(process, hidden @ weight.t(), x, z, t, **asked)
+    torch.testing.assert_close(fused, whole)
+    ours, theirs = (torch.autograd.grad(one.sum(), (hidden, weight)) for one in (fused, whole))
+    torch.testing.assert_close(ours, theirs)
+
+
+CORRECTED = [Corrected(Ancestral(), SelfCorrection(steps=4)), Corrected(Psi(0.9), Gibbs(), 2, (0.0, 0.6))]
+
+
+@pytest.mark.parametrize("sampler", slow_but(CORRECTED, CORRECTED[0]), ids=repr)
+@pytest.mark.parametrize("example", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2, 3))])
+def test_correctors_serve_the_words_of_a_tree(sampler, example):
+    process = Noisy.examples()[example]
+    if example == 1:
+        with pytest.raises(TypeError, match="never wrong"):
+            sampler.corrector.check(Hierarchical(process.hierarchy, process.schedule))
+    report = dd.verify(sampler, on=process)
+    assert report.ok, report
+
+
+@pytest.mark.statistical
+def test_gibbs_steps_mend_words_of_a_tree_in_place():
+    process, errors = Noisy(Tree([[0, 1, 1]]), Linear(), 0.3), []
+    for sampler in (Ancestral(), Corrected(Ancestral(), Gibbs(), 4)):
+        x = dd.sample(
+            process, exact_cavity(process, PAIR), (10_000, 2), sampler, 4, generator=torch.Generator().manual_seed(0)
+        )
+        share = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9) / len(x)
+        errors.append(float((share - PAIR.flatten()).abs().sum()))
+    assert errors[1] < 0.85 * errors[0]
+
+
+SAMPLERS = [Ancestral(), Ancestral(True), Psi(0.5), Overshoot(0.5), Euler(), ThetaTrapezoidal(), *CORRECTED]
+
+
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[0], SAMPLERS[-1]), ids=repr)
+def test_a_batch_and_the_output_layer_change_nothing(sampler):
+    tree = Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 1.0])
+    process = Noisy(tree, Linear(), [0.3, 0.1, 0.0], [3, 1, 1, 2, 4, 1])
+    halves = Halves(process)
+    tokens = generate(process, halves, sampler)
+    assert int(tokens.max()) < process.vocab_size
+    assert torch.equal(generate(process, plain(halves), sampler), tokens)
+    alone = [
+        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
+        for row in range(4)
+    ]
+    assert torch.equal(torch.cat(alone), tokens)
+
+
+def test_the_preset_is_the_process_by_the_counts_of_a_run():
+    process = dd.presets.hdlm_noisy([[0, 0, 1, 1]], 0.2, counts=[4, 3, 2, 1], speed=[2.0, 1.0])
+    assert repr(process) == repr(Noisy(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear(), 0.2, [4, 3, 2, 1]))
+    assert dd.presets.hdlm_noisy([[0, 0, 1, 1]], [0.2, 0.1]).frequency is None
+
+
+@pytest.mark.slow
+def test_a_large_one_is_proved_on_a_small_one():
+    words = torch.arange(3000)
+    tree = Tree([words % 300, torch.arange(300) % 20], xi=[0.9, 1.0])
+    assert dd.verify(Noisy(tree, Linear(), [0.2, 0.1, 0.0], frequency=words)).ok
+
+
+@pytest.mark.slow
+def test_learned_speeds_reach_the_redraws():
+    tree = Tree([[0, 0, 1, 1, 2, 2]], speed=[1.0, 2.0], learn_speeds=True)
+    assert dd.verify(Noisy(tree, Linear(), [0.3, 0.1])).ok
+
+
+def test_it_reduces_to_a_small_one_of_its_kind():
+    words = torch.arange(1000) % 40
+    process = Noisy(Tree([words]), Linear(), [0.2, 0.1], frequency=torch.arange(1000))
+    small = process.reduced(24)
+    assert small.vocab_size <= 24 and small.p_uniform == process.p_uniform
+    assert small.frequency is not None and bool((small.typical > 0).sum() >= small.num_states - 1)
+    assert process.time_density(128).density(torch.tensor([0.5]).double()).isfinite().all()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"p_uniform": 1.0}, ValueError, r"p_uniform is 1.0, must be in \[0, 1\)"),
+        ({"p_uniform": -0.1}, ValueError, "p_uniform is -0.1"),
+        ({"p_uniform": float("nan")}, ValueError, "p_uniform is nan"),
+        ({"p_uniform": True}, TypeError, "p_uniform is True"),
+        ({"p_uniform": "much"}, TypeError, "p_uniform is 'much'"),
+        ({"p_uniform": [0.1]}, ValueError, "p_uniform has 1 entries, must be one number, for words, or have 2"),
+        ({"p_uniform": [0.1, 1.5]}, ValueError, r"p_uniform\[1\] is 1.5"),
+        ({"frequency": [1, 2]}, ValueError, "frequency has shape"),
+        ({"frequency": [1, 2, -3, 4]}, ValueError, "frequency holds -3"),
+        ({"frequency": [0, 0, 0, 0]}, ValueError, "frequency is 0 everywhere"),
+        ({"frequency": [1, 2, float("inf"), 4]}, ValueError, "frequency holds NaN or infinity"),
+        ({"frequency": "often"}, TypeError, "frequency is 'often'"),
+        ({"hierarchy": [0, 0, 1, 1]}, TypeError, "hierarchy is"),
+        ({"schedule": "linear"}, TypeError, "schedule is"),
+    ],
+)
+def test_bad_arguments_are_named(change, error, says):
+    good = {"hierarchy": Tree([[0, 0, 1, 1]]), "schedule": Linear(), "p_uniform": 0.1}
+    with pytest.raises(error, match=says):
+        Noisy(**(good | change))
