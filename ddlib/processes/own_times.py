@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
-from types import FunctionType
-from typing import Any
+from inspect import isfunction, signature
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -15,7 +14,7 @@ _TIMES, _TOKENS = ("s", "t"), ("x", "z", "p", "logits")
 
 def answers_times(member: object) -> bool:
     """Whether it is a method that is told times, ``t``."""
-    return isinstance(member, FunctionType) and "t" in signature(member).parameters
+    return isfunction(member) and "t" in signature(member).parameters
 
 
 def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,5 +68,5 @@ def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
     return served
 
 
-def _two_axes(value: Any) -> bool:
+def _two_axes(value: Any) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()

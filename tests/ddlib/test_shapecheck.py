@@ -23,7 +23,7 @@ import ddlib
 import ddlib_models
 from ddlib import shapecheck
 from ddlib.shapecheck import checked
-from ddlib.typing import AXES, Times
+from ddlib.typing import AXES
 
 ROOT = Path(ddlib.__file__).parents[1]
 
@@ -75,7 +75,7 @@ class Scale:
         return cls(torch.ones(size))
 
     @staticmethod
-    def square(x: Times) -> Times:
+    def square(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
         return x**2
 
     @property
