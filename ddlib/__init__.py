@@ -15,6 +15,7 @@ if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other
 from ddlib import (
     guidance,
     hierarchies,
+    paces,
     parts,
     plot,
     presets,
@@ -64,6 +65,7 @@ __all__ = [
     "mean_per_token",
     "mirrored",
     "nelbo",
+    "paces",
     "parts",
     "plot",
     "posterior_logits",

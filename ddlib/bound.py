@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 
 from ddlib.checks import require
-from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
+from ddlib.denoiser import Parameterization, cavity_logits, check_told, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
-from ddlib.processes import ForwardProcess
+from ddlib.paces import Pace, Together
+from ddlib.processes import ForwardProcess, beside
 from ddlib.reduce import Measure
-from ddlib.times import TimeDensity, Uniform, sample_steps, sample_times
+from ddlib.times import TimeDensity
 from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
 
 
@@ -25,13 +26,13 @@ class Bound:
     """
 
     diffusion: PerToken
-    """The integral over time, by one draw of (t, z) per sequence."""
+    """The integral over time, by one draw of (t, z) per sequence; or of every block of it, see ``at_once``."""
     prior: PerToken
     """KL(q(z at the noisy end | x) || prior); 0 when the schedule ends exactly in its limit."""
     reconstruction: PerToken
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
     times: Times | None = None
-    """The time of each text's draw, (B,), of times drawn in strata; None where nobody knows."""
+    """The time of each text's draw, or its place on the path of a pace, (B,), drawn in strata; None: nobody knows."""
 
     @property
     def total(self) -> PerToken:
@@ -72,8 +73,10 @@ def bound(
     parameterization: Parameterization = "cavity",
     steps: int | None = None,
     levels: str = "independent",
+    pace: Pace | None = None,
+    at_once: bool = False,
 ) -> Bound:
-    r"""Estimates the whole negative evidence lower bound of ``x`` with one time per sequence.
+    r"""Estimates the whole negative evidence lower bound of ``x`` with one draw of its times per sequence.
 
     With ``steps`` it is the bound of D3PM (Austin et al., 2021) on a grid of so many even steps, of which each sequence
     draws one:
@@ -88,6 +91,9 @@ def bound(
     less noise. At an end of time that is exact nothing is computed; elsewhere (geometric noise, or an interval cut
     short) the end's term is counted, at the cost of a second call of the denoiser for the reconstruction.
 
+    With a ``pace`` positions have times of their own, and it is the bound of a model that draws them at that pace:
+    ``Blocks`` of block diffusion, ``LeftToRight`` with masks of autoregression. The denoiser is then told times (B, L).
+
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``.
@@ -98,36 +104,46 @@ def bound(
         parameterization: what the logits mean, as in ``nelbo``.
         steps: T, for the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, "independent" or "balanced", see ``process.sample``. Both
-            give the same in the mean, the second with less noise.
+            give the same in the mean, the second with less noise. Where positions have times of their own they are
+            independent.
+        pace: which position when; None is ``Together()``, one time for all.
+        at_once: whether every block of a text has a draw of its own, by a denoiser that is told the clean text beside
+            (``typing.BlockDenoiser``): in the mean the same, for twice the work with less noise.
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad interval or number of steps; a density that is none, negative, or 0
-            inside (0, 1); levels drawn "systematic", by which the mean is another one.
+            inside (0, 1); levels drawn "systematic", by which the mean is another one; a pace that is none, or cannot
+            serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told them.
     """
     process.check_inputs(x=x)
     check_unbiased(process, levels)
+    pace = Together() if pace is None else pace
+    if not isinstance(pace, Pace):
+        raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
     low, high = interval
-    if steps is None:
-        t = s = sample_times(len(x), generator=generator, density=density, interval=interval, device=x.device)
-    else:
-        s, t = sample_steps(len(x), steps, generator, density=density, interval=interval, device=x.device)
+    rows, length = x.shape
+    t, measure, s, u = pace.draw(
+        rows, length, generator, density=density, interval=interval, steps=steps, at_once=at_once, device=x.device
+    )
+    if t.ndim == 2:
+        rule = "must be 'independent': only of one time per text are balanced draws known"
+        require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
+        check_told(denoiser, pace.block if at_once else None, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
-    logits = cavity_logits(process, denoiser(z, _told(t)), z, t, parameterization)
-    density = density or Uniform()
-    if steps is None:
-        weight, diffusion = density.weight(t, interval), closed_nelbo(process, logits, x, z, t)
-    else:
-        weight, diffusion = density.step_weight(s, t, interval), process.step_divergence(logits, x, z, t, s)
-    diffusion = weight.to(diffusion.dtype)[:, None] * diffusion
+    clean = {"clean": x} if at_once else {}
+    logits = cavity_logits(process, denoiser(z, _told(t), **clean), z, t, parameterization)
+    term = closed_nelbo(process, logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
+    measure = beside(measure).to(term.dtype)
+    diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
         diffusion = diffusion * process.balance(x, z, t)[:, None].to(diffusion.dtype)
-    start, end = torch.full_like(t, low), torch.full_like(t, high)
+    start, end = (t.new_full((rows,), time) for time in (low, high))
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
-    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left, t)
+    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left, u)
 
 
 def check_unbiased(process: ForwardProcess, levels: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ddlib.checks import check_devices, check_finite, check_logits, require
 from ddlib.children import Children, children_of, has_tree
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Logits, SplitDenoiser, Times, Tokens
+from ddlib.typing import Denoiser, Logits, OwnTimes, SplitDenoiser, Times, Tokens
 
 _IMPOSSIBLE = -1e30  # finite, so that a cluster in which every word is impossible gives no NaN gradient
 
@@ -49,6 +49,28 @@ def output_layer(
     if isinstance(parameterization, Children) and parameterization.rows is not None and has_tree(denoiser):
         return denoiser.siblings()[:2]
     return denoiser.words()
+
+
+def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
+    """Raises TypeError unless a denoiser may be told a time per position and, beside it, the clean text.
+
+    Args:
+        denoiser: whose attributes say so, ``typing.OwnTimes`` and ``typing.BlockDenoiser``.
+        clean: of how many positions a block is of which it may only see the noisy one; None if it is told no text.
+        asker: who tells it, for messages.
+    """
+    name = getattr(denoiser, "__qualname__", type(denoiser).__qualname__)
+    if not isinstance(denoiser, OwnTimes):
+        raise TypeError(
+            f"{asker} gives every position a time of its own, and the denoiser {name} takes one time per sequence: one "
+            "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
+        )
+    seen = getattr(denoiser, "block_size", None)
+    if clean is not None and seen != clean:
+        raise TypeError(
+            f"at_once is True with {asker}, and the denoiser {name} has block_size {seen}, must be {clean}: of a block "
+            "it may see what is noisy, and the clean text of those before"
+        )
 
 
 def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
+from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
@@ -24,6 +25,7 @@ _BASES: dict[str, type[Any] | None] = {
     "hierarchies": Hierarchy,
     "processes": ForwardProcess,
     "times": TimeDensity,
+    "paces": Pace,
     "samplers": Sampler,
     "correctors": Corrector,
     "weightings": Weighting,

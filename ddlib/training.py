@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_devices, check_mask, check_number, require
+from ddlib.checks import check_devices, check_mask, check_number, require, visible
 from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.nelbo import check_noised, generic_nelbo
 from ddlib.processes import ForwardProcess, beside
@@ -72,6 +72,23 @@ def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> Non
     weighting.check(process)
 
 
+def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tensor | None:
+    """What each draw of a time counts, to broadcast against tokens (B, L); None where all count alike.
+
+    Raises:
+        TypeError: a density that is none.
+        ValueError: a bad density, both of them, or a measure that is negative or of another shape than ``t``.
+    """
+    density = sound(density)
+    if measure is None:
+        return None if density is None else beside(density.weight(t))
+    require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
+    require(measure.shape == t.shape, f"measure has shape {tuple(measure.shape)}, must be that of t, {tuple(t.shape)}")
+    if visible(measure):
+        require(bool((measure >= 0).all()), f"measure holds {float(measure.min()):g}, must be at least 0")
+    return beside(measure)
+
+
 def training_loss(
     process: ForwardProcess,
     logits: Logits,
@@ -86,6 +103,7 @@ def training_loss(
     edge_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
     density: TimeDensity | None = None,
+    measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """The training loss in nats per token: ``nelbo`` with other weights, more lessons and padding as the papers train.
@@ -111,12 +129,13 @@ def training_loss(
         parameterization: what the logits mean, as in ``nelbo``.
         density: of the times, where they were drawn from one: each loss is multiplied by ``density.weight(t)``, so that
             the mean is what uniform times have. None for uniform times, or to train more where more is drawn.
+        measure: of times drawn at a pace, what each draw counts, ``paces.Draw.measure``; (B,) or (B, L). The density
+            that it was told is in it.
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density or reduction.
+        TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density, measure or reduction.
     """
-    density = sound(density)
     check_mode(process, mode, edge_weights)
     check_weighting(process, weighting)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
@@ -127,8 +146,9 @@ def training_loss(
     given = cavity_logits(process, logits, z, t, parameterization)
     weight, divergence = _MODES[mode](process, given, x, z, t, edge_weights)
     loss = weighted(weighting, process, weight, x, z, t).to(divergence.dtype) * divergence
-    if density is not None:
-        loss = loss * beside(density.weight(t)).to(loss.dtype)
+    counts = drawn(t, density, measure)
+    if counts is not None:
+        loss = loss * counts.to(loss.dtype)
     kept = None if count_padding else mask
     if reduction == "none":
         return loss if kept is None else torch.where(kept, loss, 0.0)

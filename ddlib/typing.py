@@ -146,6 +146,18 @@ class OwnTimes(Protocol):
 
 
 @runtime_checkable
+class BlockDenoiser(Protocol):
+    """A backbone in which a position sees its own block and those before it, so that what is done can be kept."""
+
+    block_size: int
+    """Positions of a block."""
+
+    def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
+        """The logits; with ``clean`` (B, L) of every noisy block beside the clean ones before it."""
+        ...
+
+
+@runtime_checkable
 class GuidedDenoiser(Protocol):
     """A denoiser that may tell the law of the next state itself, where no law of words does, see ``ddlib.guidance``."""
 

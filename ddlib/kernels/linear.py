@@ -17,8 +17,7 @@ from ddlib.kernels.plans import Asked, plan
 from ddlib.nelbo import check_noised
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
-from ddlib.times.base import sound
-from ddlib.training import check_mode, check_weighting
+from ddlib.training import check_mode, check_weighting, drawn
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
 from ddlib.weightings import Weighting
 
@@ -100,6 +99,7 @@ def linear_training_loss(
     edge_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
     density: TimeDensity | None = None,
+    measure: Tensor | None = None,
     reduction: str = "mean",
     scale: float | Tensor = 1.0,
     chunk: int | None = None,
@@ -122,7 +122,6 @@ def linear_training_loss(
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
-    density = sound(density)
     check_mode(process, mode, edge_weights)
     check_weighting(process, weighting)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
@@ -131,13 +130,14 @@ def linear_training_loss(
         check_mask("mask", mask, x.shape)
     asked = Asked(weighting, mode, edge_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
-    drawn = torch.ones_like(rows.t) if density is None else density.weight(rows.t)
+    counts = drawn(t, density, measure)
+    counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
     if reduction == "none":
         values = _per_token(process, rows, layer, asked, chunk)
-        losses = torch.where(kept, (values * drawn.to(values.dtype)).view_as(x), 0.0)
+        losses = torch.where(kept, (values * counts.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
     blocks, weight = plan(process, rows, asked, layer.hidden.dtype)
-    weight = torch.where(kept.flatten(), weight * drawn, 0.0)
+    weight = torch.where(kept.flatten(), weight * counts, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result

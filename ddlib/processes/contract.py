@@ -123,8 +123,11 @@ class Contract(ExactModule, ABC):
             require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
         if s is not None and t is not None:
             require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
-            if visible(s) and visible(t):
-                require(bool((s < t).all()), f"s = {s.tolist()} must be below t = {t.tolist()}")
+            if visible(s) and visible(t):  # at its own time a position may stand still
+                require(
+                    bool((s < t).all() if t.ndim == 1 else (s <= t).all()),
+                    f"s = {s.tolist()} must be below t = {t.tolist()}",
+                )
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
             require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")

@@ -3,8 +3,8 @@
 from ddlib.times.base import TimeDensity
 from ddlib.times.bell import Bell
 from ddlib.times.beta import Beta
-from ddlib.times.draw import sample_steps, sample_times
+from ddlib.times.draw import sample_times
 from ddlib.times.tabulated import Tabulated
 from ddlib.times.uniform import Uniform
 
-__all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform", "sample_steps", "sample_times"]
+__all__ = ["Bell", "Beta", "Tabulated", "TimeDensity", "Uniform", "sample_times"]

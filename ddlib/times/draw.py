@@ -1,12 +1,14 @@
 """Times at which to noise a batch: independent, stratified or antithetic, from any density."""
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.checks import check_count, require
 from ddlib.noise import Generator, KeyedGenerator, Mirrored, rand
-from ddlib.times.base import TimeDensity, check_interval, sound
+from ddlib.times.base import Interval, TimeDensity, check_interval, sound
 from ddlib.times.uniform import Uniform
 
 
@@ -112,47 +114,51 @@ def sample_times(
         unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
     else:
         unit = draw(n, generator, place)
-    start, end = density.within(interval, unit)
-    return density.inverse(start + (end - start) * unit).clamp(*interval).to(dtype or torch.get_default_dtype())
+    return _inverse(unit, density, interval).to(dtype or torch.get_default_dtype())
 
 
-def sample_steps(
-    n: int,
-    steps: int,
-    generator: Generator = None,
-    *,
+class Place(NamedTuple):
+    """Where in time draws are, and what each counts."""
+
+    t: Float[Tensor, "*n"]
+    weight: Float64[Tensor, "*n"]
+    s: Float[Tensor, "*n"]
+    """On a grid the time before, else ``t``."""
+
+
+def placed(
+    unit: Float64[Tensor, "*n"],
     density: TimeDensity | None = None,
-    interval: tuple[float, float] = (0.0, 1.0),
-    device: torch.device | str | None = None,
-) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "n"]]:
-    """One step of an even grid of times for each of ``n`` sequences, stratified: its two ends.
-
-    A mean over draws counts each ``density.step_weight(s, t)``.
+    interval: Interval = (0.0, 1.0),
+    steps: int | None = None,
+) -> Place:
+    """Times by a density, from uniform numbers of any shape: torch's default dtype, or on a grid float64.
 
     Args:
-        n: number of sequences; with a KeyedGenerator the length of its index.
-        steps: of the grid, at least 1.
-        generator: source of randomness.
-        density: a step is drawn where a time of it is; None is uniform, each step as likely.
-        interval: the first and the last time of the grid, 0 <= low < high <= 1.
-        device: default the generator's device.
-
-    Returns:
-        (n,) float64 times s and t, the next on the grid.
+        unit: in [0, 1).
+        density: of the times; None is uniform.
+        interval: as ``sample_times`` takes it.
+        steps: of an even grid between its ends, None for none.
 
     Raises:
         TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two times are one.
-
-    Example:
-        >>> s, t = sample_steps(4, 4, torch.Generator().manual_seed(0))
-        >>> sorted(s.tolist()), sorted(t.tolist())
-        ([0.0, 0.25, 0.5, 0.75], [0.25, 0.5, 0.75, 1.0])
     """
-    check_count("steps", steps)
     check_interval(interval)
+    density = sound(density) or Uniform()
+    time = _inverse(unit, density, interval)
+    if steps is None:
+        t = time.to(torch.get_default_dtype())
+        return Place(t, density.weight(t, interval), t)
+    require(
+        check_count("steps", steps) <= 10**9,
+        f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound",
+    )
     low, high = interval
-    require(steps <= 10**9, f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound")
-    time = sample_times(n, generator=generator, density=density, interval=interval, dtype=torch.float64, device=device)
     early = ((time - low) / (high - low) * steps).floor().clamp(0, steps - 1)
     s, t = (low * (1 - share) + high * share for share in (early / steps, (early + 1) / steps))
-    return s, t
+    return Place(t, density.step_weight(s, t, interval), s)
+
+
+def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
+    start, end = density.within(interval, unit)
+    return density.inverse(start + (end - start) * unit).clamp(*interval)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ddlib.denoiser import Parameterization
 from ddlib.nelbo import nelbo
-from ddlib.processes import ForwardProcess
+from ddlib.paces import Pace, Together
+from ddlib.processes import ForwardProcess, beside
 
 
 def states(process: ForwardProcess) -> Tensor:
@@ -55,6 +56,9 @@ def integrate_bound(
     method: str = "auto",
     parameterization: Parameterization = "cavity",
     points: int = 120,
+    pace: Pace | None = None,
+    chance: Tensor | None = None,
+    cells: int = 1,
 ) -> Tensor:
     """The diffusion term of the bound averaged over data, times and noise exactly, in nats per sequence.
 
@@ -64,22 +68,30 @@ def integrate_bound(
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
         method: of ``nelbo``.
         parameterization: of ``nelbo``.
-        points: quadrature points over time.
+        points: quadrature points over time, in each cell of each part of a pace.
+        pace: which position when; None is all at once.
+        chance: (L,) what a random pace draws for a text.
+        cells: even ones of a part of the path, inside which it has no kink.
     """
+    pace = pace or Together()
     length, size = law.ndim, process.num_states
     grid = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
     words = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
     x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
-    chance = law.flatten().repeat_interleave(len(grid))
+    texts = law.flatten().repeat_interleave(len(grid))
     total = torch.zeros((), dtype=torch.float64)
-    for node, weight in zip(*tanh_sinh(points), strict=True):
-        t = node.expand(len(x))
-        mass = chance * process.likelihood(z, x, t).prod(-1)
+    own = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
+    cells *= pace.parts(length)
+    inner, weights = tanh_sinh(points)
+    nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
+    for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
+        t, speed = (beside(of(node[None], own)).expand(x.shape) for of in (pace.times, pace.speeds))
+        mass = texts * process.likelihood(z, x, t).prod(-1)
         kept = mass > 0
         if bool(kept.any()):
             x_, z_, t_ = x[kept], z[kept], t[kept]
             value = nelbo(process, logits(z_, t_), x_, z_, t_, method, parameterization)
-            total = total + weight * (mass[kept, None] * value).sum()
+            total = total + weight * (mass[kept, None] * speed[kept] * value).sum()
     return total
 
 

@@ -12,6 +12,7 @@ import torch
 from ddlib.checks import require
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
+from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
@@ -32,6 +33,7 @@ from ddlib.verification import (
     numerics,
     objective,
     own_times,
+    paces,
     particles,
     process,
     reverse,
@@ -68,7 +70,7 @@ _PROCESS_CLAIMS = (
 
 @torch.no_grad()
 def verify(
-    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Sampler | Corrector | Guidance | Weighting,
+    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Pace | Sampler | Corrector | Guidance | Weighting,
     level: str = "quick",
     *,
     on: ForwardProcess | None = None,
@@ -77,7 +79,7 @@ def verify(
 
     A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
     marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies, densities of times, samplers and correctors may be
+    their laws, that float32 suffices. Schedules, hierarchies, densities of times, paces, samplers and correctors may be
     verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
     its own choice.
 
@@ -111,7 +113,7 @@ def verify(
             return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
     raise TypeError(
         f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a density of times, a "
-        "corrector, a guidance or a weighting"
+        "pace, a corrector, a guidance or a weighting"
     )
 
 
@@ -205,6 +207,10 @@ def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:
     return explained(_ask(times.CLAIMS, subject, full)), ""
 
 
+def _pace(subject: Pace, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask(paces.CLAIMS, subject, full)), ""
+
+
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
     checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
@@ -250,6 +256,7 @@ _KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
     Schedule: _schedule,
     Hierarchy: _hierarchy,
     TimeDensity: _times,
+    Pace: _pace,
     Sampler: _sampler,
     Corrector: _corrector,
     Guidance: _guidance,

@@ -1,0 +1,9 @@
+"""WHICH position when: the path that the times of a text's positions take from data to noise."""
+
+from ddlib.paces.base import Draw, Pace
+from ddlib.paces.blocks import Blocks, LeftToRight
+from ddlib.paces.ramp import Ramp
+from ddlib.paces.random_order import RandomOrder
+from ddlib.paces.together import Together
+
+__all__ = ["Blocks", "Draw", "LeftToRight", "Pace", "Ramp", "RandomOrder", "Together"]

@@ -1,0 +1,167 @@
+"""The contract of a pace: the times of a text's positions along one path, and what a draw of them counts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+from torch.func import jvp
+
+from ddlib.checks import check_count, require, visible
+from ddlib.noise import Generator, rand
+from ddlib.times import TimeDensity, sample_times
+from ddlib.times.base import Interval
+from ddlib.times.draw import placed
+from ddlib.typing import Times
+
+
+class Draw(NamedTuple):
+    """The times at which a batch is noised, and what each position's term of the bound counts."""
+
+    t: Times
+    """(B,) where all positions of a text share their time, else (B, L)."""
+    measure: Float64[Tensor, "*n"]
+    """By what to multiply the bound's integrand, or step; of the shape of ``t``, 0 where a position stands still."""
+    s: Times
+    """The time before, where the bound is in discrete time; else ``t``."""
+    u: Times | None
+    """(B,) where on its path each text is, for the standard error; None of a text that is at several places."""
+
+
+class Pace(ABC):
+    r"""Which position when: a path of times :math:`t_l(u)`, u in [0, 1], one for each position of a text.
+
+    Given the words every position is noised on its own. So the bound holds along any path that never falls and takes
+    each position from 0 to 1 (theory section 14):
+
+    .. math:: -\log p(x) \le \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
+
+    A leaf answers ``times``, and ``speeds`` where it knows better than automatic differentiation. Where positions move
+    one after the other it says in how many ``parts``: a density of times, or a grid of steps, is then that of a part.
+
+    Example:
+        >>> class Halves(Pace):
+        ...     def times(self, u, chance):
+        ...         late = torch.arange(chance.shape[1]) >= chance.shape[1] / 2
+        ...         return (2 * u[:, None] - 1 + late.double()).clamp(0, 1)
+        >>> Halves().times(torch.tensor([0.25, 0.75]), torch.zeros(2, 4)).tolist()
+        [[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]]
+    """
+
+    random: bool = False
+    """Whether a text's path depends on ``chance``; without, nothing is drawn for it."""
+
+    @property
+    def block(self) -> int | None:
+        """How many positions move at once where texts go block by block from left to right, else None.
+
+        Such texts can be drawn block after block, and all blocks of a text be trained at once.
+        """
+        return None
+
+    @abstractmethod
+    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
+        """The times of all positions, (B, L), or (B,) where a text always has one.
+
+        Args:
+            u: (B,) in [0, 1], where on its path each text is: 0 is data, 1 noise.
+            chance: (B, L) uniform numbers that stay with a text along its path; zeros if the pace is not ``random``.
+        """
+
+    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
+        """The derivative of ``times`` in u, at least 0."""
+        slope: Tensor = jvp(lambda place: self.times(place, chance), (u,), (torch.ones_like(u),))[1]
+        return slope
+
+    def parts(self, length: int) -> int:
+        """In how many even parts of [0, 1] other positions move.
+
+        Raises:
+            ValueError: a text of this length cannot be served.
+        """
+        return 1
+
+    def draw(
+        self,
+        rows: int,
+        length: int,
+        generator: Generator = None,
+        *,
+        density: TimeDensity | None = None,
+        interval: Interval = (0.0, 1.0),
+        steps: int | None = None,
+        at_once: bool = False,
+        device: torch.device | str | None = None,
+    ) -> Draw:
+        """Times for a batch of texts, one place on its path for each.
+
+        The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Places are
+        stratified over the whole path, and keyed, as ``sample_times`` has them.
+
+        Args:
+            rows: number of texts; with a KeyedGenerator the length of its index.
+            length: of each.
+            generator: source of randomness.
+            density: of the place within a part; None is uniform.
+            interval: the times between which each position goes, 0 <= low < high <= 1.
+            steps: of an even grid in each part, for the bound in discrete time.
+            at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
+                denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
+            device: default the generator's device.
+
+        Raises:
+            TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
+                not go block by block; times that are negative, above 1 or of another shape.
+        """
+        parts, size = self.parts(check_count("length", length)), self.block
+        unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
+        if at_once:
+            if size is None:
+                raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
+            turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
+            place = placed((unit[:, None] + turn) % 1, density, interval, steps)
+            t, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
+            return Draw(t, counts, s, None)
+        part = (unit * parts).floor()
+        place = placed(unit * parts - part, density, interval, steps)
+        chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
+        if self.random:
+            chance = rand(chance.shape, generator, unit.device)
+        low, high = interval
+
+        def along(time: Times) -> tuple[Tensor, Tensor]:
+            u = (part + (time.to(torch.float64) - low) / (high - low)) / parts
+            path = self._sound(self.times(u, chance), chance)
+            return u, (low + (high - low) * path).to(time.dtype)
+
+        u, t = along(place.t)
+        if steps is None:
+            speed = self._sound(self.speeds(u, chance), chance, most=None)
+            return Draw(t, speed * (place.weight if speed.ndim == 1 else place.weight[:, None]), t, u)
+        s = along(place.s)[1]
+        counts = parts * (place.weight if t.ndim == 1 else place.weight[:, None])
+        return Draw(t, torch.where(s < t, counts, 0.0), s, u)
+
+    def _sound(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
+        """Times, or speeds without a ``most``, in the shape and the range that they must have."""
+        name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
+        require(
+            values.shape in ((rows,), (rows, length)),
+            f"{name} have shape {tuple(values.shape)}, must be (B, L) = {(rows, length)}, or (B,)",
+        )
+        if visible(values):
+            low, high = float(values.min()), float(values.max())
+            require(low >= 0, f"{name} hold {low:g}, must be at least 0")
+            require(most is None or high <= most, f"{name} hold {high:g}, must be at most {most}")
+        return values
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]
+
+    def __repr__(self) -> str:
+        own = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({', '.join(own)})"

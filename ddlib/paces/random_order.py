@@ -1,0 +1,26 @@
+"""One position after the other, in an order that is drawn for every text."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.paces.in_turn import InTurn
+
+
+class RandomOrder(InTurn):
+    """Positions in a random order, one of its own for every text: any-order models.
+
+    The bound is the mean over orders. For masks and one position at a time it is that of ``Together``, where masks at
+    random times fall in a random order.
+    """
+
+    random = True
+
+    def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        return chance.argsort(-1).argsort(-1).to(chance.dtype)
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(), cls(2)]

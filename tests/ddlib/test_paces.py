@@ -1,0 +1,283 @@
+"""Which position when: every pace with every process bounds the same likelihood."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
+from ddlib.testing.oracle import exact_cavity, integrate_bound
+from ddlib.times import Beta
+
+F64 = torch.float64
+PROCESSES = {
+    "masks": dd.presets.mdlm(3),
+    "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
+    "uniform": dd.processes.Uniform(3, dd.schedules.Cosine()),
+    "GIDD": dd.presets.gidd(3, 0.3),
+    "noisy": dd.processes.Noisy(dd.hierarchies.Flat(3), dd.schedules.Linear(), 0.2),
+}
+SLOW = pytest.mark.slow
+PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
+
+
+def joint(words, length, seed=0):
+    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return noise.softmax(0).view([words] * length)
+
+
+def entropy(law):
+    return float(-torch.xlogy(law, law).sum())
+
+
+def tells_times(denoiser, block_size=0):
+    denoiser.own_times, denoiser.block_size = True, block_size
+    return denoiser
+
+
+@pytest.mark.parametrize("pace", PACES, ids=str)
+@pytest.mark.parametrize("name", ["masks", *(pytest.param(n, marks=SLOW) for n in PROCESSES if n != "masks")])
+def test_the_bound_of_the_best_denoiser_is_the_entropy_of_two_words(name, pace):
+    process, law, chance = PROCESSES[name], joint(3, 2), torch.tensor([0.7, 0.2], dtype=F64)
+    best, cells = exact_cavity(process, law), 4 if isinstance(pace, Ramp) else 1
+    got = integrate_bound(process, law, best, points=60, pace=pace, chance=chance, cells=cells)
+    got = got + sum(law.sum(1 - i) @ process.prior_kl(torch.arange(3)[None])[0] for i in range(2))
+    assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", [LeftToRight(), RandomOrder(), Ramp(1.0)], ids=str)
+@pytest.mark.parametrize("name", ["masks", "GIDD", pytest.param("two levels", marks=pytest.mark.nightly)])
+def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace):
+    process, law, chance = PROCESSES[name], joint(3, 3, 1), torch.tensor([0.7, 0.2, 0.5], dtype=F64)
+    best, cells = exact_cavity(process, law), 4 if isinstance(pace, Ramp) else 1
+    got = integrate_bound(process, law, best, points=40, pace=pace, chance=chance, cells=cells)
+    assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_four_words_in_blocks_of_two_and_in_random_pairs():
+    process, law, chance = dd.presets.mdlm(2), joint(2, 4, 2), torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
+    for pace in (Blocks(2), RandomOrder(2)):
+        got = integrate_bound(process, law, exact_cavity(process, law), points=40, pace=pace, chance=chance)
+        assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+
+
+class Wrong(torch.nn.Module):
+    """Not the best denoiser: it looks at all states and no time, as networks for masks do."""
+
+    own_times = True
+
+    def __init__(self, states, words, length):
+        super().__init__()
+        self.looks = torch.randn(length, states, length, words, dtype=F64, generator=torch.Generator().manual_seed(4))
+
+    def forward(self, z, t):
+        seen = self.looks[torch.arange(z.shape[1]), z]  # (B, L, L, words)
+        return seen.sum(1)
+
+
+def test_blocks_of_one_with_masks_are_the_autoregressive_likelihood():
+    process, denoiser, length = dd.presets.mdlm(3), Wrong(4, 3, 3), 3
+    texts = torch.cartesian_prod(*[torch.arange(3)] * length)
+    law = joint(3, 3, 5)
+    chain = torch.zeros(len(texts), dtype=F64)
+    for i in range(length):
+        z = texts.clone()
+        z[:, i:] = 3
+        chain += denoiser(z, None).log_softmax(-1)[torch.arange(len(texts)), i, texts[:, i]]
+    for pace in (LeftToRight(), Blocks(1)):
+        got = integrate_bound(process, law, denoiser, points=60, pace=pace)
+        assert float(got) == pytest.approx(float(-(law.flatten() * chain).sum()), abs=1e-10)
+    exact = dd.likelihood(process, denoiser, texts, order=dd.samplers.LeftToRight(), steps=length)
+    torch.testing.assert_close(exact.log_likelihood, chain, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["masks", "two levels", "GIDD"])
+@pytest.mark.parametrize("steps", [None, 5])
+def test_one_block_is_today_s_bound(name, steps):
+    process, x = PROCESSES[name], torch.randint(3, (16, 4))
+    denoiser = tells_times(lambda z, t: torch.zeros(*z.shape, 3, dtype=F64) + torch.arange(3.0) * 0.3)
+    want = dd.bound(process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0))
+    got = dd.bound(
+        process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Blocks(4)
+    )
+    torch.testing.assert_close(got.total, want.total, rtol=1e-6, atol=1e-10)  # times are float32
+    same = dd.bound(
+        process, denoiser, x, torch.Generator().manual_seed(0), steps=steps, density=Beta(2.0, 1.0), pace=Together()
+    )
+    assert torch.equal(same.total, want.total)
+
+
+def test_orders_of_masks_at_random_are_masks_at_random_times():
+    """The mean over the 6 orders of three words is the bound of diffusion, for a network that is told no times."""
+    process, denoiser, law = dd.presets.mdlm(3), Wrong(4, 3, 3), joint(3, 3, 6)
+    together = integrate_bound(process, law, denoiser, points=24)
+    orders = torch.tensor([[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]], dtype=F64) / 3
+    each = [integrate_bound(process, law, denoiser, points=24, pace=RandomOrder(), chance=order) for order in orders]
+    assert float(torch.stack(each).mean()) == pytest.approx(float(together), abs=1e-9)
+
+
+def mean_of_draws(process, law, pace, denoiser, rows, **options):
+    """The bound of texts by their law, drawn, and its standard error."""
+    noise = torch.Generator().manual_seed(8)
+    flat = torch.multinomial(law.flatten(), rows, True, generator=noise)
+    x = torch.stack(torch.unravel_index(flat, law.shape), 1)
+    found = dd.bound(process, denoiser, x, noise, pace=pace, **options).diffusion.sum(1)
+    return float(found.mean()), float(found.std() / math.sqrt(rows))
+
+
+@pytest.mark.parametrize("pace", [*PACES[1:], RandomOrder(2)], ids=str)
+@pytest.mark.parametrize("name", ["masks", "two levels", "uniform"])
+def test_draws_of_the_bound_have_its_mean(name, pace):
+    process, law = PROCESSES[name], joint(3, 2, 3)
+    best = tells_times(exact_cavity(process, law))
+    got, error = mean_of_draws(process, law, pace, best, 20_000, density=Beta(0.8, 1.0))
+    assert got == pytest.approx(entropy(law), abs=5 * error) and error < 0.2
+
+
+def blockwise(process, law, size):
+    """The best denoiser that sees its own noisy block and, clean, those before it."""
+    best = exact_cavity(process, law)
+
+    def logits(z, t, clean=None):
+        if clean is None:
+            return best(z, t)
+        result = []
+        for start in range(0, z.shape[1], size):
+            seen, times = process.sample_prior(z.shape, torch.Generator().manual_seed(start)), torch.ones_like(t)
+            seen[:, :start], times[:, :start] = clean[:, :start], 0.0
+            seen[:, start : start + size], times[:, start : start + size] = (v[:, start : start + size] for v in (z, t))
+            result.append(best(seen, times)[:, start : start + size])
+        return torch.cat(result, 1)
+
+    return tells_times(logits, size)
+
+
+@pytest.mark.parametrize("name", ["masks", "two levels"])
+@pytest.mark.parametrize("steps", [None, 400])
+def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(name, steps):
+    process, law = PROCESSES[name], joint(3, 2, 3)
+    denoiser = blockwise(process, law, 1)
+    options = {"steps": steps, "density": process.time_density(1)}
+    one, error = mean_of_draws(process, law, Blocks(1), denoiser, 20_000, **options)
+    all_of_them, smaller = mean_of_draws(process, law, Blocks(1), denoiser, 20_000, at_once=True, **options)
+    assert one == pytest.approx(entropy(law), abs=5 * error)
+    assert all_of_them == pytest.approx(entropy(law), abs=5 * smaller) and smaller < 0.8 * error
+
+
+@given(st.sampled_from([*PACES, RandomOrder(2)]), st.integers(0, 2**31), st.sampled_from([None, 3]))
+def test_keyed_draws_belong_to_the_example(pace, seed, steps):
+    def drawn(index):
+        noise = dd.KeyedGenerator(seed, 5, torch.tensor(index))
+        return pace.draw(len(index), 4, noise, steps=steps, density=Beta(2.0, 1.0))
+
+    whole, parts = drawn([3, 1, 8, 6]), (drawn([3, 1]), drawn([8, 6]))
+    for column, halves in zip(whole, zip(*parts, strict=True), strict=True):
+        assert torch.equal(column, torch.cat(halves))
+
+
+@given(st.sampled_from(PACES), st.sampled_from([(0.0, 1.0), (0.1, 0.7)]), st.sampled_from([None, 6]))
+def test_between_other_ends_times_keep_inside_and_count_the_interval(pace, interval, steps):
+    rows = 4096
+    drawn = pace.draw(rows, 2, torch.Generator().manual_seed(0), interval=interval, steps=steps, density=Beta(2.0, 1.0))
+    t, s, measure = (v[:, None].expand(-1, 2) if v.ndim == 1 else v for v in (drawn.t, drawn.s, drawn.measure))
+    assert (t >= interval[0] - 1e-6).all() and (t <= interval[1] + 1e-6).all()
+    counts = measure if steps is None else measure * (t - s)
+    assert float(counts[:, 0].mean()) == pytest.approx(interval[1] - interval[0], rel=0.1)
+    assert (t == s).all() if steps is None else ((t == s) == (measure == 0)).all()
+
+
+@pytest.mark.parametrize("mode", ["standard", "edges"])
+def test_losses_count_the_measure(mode):
+    process, pace = dd.presets.hdlm([0, 0, 1, 1]), Blocks(2)
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randint(4, (8, 6), generator=noise)
+    t, measure, *_ = pace.draw(8, 6, noise)
+    z = process.sample(x, t, noise)
+    hidden, layer = torch.randn(8, 6, 5, dtype=F64, generator=noise), torch.randn(4, 5, dtype=F64, generator=noise)
+    each = dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, reduction="none")
+    want = (each * measure).mean()
+    assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want)
+    for reduction in ("mean", "none"):
+        fused = dd.linear_training_loss(
+            process, hidden, layer, x, z, t, mode=mode, measure=measure, reduction=reduction
+        )
+        assert torch.allclose(fused.mean(), want)
+
+
+class Halves(Pace):
+    def times(self, u, chance):
+        late = torch.arange(chance.shape[1]) >= chance.shape[1] / 2
+        return (2 * u[:, None] - 1 + late.double()).clamp(0, 1)
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [Halves(), *(p for c in dd.registry.available("paces") for p in dd.registry.get("paces", c).examples())],
+    ids=str,
+)
+def test_paces_are_proved(pace):
+    assert dd.verify(pace).ok
+
+
+def test_speeds_are_differentiated_where_nobody_keeps_gradients():
+    with torch.no_grad():
+        assert Halves().speeds(torch.tensor([0.2, 0.8], dtype=F64), torch.zeros(2, 2, dtype=F64)).tolist() == [
+            [0.0, 2.0], [2.0, 0.0]
+        ]  # fmt: skip
+
+
+X = torch.zeros(2, 6, dtype=torch.int64)
+
+
+def flat(z, t, clean=None):
+    return torch.zeros(*z.shape, 3)
+
+
+class Late(Pace):
+    def times(self, u, chance):
+        return (1.5 * u)[:, None].expand_as(chance)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"pace": Blocks(4)}, ValueError, "size is 4, must divide the length of the text, 6"),
+        ({"pace": Blocks(2), "denoiser": lambda z, t: flat(z, t)}, TypeError, "<lambda> takes one time per sequence"),
+        ({"pace": Ramp(), "at_once": True}, TypeError, "at_once is True, which Ramp.lag=1.0. cannot"),
+        ({"pace": Blocks(2), "at_once": True, "size": 3}, TypeError, "block_size 3, must be 2"),
+        ({"pace": Blocks(2), "levels": "balanced"}, ValueError, "levels is 'balanced', pace Blocks.size=2."),
+        ({"pace": Late()}, ValueError, "Late.*: times hold 1.*, must be at most 1"),
+        ({"pace": RandomOrder(4)}, ValueError, "size is 4, must divide"),
+    ],
+)
+def test_bad_paces_are_refused(options, error, says):
+    denoiser = tells_times(flat, options.pop("size", 2))
+    denoiser = options.pop("denoiser", denoiser)
+    with pytest.raises(error, match=says):
+        dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
+
+
+def test_what_is_no_pace_is_refused(as_users_call):
+    with pytest.raises(TypeError, match=r"pace is .blocks., must be a ddlib\.paces\.Pace"):
+        dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks")
+
+
+def test_bad_sizes_lags_and_measures_are_refused():
+    for make, error, says in [
+        (lambda: Blocks(0), ValueError, "size"), (lambda: Blocks(2.5), TypeError, "size"),
+        (lambda: Ramp(-1), ValueError, "lag"), (lambda: Ramp(math.inf), ValueError, "lag"),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=says):
+            make()
+    process, t = dd.presets.mdlm(3), torch.full((2, 6), 0.5)
+    for options, says in [
+        ({"measure": torch.ones(2)}, "measure has shape"), ({"measure": -torch.ones(2, 6)}, "measure holds -1"),
+        ({"measure": torch.ones(2, 6), "density": Beta(2.0, 1.0)}, "must be one of them"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            dd.training_loss(process, flat(X, t), X, X, t, **options)
