@@ -15,7 +15,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 class ByBlocks:
     """A token sees its own block of positions, and the clean blocks before it (Arriola et al. 2025, BD3-LM).
 
-        block(k) = block(q) and (q noisy = k noisy),   or   block(k) < block(q) and k clean
+        code(k) = code(q),   or   code(k) < code(q) and k clean;   code = 2 block + 1 if clean, 2 block if noisy
 
     A row is noisy tokens, then clean ones; both count their positions from 0. Without noisy ones it is one text in
     which each block sees itself and all before it.
@@ -31,11 +31,12 @@ class ByBlocks:
     first: int = 0
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        query = query + self.first
-        asks, asked = query < self.noisy, key < self.noisy
-        mine = torch.where(asks, query, query - self.noisy) // self.size
-        block = torch.where(asked, key, key - self.noisy) // self.size
-        return ((block == mine) & (asks == asked)) | ((block < mine) & ~asked)
+        asks, asked = self._code(query + self.first), self._code(key)
+        return (asked == asks) | ((asked % 2 == 1) & (asked < asks))
+
+    def _code(self, index: Tensor) -> Tensor:
+        clean = (index - self.noisy) // self.size * 2 + 1
+        return torch.where(index < self.noisy, index // self.size * 2, clean)
 
 
 def within(owner: Int[Tensor, " L"], position: Int[Tensor, " L"] | None = None, rule: Rule | None = None) -> Rule:
