@@ -2,7 +2,7 @@
 
 A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v, attend.mask(offsets))``
 on one row into which sequences are packed, ``attend(q, k, v, attend.mask_by(rule, n, L, device))`` where a rule says
-who sees whom. It holds no tensors, so it can be shared, copied and pickled.
+who sees whom. It holds no tensors, so it can be shared, copied, pickled and hashed.
 """
 
 from abc import ABC, abstractmethod

@@ -124,4 +124,4 @@ def numbers(model: nn.Module) -> list[float] | None:
     parameters = list(model.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         return None
-    return [parameter.view(-1)[parameter.numel() // 2].item() for parameter in parameters]
+    return [parameter.reshape(-1)[parameter.numel() // 2].item() for parameter in parameters if parameter.numel()]

@@ -164,6 +164,26 @@ def test_side_by_side_compiles_to_one_graph():
     torch.testing.assert_close(compiled(z, t.float(), clean=x), model(z, t.float(), clean=x))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore:`torch.jit.script_method`"
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_training_step_compiles(whole):
+    """Layer by layer, as recipes do, and the whole network at once."""
+    x, z, t = text(8)
+    found = []
+    for compiled in (False, True):
+        model = trained(block_size=3).train()
+        call = torch.compile(model, fullgraph=True) if compiled and whole else model
+        for layer in model.blocks if compiled and not whole else ():
+            layer.compile(fullgraph=True)
+        call(z, t.float(), clean=x).square().sum().backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-4)
+
+
 def test_blocks_are_saved_and_known_to_transformers(tmp_path):
     model, (x, z, t) = trained(block_size=3).eval(), text(8)
     model.save_pretrained(tmp_path)

@@ -166,6 +166,16 @@ def test_autocast_keeps_half_the_bytes_and_is_told_apart():
         model.extend(z, t, cache)
 
 
+@pytest.mark.slow
+@torch.no_grad()
+def test_extending_compiles_to_one_graph():
+    model, z, t = trained(block_size=4), draw(4, most=STATES), torch.rand(2, 4)
+    compiled, cache = torch.compile(model.extend, fullgraph=True, backend="eager"), None
+    for seed in range(3):
+        cache = model.prefill(draw(4, seed=seed), cache)
+        torch.testing.assert_close(compiled(z, t, cache), model.extend(z, t, cache))
+
+
 @pytest.mark.usefixtures("as_users_call")
 def test_a_cache_of_another_text_or_weights_is_refused_by_name():
     model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
