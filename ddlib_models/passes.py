@@ -76,11 +76,10 @@ class Reader:
         first, slots = 0, [None] * self.depth
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
-        end = first + z.shape[1]
-        angles = rotary_angles(end, self.head_dim, z.device)[first:]
+        angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
         # a block before which everything is seen needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, end)
+        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> Pass:
         """Noisy tokens and the clean ones behind them, whose time is 0; only the noisy ones are asked for."""
