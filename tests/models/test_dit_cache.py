@@ -84,13 +84,15 @@ def test_flex_keeps_them_too():
     torch.testing.assert_close(model.extend(z, t, cache), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_cache_stays_what_it_was():
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_cache_stays_what_it_was(taken):
     """Two texts that begin alike share memory until they part, and neither sees the other's words."""
     model = trained(block_size=2).double()
     z, t = draw(2, most=STATES), torch.rand(2, 2, dtype=torch.float64)
     begin = draw(4)
     root = model.prefill(begin)
     before = model.extend(z, t, root)
+    root = root.rows(torch.arange(2)) if taken else root
     ends = [draw(2, seed=seed) for seed in (1, 2, 3)]
     caches = [model.prefill(end, root) for end in ends]
     with torch.no_grad():
@@ -111,6 +113,17 @@ def test_rows_are_those_sequences(index):
     expected = model.extend(z, t, cache)[index]
     for _ in range(2):
         torch.testing.assert_close(model.extend(z[index], t[index], some), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_cache_of_inference_mode_goes_on_outside():
+    model, x, z, t = trained(block_size=2), draw(8), draw(2, most=STATES), torch.rand(2)
+    with torch.inference_mode():
+        cache = model.prefill(x)
+        said = model.extend(z, t, cache)  # makes room, which is written to below
+        some = cache.rows(torch.tensor([0, 1]))
+    with torch.no_grad():
+        for each in (cache, some, cache.rows(torch.tensor([0, 1]))):
+            torch.testing.assert_close(model.extend(z, t, each), said)
 
 
 def test_gradients_of_a_window_are_those_of_its_logits():
