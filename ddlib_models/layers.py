@@ -108,13 +108,9 @@ class Modulation(nn.Module):
 
 def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
     """Some positions of each sequence, in the given order; those of a slice; all of them for None."""
-    if positions is None:
-        return x
-    return (
-        x[:, positions]
-        if isinstance(positions, slice)
-        else x[torch.arange(len(x), device=x.device)[:, None], positions]
-    )
+    if isinstance(positions, slice):
+        return x[:, positions]
+    return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
 
 
 def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:

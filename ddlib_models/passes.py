@@ -90,11 +90,12 @@ class Reader:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
         check_range("clean holds words", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
+        if length <= self.block_size:
+            return self.row(z, t)  # nothing is before the only block
         own = t if t.ndim == 2 else t[:, None].expand(z.shape)
         angles = rotary_angles(length, self.head_dim, z.device).repeat(2, 1)
         both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
-        half = slice(length)
-        found = Pass(*both, angles, [None] * self.depth, positions=half)
+        found = Pass(*both, angles, [None] * self.depth, positions=slice(length))
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
 
     def _ruled(self, found: Pass, rule: ByBlocks | None, keys: int) -> Pass:
