@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.public_domain import SOURCES
+from ddlib import Measure
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine import train
@@ -125,7 +126,7 @@ def chosen(work: Path) -> dict[str, Any]:
     """What the search found: bounds on its text, the best rule of every model, the best speed."""
     found: dict[str, dict[str, Any]] = {}
     for name, rule, given in searched(work):
-        terms = Terms.average(measured(work, given.output.folder, [work / "data"])[0])
+        terms = Terms.average(measured(given.output.folder, [work / "data"])[0])
         found.setdefault(name, {})[rule] = asdict(terms.per_token)
     # speed 1 is among the models already
     found["speed"]["1"] = found["HDLM-64, all edges"][ASEVER]
@@ -164,25 +165,38 @@ def prepare_all(work: Path) -> None:
         prepare(test, work / "test" / source)
 
 
-def measured(work: Path, folder: Path, texts: list[Path]) -> list[list[Terms]]:
+def measured(folder: Path, texts: list[Path]) -> list[list[Terms]]:
     """The replicates of the bound of each text under the model in a run's folder."""
     saved, world = open_saved(folder), World(0, 1, torch.device("cpu"))
-    options = Options(run=str(folder), replicates=DRAWS, scorer="none", times="optimal", bound_levels="balanced")
+    options = Options(run=str(folder), replicates=DRAWS, scorer="none", times="optimal")
     return [bounds(saved, open_prepared(text), options, world) for text in texts]
+
+
+def tested(work: Path, folder: Path) -> dict[str, list[Terms]]:
+    """The replicates of the bound of each source's test text under the model in a run's folder."""
+    return dict(zip(SOURCES, measured(folder, [work / "test" / source for source in SOURCES]), strict=True))
+
+
+def together(terms: Mapping[str, list[Terms]]) -> Terms:
+    """All sources as one text, the mean of the replicates."""
+    return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
+
+
+def less(one: Terms, other: Terms) -> Measure:
+    """One bound less another of the same texts, with the error of the difference."""
+    return Measure.ratio((one.nats - other.nats).sum(1), one.tokens.double(), "nats/token")
 
 
 def evaluate_all(work: Path) -> dict[str, Any]:
     """What the result file holds: of all runs that are there."""
     found, nats = [], dict[tuple[int, int], Terms]()
-    texts = {source: work / "test" / source for source in SOURCES}
     first = next(runs(work))[3]
     for name, millions, seed, given in runs(work):
         if not (given.output.folder / "weights").is_dir():
             continue
-        terms = dict(zip(texts, measured(work, given.output.folder, list(texts.values())), strict=True))
-        whole = Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
+        terms = tested(work, given.output.folder)
+        whole = together(terms)
         masks = nats.setdefault((millions, seed), whole)
-        paired, tokens = (whole.nats - masks.nats).sum(1), whole.tokens.double()
         found.append(
             {
                 "process": name,
@@ -190,9 +204,12 @@ def evaluate_all(work: Path) -> dict[str, Any]:
                 "seed": seed,
                 "loss": given.loss.about(padded=True),
                 "all_sources": asdict(whole.per_token),
-                "less_mdlm": asdict(type(whole.per_token).ratio(paired, tokens, "nats/token")),
+                "less_mdlm": asdict(less(whole, masks)),
                 "by_source": {
-                    source: {key: asdict(value) for key, value in estimates(many, open_prepared(texts[source])).items()}
+                    source: {
+                        key: asdict(value)
+                        for key, value in estimates(many, open_prepared(work / "test" / source)).items()
+                    }
                     for source, many in terms.items()
                 },
                 "curve": curve(given.output.folder),

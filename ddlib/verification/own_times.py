@@ -40,13 +40,14 @@ def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: T
 def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Two texts of two positions at four times, against four texts of one."""
     t = torch.tensor([[0.2, point["t"]], [0.7, 0.4]], dtype=torch.float64)
+    s = t * torch.tensor([[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64)  # of some clocks only s / t matters
     x = (torch.arange(4) + 1) % process.vocab_size
     likely = process.marginal(x[:, None], t.flatten())[:, 0].topk(2)
     second = torch.tensor([True, False, False, True]) & (likely.values[:, 1] > 0)
     z = torch.where(second, likely.indices[:, 1], likely.indices[:, 0])
     scores = logits(process, 1, 4)[0]
-    whole = _answers(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), t / 2, t)
-    alone = _answers(process, x[:, None], z[:, None], scores[:, None], t.flatten() / 2, t.flatten())
+    whole = _answers(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
+    alone = _answers(process, x[:, None], z[:, None], scores[:, None], s.flatten(), t.flatten())
     for name, expected in alone.items():
         quantity, want = f"{name} at times (B, L)", expected.view(2, 2, *expected.shape[2:])
         yield Comparison(quantity, ("sequence", "position"), whole[name], want, 1e-11 * (1 + want.abs()))

@@ -1,0 +1,69 @@
+"""Blocks of docs/blocks.md: masks and a hierarchy, drawn at once and in ever smaller blocks, at equal budget.
+
+    python -m benchmarks.study prepare WORK
+    python -m benchmarks.blocks train WORK [--part 0 --of 2]
+    python -m benchmarks.blocks evaluate WORK --out benchmarks/results/blocks.json
+    python -m benchmarks.blocks_page benchmarks/results/blocks.json
+
+Training goes on where it was killed. Protocol and expectations stand on the page, written before the runs.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.study import LENGTH, MODELS, arguments, curve, less, recipe, shared, tested, together, written
+from recipes.config import Recipe, recipe_yaml
+from recipes.engine.provenance import provenance
+from recipes.measure import Terms
+
+SIZES = (LENGTH, 32, 8, 4, 1)
+"""Of blocks; the first is the whole text, as diffusion has it."""
+KINDS = ("MDLM", "HDLM-64, all edges")
+MILLIONS, SEEDS = 2, (0, 1)
+
+
+def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
+    """All runs: kind, size of a block, seed, recipe."""
+    for seed in SEEDS:
+        for size in SIZES:
+            for kind in KINDS:
+                given = recipe(work, f"blocks-{size}-{kind}", MODELS[kind], MILLIONS, seed)
+                yield kind, size, seed, given if size == LENGTH else replace(given, pace=f"blocks:size={size}")
+
+
+def evaluate(work: Path) -> dict[str, Any]:
+    """What the result file holds: of all runs that are there, in nats per token, errors over texts."""
+    found, nats = [], dict[tuple[str, int, int], Terms]()
+    for kind, size, seed, given in runs(work):
+        if not (given.output.folder / "weights").is_dir():
+            continue
+        whole = together(tested(work, given.output.folder))
+        nats[kind, size, seed] = whole
+        beside = {"less_whole_text": nats.get((kind, LENGTH, seed)), "less_mdlm": nats.get((KINDS[0], size, seed))}
+        found.append(
+            {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)}
+            | {name: asdict(less(whole, other)) for name, other in beside.items() if other is not None}
+            | {"curve": curve(given.output.folder)}
+        )
+        print(kind, size, seed, whole.per_token, flush=True)
+    first = next(runs(work))[3]
+    return {"provenance": provenance(), "cores": os.cpu_count(), "recipe": recipe_yaml(first), "runs": found}
+
+
+def main() -> None:
+    """The command."""
+    options = arguments(__doc__, ("train", "evaluate")).parse_args()
+    torch.set_num_threads(1)
+    if options.what == "train":
+        shared([given for *_, given in runs(options.work)], options)
+    else:
+        written(options.out, evaluate(options.work))
+
+
+if __name__ == "__main__":
+    main()
