@@ -85,13 +85,14 @@ def integrate_bound(
     inner, weights = tanh_sinh(points)
     nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
     for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
-        t, speed = (beside(of(node[None], own)).expand(x.shape) for of in (pace.times, pace.speeds))
+        t, speed = (of(node[None], own)[0] for of in (pace.times, pace.speeds))
+        t, speed = t.expand(len(x), *t.shape), speed.expand(len(x), *speed.shape)
         mass = texts * process.likelihood(z, x, t).prod(-1)
         kept = mass > 0
         if bool(kept.any()):
             x_, z_, t_ = x[kept], z[kept], t[kept]
             value = nelbo(process, logits(z_, t_), x_, z_, t_, method, parameterization)
-            total = total + weight * (mass[kept, None] * speed[kept] * value).sum()
+            total = total + weight * (mass[kept, None] * beside(speed[kept]) * value).sum()
     return total
 
 
