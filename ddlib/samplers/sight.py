@@ -24,7 +24,7 @@ class Sight:
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
 
-    def text(self, z: Tokens) -> Tokens:
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """The texts that the tokens stand in; what says nothing, such as noise behind them, is no word."""
         return z
 
@@ -60,7 +60,7 @@ class Around(Sight):
         super().__init__(denoiser)
         self.first, self.before, self.after, self.behind, self.times = before.shape[1], before, after, behind, times
 
-    def text(self, z: Tokens) -> Tokens:
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
         return torch.cat([self.before, z, self.after], 1)
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
