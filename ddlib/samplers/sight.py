@@ -34,11 +34,11 @@ class Sight:
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         """What a ``SplitDenoiser`` has before its output layer, (B, L, D)."""
-        return self.denoiser.features(z, t)  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features(z, t)  # type: ignore[attr-defined]
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
         """The same of a ``SparseDenoiser``, of some of the tokens, (B, n, D)."""
-        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class Around(Sight):
@@ -100,13 +100,13 @@ class Kept(Around):
         self._some: tuple[Tensor, Any] | None = None
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.extend(z, t, self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.extend(z, t, self._of(rows))  # type: ignore[attr-defined]
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def _of(self, rows: Tensor | None) -> Any:
         """The cache of some rows; those of the last call are remembered, as texts that have ended stay out."""
