@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from blocking import F64, NETWORKS, ByBlocks
+from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,10 +121,11 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(
-    st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)), st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]),
-    st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS, st.integers(0, 3), st.integers(0, 99),
+    st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
+    st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
+    st.integers(0, 3), st.integers(0, 99),
 )  # fmt: skip
 def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
@@ -144,3 +145,172 @@ def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, samp
     words = drawn(True)
     assert torch.equal(words, drawn(False)) and torch.equal(words[:, :given_words], prompt)
     assert torch.equal(words[1:3], drawn(True, slice(1, 3)))
+
+
+def short(size=2, words=4, **more):
+    """Masks over few words, and a network that sees by blocks."""
+    process = dd.presets.mdlm(words)
+    return process, Sparse(process.num_states, words, size)
+
+
+def seen_by(denoiser, length=8, **options):
+    """What shapes a denoiser is asked about."""
+    process = dd.presets.mdlm(3)
+    network = denoiser(process.num_states, 3, 2)
+    words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=noise(0), **options)
+    return words, network
+
+
+def test_what_is_kept_is_not_computed_again():
+    words, network = seen_by(Sparse)
+    assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
+    again, network = seen_by(Sparse, keep=False)
+    assert {n for _, n in network.seen} == {2, 4, 6, 8} and network.prefilled == 0
+    assert torch.equal(words, again)
+    again, network = seen_by(Forgetful)
+    assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(words, again)
+
+
+def test_blocks_of_another_size_show_what_is_behind():
+    process = dd.presets.mdlm(3)
+    network = ByBlocks(process.num_states, 3, 4)
+    dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=noise(0))
+    assert {n for _, n in network.seen} == {8}
+
+
+def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, **options):
+    """The words, and what ``on_step`` was shown."""
+    told_of = []
+    words = dd.sample(
+        process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=noise(2),
+        on_step=lambda k, t, z: told_of.append((k, t.clone(), z.clone())), **options,
+    )  # fmt: skip
+    return words, told_of
+
+
+def test_steps_show_the_whole_text_and_count_over_blocks():
+    process, network = short()
+    words, told_of = listened(process, network)
+    assert [k for k, _, _ in told_of] == list(range(-1, 6))
+    assert all(t.shape == z.shape == (2, 6) for _, t, z in told_of)
+    assert told_of[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
+    assert told_of[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1] or told_of[4][1][0].tolist() == [0, 0, 0, 0, 1, 1]
+    for _, t, z in told_of:
+        assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], words[t == 0])
+
+
+def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
+    process, network = short()
+    prompt = torch.tensor([[0, 1, 2, 4, 4, 3, 1, 0]] * 2)
+    words, told_of = listened(process, network, prompt, length=8, infill=True)
+    stands = prompt < 4
+    assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
+    assert len(told_of) == 1 + 2 * 2  # two blocks of four hold masks
+    assert (told_of[0][1][:, 6:] == 0).all() and torch.equal(told_of[0][2][:, 6:], prompt[:, 6:])
+
+
+def test_no_block_is_computed_behind_the_ends_of_all_texts():
+    process, network = short()
+    law = torch.tensor([0.0, 0.0, 30.0, 0.0])
+
+    class Ends(ByBlocks):
+        def __call__(self, z, t, *, clean=None, cache=None):
+            first = 0 if cache is None else cache.words.shape[1]
+            here = first + torch.arange(z.shape[1])
+            return super().__call__(z, t, cache=cache) + torch.where(here[:, None] >= 3, law.double(), -law.double())
+
+    network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
+    assert network.prefilled == 3 * 2  # the second block is the last that is asked about
+    several = EndOfText(2, last=False)
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=noise(1))
+    assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
+
+
+def test_a_text_that_has_ended_waits_for_the_others():
+    process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
+    options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
+    words = dd.sample(process, network, (16, 12), None, 3, seeds=range(16), **options)
+    for row in range(16):
+        assert torch.equal(dd.sample(process, network, (1, 12), None, 3, seeds=[row], **options)[0], words[row])
+    lengths = (words == 2).int().argmax(1)
+    assert len(lengths.unique()) > 2
+
+
+def test_repetition_looks_at_the_whole_text():
+    process = dd.presets.mdlm(6)
+
+    class Flat:
+        own_times = True
+
+        def __call__(self, z, t):
+            return torch.zeros(*z.shape, 6)
+
+    words = dd.sample(
+        process, Flat(), (50, 6), None, 1, repetition_penalty=1e20, pace=LeftToRight(), generator=noise(0)
+    )
+    assert all(len(row.unique()) == 6 for row in words)
+    prompt = torch.tensor([6, 6, 6, 1])
+    words = dd.sample(
+        process, Flat(), (50, 4), None, 1, prompt, infill=True, repetition_penalty=1e20, pace=LeftToRight(),
+        generator=noise(0),
+    )  # fmt: skip
+    assert all(len(row.unique()) == 4 for row in words)
+
+
+def test_ends_come_no_earlier_than_they_may():
+    process, network = short()
+    ending = EndOfText(2, least=5)
+    words = dd.sample(process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
+
+
+def steered(z, t):
+    return torch.zeros(*z.shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("pace", "sampler", "denoiser", "error", "says"),
+    [
+        (Blocks(4), None, None, ValueError, "size is 4, must divide the length of the text, 6"),
+        (Blocks(2), Particles(Ancestral()), None, TypeError, "pace is Blocks.size=2., which Particles.*several texts"),
+        (Ramp(), Euler(), None, TypeError, "pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it"),
+        (RandomOrder(), Confidence(), None, TypeError, "pace is RandomOrder.size=1., which Confidence"),
+        (RandomOrder(4), None, None, ValueError, "size is 4, must divide"),
+        (Blocks(2), None, steered, TypeError, "Blocks.size=2. gives every position.*steered takes one time"),
+        (Ramp(), None, steered, TypeError, "Ramp.lag=1.0. gives every position.*steered takes one time"),
+        ("blocks", None, None, TypeError, "pace is 'blocks', must be a ddlib.paces.Pace object"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(pace, sampler, denoiser, error, says, as_users_call):
+    network = ByBlocks(4, 3, 2) if denoiser is None else denoiser
+    with pytest.raises(error, match=says):
+        dd.sample(dd.presets.mdlm(3), network, (2, 6), sampler, 2, pace=pace)
+    assert denoiser is not None or not network.seen
+
+
+class Early(Pace):
+    """A path that leaves the interval."""
+
+    def times(self, u, chance):
+        return (1.5 * u)[:, None].expand_as(chance)
+
+
+def test_paces_of_ones_own_are_checked():
+    with pytest.raises(ValueError, match=r"Early.*times hold 1\.5, must be at most 1"):
+        dd.sample(dd.presets.mdlm(3), ByBlocks(4, 3, 2), (2, 6), None, 2, pace=Early())
+
+
+@pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
+def test_times_of_positions_are_keyed_by_the_text(pace):
+    process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
+    words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
+    assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
+    told_of = []
+    dd.sample(
+        process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], on_step=lambda k, t, z: told_of.append(t.clone())
+    )
+    assert len(told_of) == 3 * pace.parts(4) + 1 and told_of[0].shape == (2, 4)
+    path = torch.stack(told_of)
+    assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()
