@@ -86,6 +86,7 @@ def test_words_behind_a_block_are_seen():
     assert (words[:, 2] == 1).all() and follows(words[:, :2], law[:, :, 1] / law[:, :, 1].sum())
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.5)], ids=str)
 def test_one_block_and_together_are_today_s_words(name, sampler):
@@ -121,7 +122,7 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(
     st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
     st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
@@ -194,7 +195,7 @@ def test_steps_show_the_whole_text_and_count_over_blocks():
     assert [k for k, _, _ in told_of] == list(range(-1, 6))
     assert all(t.shape == z.shape == (2, 6) for _, t, z in told_of)
     assert told_of[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
-    assert told_of[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1] or told_of[4][1][0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert told_of[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1]
     for _, t, z in told_of:
         assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], words[t == 0])
 
@@ -209,6 +210,7 @@ def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
     assert (told_of[0][1][:, 6:] == 0).all() and torch.equal(told_of[0][2][:, 6:], prompt[:, 6:])
 
 
+@pytest.mark.usefixtures("checked_in_full")
 def test_no_block_is_computed_behind_the_ends_of_all_texts():
     process, network = short()
     law = torch.tensor([0.0, 0.0, 30.0, 0.0])
@@ -228,6 +230,7 @@ def test_no_block_is_computed_behind_the_ends_of_all_texts():
     assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
 
 
+@pytest.mark.usefixtures("checked_in_full")
 def test_a_text_that_has_ended_waits_for_the_others():
     process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
     options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
@@ -274,7 +277,7 @@ def steered(z, t):
     ("pace", "sampler", "denoiser", "error", "says"),
     [
         (Blocks(4), None, None, ValueError, "size is 4, must divide the length of the text, 6"),
-        (Blocks(2), Particles(Ancestral()), None, TypeError, "pace is Blocks.size=2., which Particles.*several texts"),
+        (Blocks(2), Particles.examples()[0], None, TypeError, "pace is Blocks.size=2., which Particles.*several texts"),
         (Ramp(), Euler(), None, TypeError, "pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it"),
         (RandomOrder(), Confidence(), None, TypeError, "pace is RandomOrder.size=1., which Confidence"),
         (RandomOrder(4), None, None, ValueError, "size is 4, must divide"),
@@ -302,6 +305,7 @@ def test_paces_of_ones_own_are_checked():
         dd.sample(dd.presets.mdlm(3), ByBlocks(4, 3, 2), (2, 6), None, 2, pace=Early())
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
 def test_times_of_positions_are_keyed_by_the_text(pace):
     process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
