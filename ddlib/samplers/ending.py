@@ -29,7 +29,8 @@ class Ending(ABC):
         Args:
             run: the call of ``sample``; ``run.free`` says where nothing stands yet.
             state: after a step, or before the first.
-            drawn: (B, L) bool, False where the prompt stands.
+            drawn: (B, L) bool, False where the prompt stands. Of a text that is drawn block by block all of these are
+                of one block.
             memo: what it returned last, None at first.
 
         Returns:

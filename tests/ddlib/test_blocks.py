@@ -293,6 +293,15 @@ def test_what_cannot_be_served_is_refused(pace, sampler, denoiser, error, says, 
     assert denoiser is not None or not network.seen
 
 
+def test_a_steered_step_is_refused(as_users_call):
+    class Steers(ByBlocks):
+        def step_law(self, z, t, s):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match=r"pace is Ramp.*Steers.* steers the law of z_s"):
+        dd.sample(dd.presets.mdlm(3), Steers(4, 3, 2), (2, 6), None, 2, pace=Ramp())
+
+
 class Early(Pace):
     """A path that leaves the interval."""
 
