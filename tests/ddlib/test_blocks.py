@@ -293,6 +293,17 @@ def test_what_cannot_be_served_is_refused(pace, sampler, denoiser, error, says, 
     assert denoiser is not None or not network.seen
 
 
+@pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
+def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
+    process, seen = PROCESSES["uniform"], []
+    dd.sample(
+        process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=noise(0),
+        on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
+    )  # fmt: skip
+    for (t, z), (s, after) in zip(seen, seen[1:], strict=False):
+        assert (t > s).any() and torch.equal(z[t == s], after[t == s])
+
+
 def test_a_steered_step_is_refused(as_users_call):
     class Steers(ByBlocks):
         def step_law(self, z, t, s):
