@@ -1,5 +1,7 @@
 """Texts drawn block by block: the same law, the same words with what is kept, prompts, endings and knobs."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
@@ -300,7 +302,7 @@ def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
         process, ByBlocks(3, 3, 2), (20, 4), sampler, 4, pace=RandomOrder(2), generator=noise(0),
         on_step=lambda k, t, z: seen.append((t.clone(), z.clone())),
     )  # fmt: skip
-    for (t, z), (s, after) in zip(seen, seen[1:], strict=False):
+    for (t, z), (s, after) in pairwise(seen):
         assert (t > s).any() and torch.equal(z[t == s], after[t == s])
 
 
