@@ -53,13 +53,14 @@ ALONG = [
     (LeftToRight(), Ancestral(), 2), (LeftToRight(), Psi(0.5), 3), (LeftToRight(), FirstHitting(), 1),
     (LeftToRight(), Remask(0.5), 3), (RandomOrder(), Ancestral(), 2), (RandomOrder(), Psi(0.5), 3),
     (Ramp(1.0), Ancestral(), 120), (Ramp(3.0), Psi(0.5), 160), (Blocks(2), Ancestral(), 120),
+    (RandomOrder(), Remask(0.5), 3), (Ramp(1.0), Remask(0.5), 150),
 ]  # fmt: skip
 CASES = [(name, *case) for name in PROCESSES for case in ALONG]
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    ("name", "pace", "sampler", "steps"), slow_but(CASES, CASES[0], CASES[13], CASES[20], CASES[32])
+    ("name", "pace", "sampler", "steps"), slow_but(CASES, CASES[0], CASES[13], CASES[20], CASES[26], CASES[38])
 )
 def test_two_words_follow_their_joint_law_at_any_pace(name, pace, sampler, steps):
     process, law = PROCESSES[name], joint(2)
