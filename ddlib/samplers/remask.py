@@ -83,6 +83,7 @@ class Remask(Sampler):
                 self.t_on > self.t_off, f"t_on is {self.t_on} and t_off is {self.t_off}, must be 1 > t_on > t_off > 0"
             )
         self.on_grid, self.exact_text = rule != "confidence", rule in ("cap", "rescale")
+        self.own_times = self.exact_text
 
     def init(self, run: Run) -> State:
         """As for every sampler, after the process was asked whether it has levels."""
@@ -119,9 +120,9 @@ class Remask(Sampler):
         # so much that a mistake shows
         return [cls(0.5), cls(1.0, "rescale"), cls(1.0, "loop", plateau=0.4), cls(1.0, "confidence")]
 
-    def sigma(self, most: Float64[Tensor, "B n"]) -> Float64[Tensor, "B n"]:
+    def sigma(self, most: Float64[Tensor, "*n levels"]) -> Float64[Tensor, "*n levels"]:
         """The chance to climb each edge, given the largest that there may be."""
-        factors = torch.ones(most.shape[1]) if self.lift is None else torch.tensor(self.lift, dtype=most.dtype)
+        factors = torch.ones(most.shape[-1]) if self.lift is None else torch.tensor(self.lift, dtype=most.dtype)
         return _RULES[self.rule](most, (self.eta * factors.to(most)).expand_as(most))
 
     def time(self, grid: Times) -> Times:
