@@ -147,13 +147,35 @@ class OwnTimes(Protocol):
 
 @runtime_checkable
 class BlockDenoiser(Protocol):
-    """A backbone in which a position sees its own block and those before it, so that what is done can be kept."""
+    """A backbone whose positions see their own block of so many positions and all blocks before it, none behind.
+
+    It must hold, for words x in front of states z, a whole number of blocks of them:
+
+        extend(z, t, prefill(x)) = call([x z], [0 t])   at the positions of z
+        call(z, t, clean=x)      = call([x z], [0 t])   at block b, x its words before b, z and t from b on
+
+    and what is behind a block changes nothing in it. Times are one per sequence or one per position (``OwnTimes``).
+    One that is a ``SplitDenoiser`` too takes ``clean=`` and ``cache=`` in its ``features``; a ``SparseDenoiser`` takes
+    ``cache=`` in ``features_at``.
+
+    A cache is what the backbone makes of it. It has ``words``, the int64 words (B, length) that it stands for, and
+    ``rows(index)``, the cache of some of the sequences. It never changes: a longer text has another one. Asked with one
+    of other weights, or for another number of sequences, the backbone raises a ValueError that says so.
+    """
 
     block_size: int
-    """Positions of a block."""
+    """Positions of a block, counted from the beginning of a text; 0 for none, and then nothing else here is asked."""
 
-    def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
-        """The logits; with ``clean`` (B, L) of every noisy block beside the clean ones before it."""
+    def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor) -> Tensor:
+        """The logits (B, L, V) of all blocks of z, each after the words ``clean`` (B, L) before it."""
+        ...
+
+    def prefill(self, x: Tensor, cache: Any = None) -> Any:
+        """The cache of words x (B, n), whole blocks, that follow those of ``cache``; n may be 0."""
+        ...
+
+    def extend(self, z: Tensor, t: Tensor, cache: Any) -> Tensor:
+        """The logits (B, n, V) of states z (B, n) that follow the words of the cache; the last block may be shorter."""
         ...
 
 

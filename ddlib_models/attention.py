@@ -1,13 +1,14 @@
 """Attention back ends behind one interface: SDPA, torch's variable-length kernels, FlexAttention, xformers.
 
 A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v, attend.mask(offsets))``
-on one row into which sequences are packed. It holds no tensors, so it can be shared, copied and pickled.
+on one row into which sequences are packed, ``attend(q, k, v, attend.mask_by(rule, n, L, device))`` where a rule says
+who sees whom. It holds no tensors, so it can be shared, copied, pickled and hashed.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from ddlib_models.rules import Rule, within
 
 
 def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
@@ -48,23 +51,44 @@ class Attention(ABC):
             cu_seqlens: where the sequences begin, and the total length: 0, ..., L.
         """
 
+    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
+        """What ``__call__`` needs so that every query attends to the keys that the rule says.
+
+        Args:
+            rule: who sees whom. A query must see some key.
+            queries: how many, 0..n-1; or which of them each sequence asks.
+            keys: how many, 0..L-1.
+            device: where to.
+
+        Raises:
+            ValueError: this back end cannot, as the class itself cannot.
+        """
+        raise ValueError(f"attention {type(self).__name__}: takes no rule of who sees whom; 'sdpa' and 'flex' do")
+
     @abstractmethod
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
     ) -> Float[Tensor, "B n H K"]:
-        """The result, in the dtype of ``v``; with a mask, B is 1 and L = n the total length of the pack."""
+        """The result, in the dtype of ``v``; of a pack B is 1 and L = n its total length."""
 
 
 @dataclass(frozen=True)
 class SDPA(Attention):
     """``scaled_dot_product_attention``: every device, every dtype.
 
-    A pack gets a dense (L, L) mask, which the flash kernels do not take: for long packs on a GPU choose another.
+    A mask is dense, (n, L), which the flash kernels do not take: for long packs and blocks on a GPU choose another.
     """
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor:
         owner = owners(cu_seqlens)
-        return owner[:, None] == owner
+        return self.mask_by(within(owner), len(owner), len(owner), owner.device)
+
+    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Tensor:
+        if isinstance(queries, int):
+            asked = torch.arange(queries, device=device)[:, None]
+        else:
+            asked = rearrange(queries, "b n -> b 1 n 1")
+        return rule(asked, torch.arange(keys, device=device))
 
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
@@ -117,7 +141,7 @@ class Varlen(Attention):
 class Flex(Attention):
     """FlexAttention: one kernel compiled for the mask, which is stored by blocks of 128 positions.
 
-    The mask is made from a dense one, (L, L) booleans. On the CPU there is no backward pass, and torch says so.
+    The mask is made from a dense one, (n, L) booleans. On the CPU there is no backward pass, and torch says so.
 
     Args:
         compiled: False runs it unfused, with the full score matrix, and torch warns; for checks.
@@ -126,14 +150,21 @@ class Flex(Attention):
     compiled: bool = True
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Any:
+        owner = owners(cu_seqlens)
+        return self.mask_by(within(owner), len(owner), len(owner), owner.device)
+
+    def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
         from torch.nn.attention.flex_attention import create_block_mask
 
-        owner = owners(cu_seqlens)
+        def of_all(batch, head, query, key):  # not annotated: torch counts the arguments, a check hides them
+            return rule(query, key)
 
-        def same_sequence(batch, head, query, key):  # not annotated: torch counts the arguments, a check hides them
-            return owner[query] == owner[key]
+        def of_some(batch, head, query, key):
+            return rule(queries[batch, query], key)
 
-        return create_block_mask(same_sequence, None, None, len(owner), len(owner), device=owner.device)
+        if isinstance(queries, int):
+            return create_block_mask(of_all, None, None, queries, keys, device=device)
+        return create_block_mask(of_some, len(queries), None, queries.shape[1], keys, device=device)
 
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
@@ -196,6 +227,22 @@ def backend(name: str) -> Attention:
     if name not in BACKENDS:
         raise ValueError(f"attention={name!r}: must be one of {', '.join(BACKENDS)}")
     return BACKENDS[name]()
+
+
+def kept_mask(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
+    """``attend.mask_by(...)`` of a rule that can be compared, remembered for the last few that were asked.
+
+    Compiled code makes the mask itself, as a part of its graph.
+    """
+    if torch.compiler.is_compiling():
+        return attend.mask_by(rule, queries, keys, device)
+    return _remembered(attend, rule, queries, keys, device)
+
+
+@lru_cache(maxsize=4)
+def _remembered(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
+    with torch.inference_mode(False):  # whoever asks next may be training
+        return attend.mask_by(rule, queries, keys, device)
 
 
 @cache

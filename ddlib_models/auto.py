@@ -12,7 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from ddlib_models.dit import DiT, Packing
+from ddlib_models.cache import Cache
+from ddlib_models.dit import DiT
+from ddlib_models.passes import Packing
 
 _OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # it passes them along; they say nothing here
 
@@ -52,9 +54,29 @@ class DiTModel(PreTrainedModel):
         """Nothing: a ``DiT`` starts as its constructor says, or as its file."""
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "B L V"]:
-        return self.backbone(z, t, cu_seqlens)
+        """See ``DiT.forward``."""
+        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache)
+
+    @property
+    def block_size(self) -> int:
+        """Positions of a block, 0 without blocks."""
+        return self.backbone.block_size
+
+    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
+        """See ``DiT.prefill``."""
+        return self.backbone.prefill(x, cache)
+
+    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+        """See ``DiT.extend``."""
+        return self(z, t, cache=cache)
 
     @classmethod
     def from_pretrained(

@@ -1,38 +1,22 @@
 """DiT: a bidirectional transformer from noisy states and a time to logits over words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.attention import Attention, backend, owners
+from ddlib_models.attention import Attention, backend
+from ddlib_models.body import Body
+from ddlib_models.cache import Cache
 from ddlib_models.embedding import StateEmbedding
 from ddlib_models.heads import ChildHead, ClusterHead, WordHead
-from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate, pick, rotary_angles
+from ddlib_models.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate
+from ddlib_models.passes import Packing, Reader, Trunk, check_range
 from ddlib_models.pretrained import Pretrained
+from ddlib_models.rules import ByBlocks
 from ddlib_models.tree import level_sizes, parents_of
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Sequences packed into one row: what ``DiT.pack`` makes of their offsets, once per batch."""
-
-    num_sequences: int
-    owner: Int[Tensor, " L"]
-    position: Int[Tensor, " L"]
-    mask: Any
-
-
-@dataclass(frozen=True)
-class Trunk:
-    """What the heads read: activations after the last block, and what modulates them."""
-
-    x: Float[Tensor, "B L D"]
-    condition: Float[Tensor, "*batch C"] | None
-    owner: Int[Tensor, " L"] | None
 
 
 def _levels(parents: Sequence[Any]) -> list[Any]:
@@ -40,7 +24,7 @@ def _levels(parents: Sequence[Any]) -> list[Any]:
     return [level.tolist() if isinstance(level, Tensor) else level for level in parents]
 
 
-class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels, list)}):
+class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list)}):
     """Diffusion transformer (Peebles & Xie 2023) over discrete states, as in MDLM, GIDD and HDLM.
 
         logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
@@ -53,7 +37,11 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
     sequence: the logits are those of the sequences one by one.
 
     Times may also be one per position, t of the shape of z: each position is told its own. Six vectors per position
-    and block are then computed, not six per sequence.
+    and layer are then computed, not six per sequence.
+
+    With a ``block_size`` a position sees its own block of so many positions and all blocks before it, none behind
+    (block diffusion, Arriola et al. 2025, BD3-LM). Finished blocks then need no more work: ``prefill`` keeps their keys
+    and values, ``extend`` goes on from them. ``model(z, t, clean=x)`` is all blocks at once, each after the clean ones.
 
     Example:
         >>> import torch
@@ -77,6 +65,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         tree: None for a head over words. The parents of a tree, which need not be that of the noise, for one over the
             children of its states, see ``ChildHead``: the logits are then (B, L, S - 1), as samplers, bound and losses
             are told by ``parameterization=dd.Children.of(model)``.
+        block_size: positions of a block, counted from the beginning of a sequence; the last may be shorter. 0: all
+            positions see each other.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -104,6 +94,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         parents: Sequence[Sequence[int] | Tensor] = (),
         num_clusters: int = 0,
         tree: Sequence[Sequence[int] | Tensor] | None = None,
+        block_size: int = 0,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -115,11 +106,14 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
-        if num_clusters < 0:
-            raise ValueError(f"num_clusters={num_clusters}: must be at least 0")
-        self.num_states, self.vocab_size = num_states, vocab_size
+        for name, value in dict(num_clusters=num_clusters, block_size=block_size).items():
+            if value < 0:
+                raise ValueError(f"{name}={value}: must be at least 0")
+        self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size
         self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
+        if block_size:
+            self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # refused before any work
         condition = cond_dim if time_conditioned else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
         self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, (num_states + clusters) * tied)
@@ -133,10 +127,16 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         if tied:
             self.head.weight = self.embedding.weight
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
-        self.head_dim = dim // heads
+        self.reader = Reader(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
 
     def forward(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Logits over words at every position.
 
@@ -145,35 +145,64 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             t: one time in [0, 1] per sequence, 0 = data, 1 = noise; or one per position, in the shape of z.
             cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass what
                 ``pack`` makes of it, outside the compiled region.
+            clean: with blocks, the words of the same positions: each block of z is read after them, at time 0, in place
+                of what z holds before it. One pass over 2 L tokens says what a pass per block would.
+            cache: with blocks, the words in front of z, from ``prefill``; see ``extend``.
 
         Raises:
-            ValueError: if the shapes disagree, or a CPU tensor holds a state out of range.
+            ValueError: if the shapes disagree, or a CPU tensor holds a state out of range; ``clean`` without blocks;
+                a cache of other weights, sequences or digits; more than one of cu_seqlens, clean and cache.
         """
-        return self.head(self.features(z, t, cu_seqlens))
+        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache))
 
     def features(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "B L D"]:
         """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
-        return self._final(self._trunk(z, t, cu_seqlens))
+        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache))
 
     def features_at(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], positions: Int[Tensor, "B n"]
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        positions: Int[Tensor, "B n"],
+        *,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """``features`` at some positions of each sequence: the last block computes the others' keys and values only.
+        """``features`` at some positions of each sequence: the last layer computes the others' keys and values only.
 
         Args:
             z: noisy states in 0..num_states-1.
             t: their times in [0, 1], (B,) or (B, L).
             positions: which, in 0..L-1, in any order.
+            cache: see ``forward``.
 
         Raises:
             ValueError: as ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
         """
         if positions.ndim != 2 or len(positions) != len(z):
             raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
-        _check_range("positions holds", positions, z.shape[1], "L")
-        return self._final(self._trunk(z, t, None, positions))
+        check_range("positions holds", positions, z.shape[1], "L")
+        return self._final(self._trunk(z, t, positions=positions, cache=cache))
+
+    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+        """Logits at the positions that follow those of the cache: one block or several, the last may be shorter.
+
+            extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
+
+        Its work per position does not depend on how many words the cache holds, but for attention to them. ``features``
+        and ``features_at`` take the cache too.
+
+        Raises:
+            ValueError: as ``forward``.
+        """
+        return self(z, t, cache=cache)
 
     def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
@@ -195,34 +224,34 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         return self.head.siblings()
 
     def with_clusters(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
         """The logits over words and those of the auxiliary head over clusters, from one pass through the blocks.
 
         Raises:
             ValueError: if the model was built without ``num_clusters``.
         """
-        features, clusters = self.features_with_clusters(z, t, cu_seqlens)
+        features, clusters = self.features_with_clusters(z, t, cu_seqlens, clean=clean)
         return self.head(features), clusters
 
     def features_with_clusters(
-        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cu_seqlens: Int[Tensor, " n"] | Packing | None = None
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
         """As ``with_clusters``, with ``features`` in place of the logits over words."""
         if self.cluster_head is None:
             raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
-        trunk = self._trunk(z, t, cu_seqlens)
+        trunk = self._trunk(z, t, cu_seqlens, clean=clean)
         return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
-
-    def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
-        """Positions, owners and the attention mask of packed sequences; an accelerator waits for it.
-
-        Raises:
-            ValueError: unless the offsets begin at 0 and increase.
-        """
-        owner = owners(cu_seqlens)
-        position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
-        return Packing(len(cu_seqlens) - 1, owner, position, self.attention.mask(cu_seqlens))
 
     @torch.no_grad()
     def start_at(self, log_law: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
@@ -258,41 +287,3 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
 
     def _final(self, trunk: Trunk) -> Tensor:
         return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))
-
-    def _trunk(
-        self, z: Tensor, t: Tensor, cu_seqlens: Tensor | Packing | None, positions: Tensor | None = None
-    ) -> Trunk:
-        packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
-        self._check(z, t, packing)
-        angles = rotary_angles(z.shape[1], self.head_dim, z.device)
-        owner = mask = None
-        if packing is not None:
-            angles, owner, mask = angles[packing.position], packing.owner, packing.mask
-        condition = None if self.time is None else self.time(t)
-        x = self.embedding(z)
-        *blocks, last = self.blocks
-        for block in blocks:
-            x = block(x, condition, angles, owner, mask)
-        x = last(x, condition, angles, owner, mask, positions)
-        own = condition is not None and condition.ndim == 3
-        return Trunk(x, pick(condition, positions) if own else condition, owner)
-
-    def _check(self, z: Tensor, t: Tensor, packing: Packing | None) -> None:
-        if packing is None and (z.ndim != 2 or t.shape not in (z.shape[:1], z.shape)):
-            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
-        if packing is not None:
-            total = (1, len(packing.owner))
-            if z.shape != total or t.shape not in ((packing.num_sequences,), total):
-                raise ValueError(
-                    f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and "
-                    f"({packing.num_sequences},) or {total}, as cu_seqlens says"
-                )
-        _check_range("z holds states", z, self.num_states, "num_states")
-
-
-def _check_range(what: str, index: Tensor, size: int, name: str) -> None:
-    # On an accelerator this would wait for the device at every call.
-    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= size:
-            raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention import SDPA, Attention
+from ddlib_models.cache import Slot
 
 
 def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -103,12 +104,18 @@ class Modulation(nn.Module):
         return vectors.chunk(self.num, dim=-1)
 
 
-def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | None) -> Float[Tensor, "B n *batch"]:
-    """Some positions of each sequence, in the given order; all of them for None."""
-    return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
+def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
+    """Some positions of each sequence, in the given order; those of a slice; all of them for None."""
+    if positions is None:
+        return x
+    return (
+        x[:, positions]
+        if isinstance(positions, slice)
+        else x[torch.arange(len(x), device=x.device)[:, None], positions]
+    )
 
 
-def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | None) -> Tensor:
+def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
     """``pick`` of vectors that each position has for itself; those that a sequence shares, (B, 1, D), stay."""
     return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
 
@@ -121,7 +128,8 @@ def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[T
 class SelfAttention(nn.Module):
     """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
 
-    With ``positions`` (B, n) it answers there only, (B, n, D), still looking everywhere.
+    With ``positions`` (B, n), or a slice, it answers there only, (B, n, D), still looking everywhere. With a ``slot``
+    it looks at the positions too whose keys and values are kept there.
 
     Raises:
         ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
@@ -137,15 +145,24 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of queries, keys and values here and now, which an enclosing autocast may decide."""
+        return self.qkv(self.qkv.weight.new_empty(0, self.qkv.in_features)).dtype
+
     def forward(
         self,
         x: Float[Tensor, "B L D"],
         angles: Float[Tensor, "L half"],
         mask: Any = None,
-        positions: Int[Tensor, "B n"] | None = None,
+        positions: Int[Tensor, "B n"] | slice | None = None,
+        slot: Slot | None = None,
     ) -> Float[Tensor, "B n D"]:
         q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
-        y = self.attend(pick(rotate(q, angles), positions), rotate(k, angles), v, mask)
+        q, k = pick(rotate(q, angles), positions), rotate(k, angles)
+        if slot is not None:
+            k, v = slot.join(k, v)
+        y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends can be asked nothing
         return self.out(rearrange(y, "b l h k -> b l (h k)"))
 
 
@@ -162,8 +179,8 @@ class GELU(nn.GELU):
 class Block(nn.Module):
     """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
 
-    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n) all but keys and values is
-    computed there only.
+    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a slice, all but keys and
+    values is computed there only; for ``slot`` see ``SelfAttention``.
     """
 
     def __init__(
@@ -183,10 +200,11 @@ class Block(nn.Module):
         angles: Float[Tensor, "L half"],
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
-        positions: Int[Tensor, "B n"] | None = None,
+        positions: Int[Tensor, "B n"] | slice | None = None,
+        slot: Slot | None = None,
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
-        y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions)
+        y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)
         gate1, shift2, scale2, gate2 = (pick_own(each, positions) for each in (gate1, shift2, scale2, gate2))
         x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
         y = self.mlp(modulate(self.norm2(x), shift2, scale2))

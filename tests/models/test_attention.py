@@ -8,6 +8,7 @@ from tiny import STATES, build, trained
 
 from ddlib_models import attention
 from ddlib_models.attention import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
+from ddlib_models.rules import ByBlocks
 
 LENGTHS = [4, 1, 7, 3]
 OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)
@@ -43,6 +44,21 @@ def test_packed_sequences_attend_as_separate_ones(attend):
     packed = heads(1, 15)
     separate = [by_hand(*parts) for parts in zip(*(x.split(LENGTHS, 1) for x in packed), strict=True)]
     torch.testing.assert_close(attend(*packed, attend.mask(OFFSETS)), torch.cat(separate, 1), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attend", HERE)
+@pytest.mark.parametrize("rule", [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)], ids=str)
+def test_a_rule_says_who_sees_whom(attend, rule):
+    """For the first queries, and for those that each sequence asks."""
+    _, k, v = heads(2, 16)
+    some, device = torch.tensor([[7, 0, 5], [1, 1, 6]]), torch.device("cpu")
+    for queries, chosen in ((8, torch.arange(8).expand(2, 8)), (some, some)):
+        q = heads(2, chosen.shape[1])[0]
+        scores = torch.einsum("bihk,bjhk->bhij", q, k) / 4
+        seen = rule(chosen[:, None, :, None], torch.arange(16))
+        expected = torch.einsum("bhij,bjhk->bihk", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+        mask = attend.mask_by(rule, queries, 16, device)
+        torch.testing.assert_close(attend(q, k, v, mask), expected, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -142,6 +158,15 @@ def test_the_mask_of_xformers_needs_xformers(monkeypatch):
     monkeypatch.setattr(attention, "find_spec", lambda module: None)
     with pytest.raises(ImportError, match=r"xformers >= 0\.0\.35"):
         XFormers.block_diagonal(OFFSETS)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("varlen", "Varlen"), ("xformers", "XFormers")])
+def test_back_ends_that_take_no_rule_are_refused_before_any_work(name, kind, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(attention, "find_spec", lambda module: module)
+    build(attention=name)
+    with pytest.raises(ValueError, match=f"attention {kind}: takes no rule of who sees whom; 'sdpa' and 'flex' do"):
+        build(attention=name, block_size=2)
 
 
 @pytest.mark.parametrize("kind", [Varlen, XFormers])
