@@ -5,6 +5,7 @@
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
     python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
+    python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
 Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
@@ -26,11 +27,25 @@ import tyro
 
 from ddlib import parts
 from ddlib.bound import check_unbiased
+from ddlib.paces import Pace
 from ddlib.times import TimeDensity
+from ddlib.typing import OwnTimes
 from ddlib.vocabulary import fingerprint
-from recipes.config import IN_STRATA, UNIFORM, at_least, check_times, plugins, time_density
+from recipes.config import (
+    IN_STRATA,
+    UNIFORM,
+    at_least,
+    at_once,
+    check_times,
+    fitting,
+    make_pace,
+    own_times,
+    plugins,
+    time_density,
+)
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
+from recipes.engine.abilities import able
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
@@ -59,6 +74,9 @@ class Options:
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
     """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
+    pace: str | None = None
+    """Which position when: measure the bound at together, blocks:size=16, left_to_right, ... instead of the pace that
+    the model was trained at. All blocks of a text are measured in one call where the network is made for them."""
     bound_levels: str | None = None
     """How the tokens of a text share its noise, "independent" or "balanced", which has the same mean with less noise;
     by default balanced, where the process can."""
@@ -97,15 +115,22 @@ class Options:
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         check_times("times", self.times)
+        if self.pace is not None:
+            make_pace(self.pace)
         if self.likelihood is not None:
             parts.build("samplers", self.likelihood, place="likelihood")
         elif self.likelihood_steps is not None:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
+def pace_of(saved: Saved, options: Options) -> Pace:
+    """The pace of the bound: the one that is asked for, or that of the recipe."""
+    return saved.recipe.order() if options.pace is None else make_pace(options.pace)
+
+
 def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
-    """The density of the times; None for the uniform one."""
-    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
+    """The density of the times, within a part of the pace; None for the uniform one."""
+    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA, pace_of(saved, options))
 
 
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
@@ -127,6 +152,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             parameterization=saved.parameterization,
             steps=options.bound_steps,
             levels=options.bound_levels,
+            pace=pace_of(saved, options),
         )
         for number in range(options.replicates)
     ]
@@ -138,7 +164,11 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
     None if training took other noise or times, more sequences, another text or another bound.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
-    if options.bound_steps is not None or options.bound_levels not in (None, quietest(saved.process)):
+    pace = pace_of(saved, options)
+    usual = quietest(saved.process, pace, saved.recipe.data.length)
+    if options.bound_steps is not None or options.bound_levels not in (None, usual):
+        return None
+    if repr(pace) != repr(saved.recipe.order()):
         return None
     other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
     if other or wanted > len(replicates[0].index):
@@ -217,11 +247,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
-    levels = options.bound_levels or quietest(saved.process)
-    try:
-        check_unbiased(saved.process, levels)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"bound_{error}") from error
+    levels, pace = check_asked(saved, options)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -242,7 +268,12 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "wrapped": False,
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
-            "times": "one per sequence and replicate, stratified over the corpus",
+            "pace": repr(pace),
+            "times": (
+                "one per block of a sequence and replicate, even over its blocks and stratified over the corpus"
+                if at_once(pace, saved.denoiser)
+                else "one per sequence and replicate, stratified over the corpus"
+            ),
             "steps": options.bound_steps or "continuous time",
             "levels": levels,
             "density_of_times": UNIFORM if drawn_from(saved, options) is None else options.times,
@@ -267,6 +298,29 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing
     return result | {"provenance": provenance(plugins(saved.recipe))}
+
+
+def check_asked(saved: Saved, options: Options) -> tuple[str, Pace]:
+    """How the tokens of a text share its noise, and its pace.
+
+    Raises:
+        ValueError: no bound can be measured so.
+    """
+    length = saved.recipe.data.length
+    pace = fitting(pace_of(saved, options), length)
+    levels = options.bound_levels or quietest(saved.process, pace, length)
+    try:
+        check_unbiased(saved.process, levels)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bound_{error}") from error
+    if own_times(pace, length):
+        if levels != "independent":
+            raise ValueError(
+                f"bound_levels={levels!r}: not with pace={pace!r}, whose positions have times of their own; must be "
+                "'independent'"
+            )
+        able(saved.model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
+    return levels, pace
 
 
 def result_path(options: Options) -> Path:

@@ -13,7 +13,7 @@ from ddlib.checks import check_count, require, visible
 from ddlib.noise import Generator, rand
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval
-from ddlib.times.draw import placed
+from ddlib.times.draw import Place, placed
 from ddlib.typing import Times
 
 
@@ -93,6 +93,7 @@ class Pace(ABC):
         interval: Interval = (0.0, 1.0),
         steps: int | None = None,
         at_once: bool = False,
+        weigh: bool = True,
         device: torch.device | str | None = None,
     ) -> Draw:
         """Times for a batch of texts, one place on its path for each.
@@ -109,6 +110,8 @@ class Pace(ABC):
             steps: of an even grid in each part, for the bound in discrete time.
             at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
                 denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
+            weigh: whether the measure is divided by the density, as a bound needs it; a training loss may learn more
+                of what is drawn more.
             device: default the generator's device.
 
         Raises:
@@ -117,15 +120,20 @@ class Pace(ABC):
         """
         parts, size = self.parts(check_count("length", length)), self.block
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
+
+        def counted(unit: Tensor) -> Place:
+            place = placed(unit, density, interval, steps)
+            return place if weigh else place._replace(weight=torch.ones_like(place.weight))
+
         if at_once:
             if size is None:
                 raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
-            place = placed((unit[:, None] + turn) % 1, density, interval, steps)
+            place = counted((unit[:, None] + turn) % 1)
             t, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
             return Draw(t, counts, s, None)
         part = (unit * parts).floor()
-        place = placed(unit * parts - part, density, interval, steps)
+        place = counted(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
         if self.random:
             chance = rand(chance.shape, generator, unit.device)

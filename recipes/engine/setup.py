@@ -15,7 +15,8 @@ from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.training import check_mode, check_weighting
-from recipes.config import Beside, Knowledge, Recipe, numbers
+from ddlib.typing import OwnTimes
+from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.engine.abilities import ClusterHead, Packs, Starts, able
 from recipes.engine.parallel import World
@@ -110,6 +111,25 @@ def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World)
     return process
 
 
+def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
+    """The pace, able to serve the recipe's texts.
+
+    Raises:
+        ValueError: it cannot; an option that knows only one time per text.
+    """
+    pace = fitting(recipe.order(), recipe.data.length)
+    if own_times(pace, recipe.data.length):
+        asked = f"pace={pace!r}"
+        if recipe.data.packed:
+            raise ValueError(f"{asked}: not with data.packed, whose rows are many texts")
+        if recipe.loss.levels != "independent":
+            raise ValueError(
+                f"{asked}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
+                "must be 'independent'. loss.mirror goes with any pace"
+            )
+    return pace
+
+
 def make_model(recipe: Recipe, known: Beside) -> nn.Module:
     """The network, from the recipe's seed alone; able to do what the recipe asks for.
 
@@ -122,6 +142,8 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
         raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
+    if own_times(pace := recipe.order(), recipe.data.length):
+        able(model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
     if recipe.loss.auxiliary:
         able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
     if recipe.start == "text":

@@ -7,7 +7,7 @@ from itertools import islice
 import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import Recipe
+from recipes.config import Recipe, at_once, own_times
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -37,6 +37,7 @@ def validate(
     parameterization: Parameterization,
     steps: int | None = None,
     levels: str | None = None,
+    pace: dd.paces.Pace | None = None,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -50,21 +51,29 @@ def validate(
         batch: sequences that one process takes at a time.
         seed: of times and noise.
         replicate: number of the draw; others are independent.
-        density: of the times; None is uniform.
+        density: of the times within a part of the pace; None is uniform.
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
+        pace: which position when; None is the recipe's. All blocks in one call where the network can.
+
+    Raises:
+        TypeError, ValueError: as ``ddlib.bound``.
     """
-    how = quietest(process) if levels is None else levels
+    pace = recipe.order() if pace is None else pace
+    how = quietest(process, pace, recipe.data.length) if levels is None else levels
+    blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how)
+        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how, pace, blocks)
 
     return over(data, recipe, world, sequences, batch, measured)
 
 
-def quietest(process: dd.processes.ForwardProcess) -> str:
-    """How the tokens of a text share its noise with the smallest error: balanced, where the process can."""
+def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int) -> str:
+    """How the tokens of a text share its noise with the smallest error: balanced, where they have one time and can."""
+    if own_times(pace, length):
+        return "independent"
     try:
         process.check_levels("balanced")
     except TypeError:

@@ -1,0 +1,166 @@
+"""Paces in recipes: what is trained, validated and evaluated at one, and what is refused before any work."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from published import publish_tiny
+from training_runs import curve, losses, recipe, text
+
+import ddlib as dd
+from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
+from ddlib_models import DiT
+from recipes.config import Loss, at_once, read_recipe, recipe_yaml
+from recipes.data import Batch
+from recipes.engine import train
+from recipes.engine.objective import Objective, noised
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.evaluate import Options, evaluate
+
+ALONE = World(0, 1, torch.device("cpu"))
+VOCAB = 7
+
+
+def batch(rows=4, length=8):
+    x = torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
+    return Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=torch.arange(rows))
+
+
+def network(process, block):
+    """In float64, and no two words alike to it."""
+    torch.manual_seed(2)
+    model = DiT(process.num_states, VOCAB, 16, 2, 2, cond_dim=8, block_size=block).double()
+    for value in model.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    return model
+
+
+def gradients(model):
+    return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
+
+
+def test_together_is_what_it_was():
+    process = dd.presets.hdlm(torch.arange(VOCAB) // 3)
+    noisy = noised(process, batch(), 3, 4)
+    noise = dd.KeyedGenerator(3, 4, torch.arange(4))
+    t = dd.sample_times(4, generator=noise)
+    assert torch.equal(noisy.t, t)
+    assert torch.equal(noisy.z, process.sample(batch().x, t, noise))
+    assert torch.equal(noisy.measure, torch.ones(4).double())
+
+
+@pytest.mark.parametrize("pace", [Blocks(2), LeftToRight(), RandomOrder(2)], ids=repr)
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (0.3, 0.8)])
+def test_one_part_of_a_text_is_noised_and_counts_for_all(pace, interval):
+    process = dd.presets.mdlm(VOCAB)
+    low, high = interval
+    parts, size = 8 // pace.size, pace.size
+    for weigh in (True, False):
+        loss = Loss(times="bell", interval=interval, weigh_times=weigh)
+        density = dd.times.Bell()
+        noisy = noised(process, batch(64), 3, 4, loss, density, pace)
+        moving = noisy.measure > 0
+        assert torch.equal(moving.sum(1), torch.full((64,), size))
+        assert bool(((noisy.t[moving] >= low) & (noisy.t[moving] <= high)).all())
+        still = noisy.t[~moving]
+        assert set(still.tolist()) == {0.0, 1.0}  # words or noise, not at the ends of the interval
+        assert torch.equal(noisy.z[noisy.t == 0], noisy.x[noisy.t == 0])
+        assert bool((noisy.z[~moving & (noisy.t == 1)] == VOCAB).all())
+        counts = density.weight(noisy.t[moving], interval) if weigh else torch.ones(64 * size).double()
+        torch.testing.assert_close(noisy.measure[moving], parts * counts, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (0.45, 0.95)])
+def test_all_blocks_at_once_have_times_of_their_own(interval):
+    process = dd.presets.mdlm(VOCAB)
+    loss = Loss(interval=interval, weigh_times=False)
+    noisy = noised(process, batch(64), 3, 4, loss, pace=Blocks(4), at_once=True)
+    assert noisy.at_once
+    assert torch.equal(noisy.measure, torch.ones(64, 8).double())
+    low, high = interval
+    blocks = noisy.t.view(64, 2, 4)
+    assert torch.equal(blocks, blocks[:, :, :1].expand(-1, -1, 4))
+    assert float(blocks.min()) >= low
+    assert float(blocks.max()) <= high
+    # of 64 texts in strata the times of either block are spread evenly
+    spread = (blocks[:, :, 0].double().sort(0).values - low) / (high - low)
+    torch.testing.assert_close(spread[:, 0], (torch.arange(64) + 0.5) / 64, rtol=0, atol=1 / 64, check_dtype=False)
+
+
+@pytest.mark.parametrize("process", [dd.presets.mdlm(VOCAB), dd.presets.gidd(VOCAB, 0.1)], ids=repr)
+@pytest.mark.parametrize("plain", [False, True], ids=["fused", "plain"])
+def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(process, plain):
+    model, size = network(process, 2), 2
+    loss = Loss(weighting="clip:5")
+    whole = noised(process, batch(), 3, 4, loss, pace=Blocks(size), at_once=True)
+    whole = replace(whole, t=whole.t.double())
+    objective = Objective(_Plain(model) if plain else model, process, loss)
+    scale = torch.tensor(1 / 32, dtype=torch.float64)
+    total, losses = objective(whole, torch.ones_like(whole.mask), scale)
+    total.backward()
+    together, model.grad = gradients(model), None
+    model.zero_grad()
+    for block in range(8 // size):
+        # the block alone: words before it, and its own noise
+        end = (block + 1) * size
+        own = torch.arange(end) >= end - size
+        z, t = (torch.where(own, a[:, :end], b[:, :end]) for a, b in ((whole.z, whole.x), (whole.t, 0 * whole.t)))
+        part = dd.training_loss(
+            process, model(z, t), whole.x[:, :end], z, t, dd.weightings.Clip(5.0), measure=own.expand_as(t).double(),
+            reduction="none",
+        )  # fmt: skip
+        torch.testing.assert_close(part[:, own], losses[:, end - size : end].double(), rtol=1e-5, atol=1e-6)
+        (part.sum() * scale).backward()
+    torch.testing.assert_close(gradients(model), together, rtol=1e-6, atol=1e-8)
+
+
+class _Plain(torch.nn.Module):
+    """A network that gives logits and nothing else."""
+
+    own_times = True
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.block_size = model, model.block_size
+
+    def forward(self, z, t, **told):
+        return self.model(z, t, **told)
+
+
+def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
+    given = recipe(tmp_path, tmp_path)
+    assert "block_size" not in given.network or given.network["block_size"] == 0
+    assert replace(given, pace="blocks:size=4").network["block_size"] == 4
+    assert replace(given, pace="left_to_right").network["block_size"] == 1
+    own = replace(given, pace="blocks:size=4", model=given.model | {"block_size": 16})
+    assert own.network["block_size"] == 16
+    process = dd.presets.mdlm(VOCAB)
+    assert at_once(Blocks(2), network(process, 2))
+    assert not at_once(Blocks(4), network(process, 2))
+    assert not at_once(Together(), network(process, 0))
+    assert not at_once(LeftToRight(), torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(pace="block"), r"pace.kind: nothing in paces is called 'block', did you mean 'blocks'"),
+        (dict(pace="blocks:size=0"), r"pace: size is 0, must be"),
+        (dict(pace="blocks:width=2"), r"pace.width: no such key; blocks has size"),
+        (dict(pace="blocks:size=5"), r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16"),
+        (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.*loss.mirror goes"),
+        (dict(pace="blocks:4", process=dict(kind="hdlm", clusters=6, learn_speeds=True)), "learn_speeds: not with pace"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(changes, message, tmp_path):
+    data = text(tmp_path / "data") if "learn" in message else tmp_path / "none"
+    with pytest.raises(ValueError, match=message):
+        Run.prepare(recipe(data, tmp_path, **changes), ALONE)
+
+
+def test_packed_rows_have_one_time_each(tmp_path):
+    given = recipe(tmp_path / "none", tmp_path, pace="random_order")
+    with pytest.raises(ValueError, match=r"pace=RandomOrder\(size=1\): not with data.packed"):
+        Run.prepare(replace(given, data=replace(given.data, packed=True)), ALONE)
