@@ -141,18 +141,18 @@ class Pace(ABC):
 
         def along(time: Times) -> tuple[Tensor, Tensor]:
             u = (part + (time.to(torch.float64) - low) / (high - low)) / parts
-            path = self._sound(self.times(u, chance), chance)
+            path = self.sound(self.times(u, chance), chance)
             return u, (low + (high - low) * path).to(time.dtype)
 
         u, t = along(place.t)
         if steps is None:
-            speed = self._sound(self.speeds(u, chance), chance, most=None)
+            speed = self.sound(self.speeds(u, chance), chance, most=None)
             return Draw(t, speed * (place.weight if speed.ndim == 1 else place.weight[:, None]), t, u)
         s = along(place.s)[1]
         counts = parts * (place.weight if t.ndim == 1 else place.weight[:, None])
         return Draw(t, torch.where(s < t, counts, 0.0), s, u)
 
-    def _sound(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
+    def sound(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
         """Times, or speeds without a ``most``, in the shape and the range that they must have."""
         name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
         require(

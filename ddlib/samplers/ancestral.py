@@ -23,6 +23,8 @@ class Ancestral(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
+    own_times = True
+
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
 

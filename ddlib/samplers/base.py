@@ -24,7 +24,7 @@ class State(NamedTuple):
     z: Tokens
     """(B, L) states."""
     t: Times
-    """(B,) float64, the time of each sequence."""
+    """(B,) float64, the time of each sequence; (B, L) of each position, where a pace says so."""
     memo: Any = None
     """Whatever the sampler carries from step to step."""
 
@@ -43,6 +43,8 @@ class Run:
     free: Tensor
     """(B, L) bool, True where a word is to be drawn; elsewhere the prompt stands."""
     generator: Generator
+    path: Callable[[Tensor], Times] | None = None
+    """From where on its path each sequence is, (B,), to the times of its positions; None where they are one."""
 
     @property
     def network(self) -> Network:
@@ -80,6 +82,9 @@ class Sampler(ABC):
     end_calls: int = 1
     """Network calls of ``finalize``, at most."""
 
+    own_times: bool = False
+    """Whether its step takes each position from its own time to its own earlier one, (B, L); else only (B,)."""
+
     @property
     def order(self) -> int | None:
         """How fast the error falls: as steps to the minus ``order``; None for samplers without a ``kernel``."""
@@ -112,7 +117,7 @@ class Sampler(ABC):
     def init(self, run: Run) -> State:
         """The state at t = 1: a draw from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
-        return State(z, run.times[0].expand(len(z)))
+        return State(z, at(run, 0))
 
     @abstractmethod
     def step(self, run: Run, state: State, k: int) -> State:
@@ -184,9 +189,10 @@ def shown(part: object, contract: type) -> str:
     return f"{type(part).__name__}({', '.join(own)})"
 
 
-def at(run: Run, k: int) -> Tensor:
-    """The k-th time of the grid for every sequence, (B,)."""
-    return run.times[k].expand(run.free.shape[0]).to(torch.float64)
+def at(run: Run, k: int) -> Times:
+    """The k-th time of the grid for every sequence, (B,), or, on the path of a pace, for every position, (B, L)."""
+    place = run.times[k].expand(run.free.shape[0]).to(torch.float64)
+    return place if run.path is None else run.path(place)
 
 
 def joint(laws: Tensor, texts: Tokens) -> Float64[Tensor, "*n N"]:

@@ -40,6 +40,13 @@ class Ending(ABC):
         """What becomes of the words of finished texts."""
         return words
 
+    def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        """Which texts end in these words, their first ones: what follows is left to ``trim``, and not drawn.
+
+        Asked after every block of a text that is drawn block by block.
+        """
+        return torch.zeros_like(drawn[:, 0])
+
     def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]] | None:
         """A word that must not be drawn at some of the positions ``i``, and at which; None for no word."""
         return None
@@ -83,6 +90,9 @@ class EndOfText(Ending):
     def trim(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
         _, after = self._found((words == self.word) & drawn)
         return torch.where(after & drawn, self.fill, words)
+
+    def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        return self._found((words == self.word) & drawn)[0].any(1)
 
     def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]] | None:
         return (self.word, i < self.least) if self.least else None

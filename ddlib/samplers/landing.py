@@ -150,8 +150,9 @@ def _known(run: Run) -> list[int]:
 
 def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
     """By the law of words."""
+    now = s[said.b] if s.ndim == 1 else s[said.b, said.i]
     return run.process.land(
-        said.words(target, force), said.z[:, None], said.t, s[said.b], target[:, None], draws, force=force,
+        said.words(target, force), said.z[:, None], said.t, now, target[:, None], draws, force=force,
         sharpen=run.sharpen,
     )[:, 0]  # fmt: skip
 

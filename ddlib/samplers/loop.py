@@ -1,8 +1,6 @@
-"""The loop that every sampler runs in."""
+"""``sample``: what is asked for is checked, and drawn."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,13 +8,17 @@ from torch import Tensor
 from ddlib.checks import check_count, check_shape, check_tokens, require
 from ddlib.denoiser import Parameterization
 from ddlib.noise import Generator, KeyedGenerator
+from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler
+from ddlib.samplers.course import Course
 from ddlib.samplers.ending import Ending
 from ddlib.samplers.guided import check_guided
 from ddlib.samplers.network import Network
 from ddlib.samplers.sharpening import Knob, Sharpening
+from ddlib.samplers.sight import Sight
+from ddlib.samplers.windows import along
 from ddlib.samplers.wording import Wording
 from ddlib.typing import Denoiser, Tokens
 
@@ -41,6 +43,8 @@ def sample(
     endings: Sequence[Ending] = (),
     parameterization: Parameterization = "cavity",
     compact: bool = True,
+    pace: Pace | None = None,
+    keep: bool = True,
     generator: Generator = None,
     seeds: Sequence[int] | None = None,
     device: torch.device | str | None = None,
@@ -71,14 +75,21 @@ def sample(
         parameterization: what the logits mean, as in ``nelbo``.
         compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
             goes by the number of the row, or that is compiled for one batch size.
+        pace: which position when; None is ``Together()``, one time for all. ``Blocks`` draws the text block by block,
+            each by a run of the sampler: ``steps`` and ``times`` are those of a block. Along another pace the steps are
+            those of each of its parts. The denoiser is then told times (B, L).
+        keep: whether a ``ddlib.typing.BlockDenoiser`` keeps what it worked out about the blocks before. The same words
+            for less work; turn it off for less memory.
         generator: source of randomness.
         seeds: (B,) in its place, one for each row: a text is a function of its own, whatever the batch.
         device: where to sample; default the prompt's, else the process's.
-        on_step: called as ``on_step(k, t, z)`` after each step, with t (B,) and z (B, L), and with k = -1 at the start.
+        on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L) along a pace, and
+            with k = -1 at the start.
 
     Raises:
         TypeError, ValueError: a bad shape, steps, grid, prompt, seeds, or knob of the laws; forbidden words that leave
-            a cluster none; logits as in ``nelbo``; a sampler that the process cannot serve.
+            a cluster none; logits as in ``nelbo``; a sampler that the process cannot serve; a pace that cannot serve
+            the length, or that the sampler or the denoiser cannot follow.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -99,33 +110,21 @@ def sample(
     wording = Wording(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
-    drawn = free
-    memos: list[Any] = [None for _ in endings]
 
-    network = Network(process, denoiser, parameterization, compact, wording if wording else None)
-    check_guided(network, sampler, plain=sharpening.idle and not wording)
+    def network(sight: Sight | None = None) -> Network:
+        return Network(process, denoiser, parameterization, compact, wording if wording else None, sight)
+
+    whole = network()
+    check_guided(whole, sampler, plain=sharpening.idle and not wording)
     generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
-    run = Run(process, network, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
-    state = sampler.init(run)
-    for k in range(-1, run.steps):
-        if k >= 0:
-            run = replace(run, sharpen=sharpening.at(float(run.times[k])))
-            state = sampler.step(run, state, k)
-        state = state._replace(z=torch.where(free, state.z, fixed))
-        if k < run.steps - 1:
-            for i, ending in enumerate(endings):
-                words, now, memos[i] = ending.finished(run, state, drawn, memos[i])
-                fixed, free = torch.where(now & free, words, fixed), free & ~now
-                run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
-        if on_step is not None:
-            on_step(k, state.t, state.z)
-        if endings and not bool(free.any()):
-            break
+    run = Run(process, whole, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
+    course = Course(sampler, sharpening, tuple(endings), on_step)
+    if pace is None:
+        fixed = course.words(run, fixed)
     else:
-        run = replace(run, sharpen=sharpening.at(0.0))
-        fixed = torch.where(free, sampler.finalize(run, state), fixed)
+        fixed = along(pace, course, run, fixed, network, keep)
     for ending in endings:
-        fixed = ending.trim(fixed, drawn)
+        fixed = ending.trim(fixed, free)
     return fixed
 
 

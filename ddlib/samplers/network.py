@@ -11,6 +11,7 @@ from ddlib.checks import check_devices, check_logits
 from ddlib.denoiser import Parameterization, cavity_logits, child_logits
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head, grouped
+from ddlib.samplers.sight import Sight
 from ddlib.samplers.wording import Wording
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 
@@ -30,6 +31,7 @@ class Network:
         parameterization: what the logits mean, as in ``nelbo``.
         compact: whether sequences that are not asked about are left out of the batch.
         wording: what is made of the law of words; None for nothing.
+        sight: what the denoiser is shown; by default the tokens alone.
 
     Raises:
         ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
@@ -45,8 +47,10 @@ class Network:
         parameterization: Parameterization = "cavity",
         compact: bool = False,
         wording: Wording | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self.process, self.denoiser = process, denoiser
+        self.sight = Sight(denoiser) if sight is None else sight
         self.parameterization, self.compact, self.wording = parameterization, compact, wording
         self._last: tuple[Tokens, Times, Tensor] | None = None
         self.children = child_logits(process, parameterization)
@@ -62,16 +66,16 @@ class Network:
                 shape, flat = z.shape, z.flatten()
                 output = self.head.logits(output.flatten(0, 1), flat, torch.zeros_like(flat), False).view(*shape, -1)
         else:
-            output = self.denoiser(z, t.to(torch.get_default_dtype()))
+            output = self.sight.logits(z, t.to(torch.get_default_dtype()))
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
-        return logits if self.wording is None else self.wording.everywhere(logits, z)
+        return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Said"]:
         """What it says at some positions, a chunk of N at a time; no call if there are none.
 
         Args:
             z: (B, L) states.
-            t: (B,) times.
+            t: (B,) times, or (B, L).
             where: (B, L) the positions that are asked about.
         """
         if not bool(where.any()):
@@ -80,12 +84,14 @@ class Network:
         if self.shares:
             output, column = self._whole(z, t), torch.arange(z.shape[1], device=z.device).expand_as(z)
         else:
-            output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept])
+            output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept], kept)
+        text = None if self.wording is None else self.sight.text(z)
         slot = kept.cumsum(0) - 1
         for places in where.nonzero().split(max(1, _HELD // self.process.vocab_size)):
             b, i = places.unbind(1)
-            texts = z[b, : 0 if self.wording is None else None]
-            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], t[b], texts)
+            texts = z[b, :0] if text is None else text[b]
+            own = t[b] if t.ndim == 1 else t[b, i]
+            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], own, texts)
 
     def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
         """From which level of the process (rows) to which one goes down from child to child, by child logits alone.
@@ -132,7 +138,9 @@ class Network:
             self._last = z.clone(), t.clone(), output
         return self._last[2]
 
-    def _run(self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"]) -> tuple[Tensor, Int64[Tensor, "B L"]]:
+    def _run(
+        self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"], kept: Tensor | None = None
+    ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
         """Features (B, n, D) of a split denoiser, logits (B, n, K) of another; and where each position is among the n.
 
         All positions, n = L, but of a ``SparseDenoiser`` on a CPU those that are asked about, ahead of others that
@@ -140,7 +148,7 @@ class Network:
         """
         everyone = torch.arange(z.shape[1], device=z.device).expand_as(z)
         if self._split is None or self.head is None:
-            logits = self.denoiser(z, t)
+            logits = self.sight.logits(z, t, kept)
             states = None if self.children is None else self.children.columns
             check_logits(logits, z.shape, self.process.vocab_size, states)
             check_devices(logits=logits, z=z)
@@ -149,10 +157,10 @@ class Network:
             column = asked.cumsum(1) - 1
             number = int(column.max()) + 1
             positions = asked.int().argsort(dim=1, descending=True, stable=True)[:, :number]
-            features = self._split.features_at(z, t, positions)
+            features = self.sight.features_at(z, t, positions, kept)
         else:
             column, number = everyone, z.shape[1]
-            features = self._split.features(z, t)
+            features = self.sight.features(z, t, kept)
         self.head.check(features, z, number)
         return features, column
 
@@ -188,7 +196,11 @@ class Said(NamedTuple):
         network = self.network
         rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
         logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
-        return logits if network.wording is None else network.wording(logits[:, 0], self.texts, self.i)[:, None]
+        return (
+            logits
+            if network.wording is None
+            else network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
+        )
 
     def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Child logits: those of the children of one state per position, others -inf, and which they are.

@@ -31,6 +31,8 @@ class Psi(Sampler):
         TypeError, ValueError: kappa outside [0, 1].
     """
 
+    own_times = True
+
     def __init__(self, kappa: float = 0.98, force_transition: bool = False) -> None:
         self.kappa = check_number("kappa", kappa, 0, 1, "in [0, 1]")
         self.force_transition = force_transition

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ddlib.checks import check_number, require, visible
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Tokens
 
 Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]] | None]
 """Of positions: a word that must not be drawn, and at which of them; None for no word."""
@@ -72,10 +71,12 @@ class Wording:
             )
         return left
 
-    def everywhere(self, logits: Float[Tensor, "B L V"], z: Tokens) -> Float[Tensor, "B L V"]:
-        """The same for all positions of texts ``z``."""
-        i = torch.arange(z.shape[1], device=z.device)
-        return torch.stack([self(one, text.expand(len(i), -1), i) for one, text in zip(logits, z, strict=True)])
+    def everywhere(
+        self, logits: Float[Tensor, "B L V"], texts: Int64[Tensor, "B n"], first: int = 0
+    ) -> Float[Tensor, "B L V"]:
+        """The same for L positions of each of the texts, from the ``first`` on."""
+        i = first + torch.arange(logits.shape[1], device=texts.device)
+        return torch.stack([self(one, text.expand(len(i), -1), i) for one, text in zip(logits, texts, strict=True)])
 
     def _standing(self, logits: Tensor, texts: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
         """1 at words that stand at other positions of a text, else 0."""
