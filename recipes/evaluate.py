@@ -9,7 +9,8 @@
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
 Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
-numbers do not depend on the batch size or the number of processes, but for the rounding of float32.
+numbers do not depend on the batch size or the number of processes, but for the rounding of float32. Bound and samples
+are at the pace that the model was trained at; ``--pace`` names another.
 """
 
 import json
@@ -29,7 +30,6 @@ from ddlib import parts
 from ddlib.bound import check_unbiased
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
-from ddlib.typing import OwnTimes
 from ddlib.vocabulary import fingerprint
 from recipes.config import (
     IN_STRATA,
@@ -37,15 +37,12 @@ from recipes.config import (
     at_least,
     at_once,
     check_times,
-    fitting,
-    make_pace,
     own_times,
     plugins,
     time_density,
 )
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
-from recipes.engine.abilities import able
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
@@ -74,9 +71,6 @@ class Options:
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
     """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
-    pace: str | None = None
-    """Which position when: measure the bound at together, blocks:size=16, left_to_right, ... instead of the pace that
-    the model was trained at. All blocks of a text are measured in one call where the network is made for them."""
     bound_levels: str | None = None
     """How the tokens of a text share its noise, "independent" or "balanced", which has the same mean with less noise;
     by default balanced, where the process can."""
@@ -115,8 +109,6 @@ class Options:
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         check_times("times", self.times)
-        if self.pace is not None:
-            make_pace(self.pace)
         if self.likelihood is not None:
             parts.build("samplers", self.likelihood, place="likelihood")
         elif self.likelihood_steps is not None:
@@ -124,8 +116,8 @@ class Options:
 
 
 def pace_of(saved: Saved, options: Options) -> Pace:
-    """The pace of the bound: the one that is asked for, or that of the recipe."""
-    return saved.recipe.order() if options.pace is None else make_pace(options.pace)
+    """The pace of the bound, which is that of the samples."""
+    return options.sampling.order(saved, saved.recipe.data.length)
 
 
 def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
@@ -307,19 +299,17 @@ def check_asked(saved: Saved, options: Options) -> tuple[str, Pace]:
         ValueError: no bound can be measured so.
     """
     length = saved.recipe.data.length
-    pace = fitting(pace_of(saved, options), length)
+    pace = pace_of(saved, options)
     levels = options.bound_levels or quietest(saved.process, pace, length)
     try:
         check_unbiased(saved.process, levels)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
-    if own_times(pace, length):
-        if levels != "independent":
-            raise ValueError(
-                f"bound_levels={levels!r}: not with pace={pace!r}, whose positions have times of their own; must be "
-                "'independent'"
-            )
-        able(saved.model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
+    if own_times(pace, length) and levels != "independent":
+        raise ValueError(
+            f"bound_levels={levels!r}: not with pace={pace!r}, whose positions have times of their own; must be "
+            "'independent'"
+        )
     return levels, pace
 
 

@@ -15,10 +15,9 @@ from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.training import check_mode, check_weighting
-from ddlib.typing import OwnTimes
 from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
-from recipes.engine.abilities import ClusterHead, Packs, Starts, able
+from recipes.engine.abilities import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
 from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
 from recipes.lexicon.starting import log_law, state_vectors
@@ -142,8 +141,7 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
         raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
-    if own_times(pace := recipe.order(), recipe.data.length):
-        able(model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
+    served(recipe.order(), recipe.data.length, model)
     if recipe.loss.auxiliary:
         able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
     if recipe.start == "text":

@@ -1,5 +1,6 @@
-"""Paces in recipes: what is trained, validated and evaluated at one, and what is refused before any work."""
+"""Paces in recipes: what is trained, validated, evaluated and drawn at one, and what is refused before any work."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -12,12 +13,18 @@ import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
 from ddlib_models import DiT
 from recipes.config import Loss, at_once, read_recipe, recipe_yaml
-from recipes.data import Batch
+from recipes.console import make_console
+from recipes.data import Batch, examples
 from recipes.engine import train
 from recipes.engine.objective import Objective, noised
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
+from recipes.engine.validation import validate
 from recipes.evaluate import Options, evaluate
+from recipes.generate import Options as GenerateOptions
+from recipes.generate import generate
+from recipes.sampling import NOISE, Sampling, draw, protocol
+from recipes.saved import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 VOCAB = 7
@@ -98,7 +105,7 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
     whole = replace(whole, t=whole.t.double())
     objective = Objective(_Plain(model) if plain else model, process, loss)
     scale = torch.tensor(1 / 32, dtype=torch.float64)
-    total, losses = objective(whole, torch.ones_like(whole.mask), scale)
+    total, found = objective(whole, torch.ones_like(whole.mask), scale)
     total.backward()
     together, model.grad = gradients(model), None
     model.zero_grad()
@@ -111,7 +118,7 @@ def test_training_all_blocks_at_once_is_training_each_after_the_words_before_it(
             process, model(z, t), whole.x[:, :end], z, t, dd.weightings.Clip(5.0), measure=own.expand_as(t).double(),
             reduction="none",
         )  # fmt: skip
-        torch.testing.assert_close(part[:, own], losses[:, end - size : end].double(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(part[:, own], found[:, end - size : end].double(), rtol=1e-5, atol=1e-6)
         (part.sum() * scale).backward()
     torch.testing.assert_close(gradients(model), together, rtol=1e-6, atol=1e-8)
 
@@ -151,16 +158,124 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
         (dict(pace="blocks:width=2"), r"pace.width: no such key; blocks has size"),
         (dict(pace="blocks:size=5"), r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16"),
         (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.*loss.mirror goes"),
-        (dict(pace="blocks:4", process=dict(kind="hdlm", clusters=6, learn_speeds=True)), "learn_speeds: not with pace"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(changes, message, tmp_path):
-    data = text(tmp_path / "data") if "learn" in message else tmp_path / "none"
-    with pytest.raises(ValueError, match=message):
-        Run.prepare(recipe(data, tmp_path, **changes), ALONE)
+    with pytest.raises(ValueError, match=message):  # before the text is looked for
+        Run.prepare(recipe(tmp_path / "none", tmp_path, **changes), ALONE)
 
 
 def test_packed_rows_have_one_time_each(tmp_path):
     given = recipe(tmp_path / "none", tmp_path, pace="random_order")
     with pytest.raises(ValueError, match=r"pace=RandomOrder\(size=1\): not with data.packed"):
         Run.prepare(replace(given, data=replace(given.data, packed=True)), ALONE)
+
+
+class OneTime(torch.nn.Module):
+    """Takes one time per sequence, and does not say that it takes more."""
+
+    def __init__(self, num_states: int, vocab_size: int):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(num_states, vocab_size))
+
+    def forward(self, z, t):
+        return self.table[z]
+
+
+@pytest.mark.slow
+def test_a_network_or_speeds_that_know_one_time_are_refused(tmp_path):
+    data = text(tmp_path / "data")
+    speeds = dict(process=dict(kind="hdlm", clusters=6, learn_speeds=True))
+    network = dict(model=dict(kind=f"{__name__}:OneTime"))
+    for changes, message in (
+        (speeds, "learn_speeds: not with pace"),
+        (network, "pace=Blocks.*not with OneTime, which"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Run.prepare(recipe(data, tmp_path / "run", pace="blocks:4", **changes), ALONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", ["blocks:size=4", "left_to_right", "random_order", "ramp:lag=2.0"])
+def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
+    given = recipe(text(tmp_path / "data"), tmp_path / "run", pace=pace)
+    given = replace(given, hardware=replace(given.hardware, micro_batch=4))
+    train(given)
+    # the recipe has the pace as a part, and reads as it was written
+    (tmp_path / "again.yaml").write_text(recipe_yaml(given))
+    assert read_recipe(tmp_path / "again.yaml") == given
+    values = losses(given.output.folder)
+    assert sum(values[-5:]) < sum(values[:5])
+    saved = open_saved(given.output.folder)
+    assert saved.model.block_size == (given.order().block or 0)
+    bounds = [record for record in curve(given.output.folder) if record["kind"] == "bound"]
+    options = Options(run=str(given.output.folder), scorer="none", replicates=2)
+    result = evaluate(options, ALONE)
+    assert result["validation"]["value"] == pytest.approx(bounds[-1]["bound"], rel=1e-6)
+    assert result["protocol"]["pace"] == repr(given.order())
+    assert math.isfinite(result["bound"]["nats_per_token"]["error"])
+    assert evaluate(replace(options, sampling=Sampling(pace="blocks:8")), ALONE)["validation"] is None
+    console, lines = make_console(io.StringIO()), []
+    lines = generate(GenerateOptions(run=str(given.output.folder), samples=2, sampling=Sampling(steps=4)), console)
+    assert len(lines) == 2
+    with pytest.raises(ValueError, match="html: not with pace"):
+        generate(GenerateOptions(run=str(given.output.folder), html=tmp_path / "x.html"), console)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return publish_tiny(tmp_path_factory.mktemp("pace"), pace="blocks:size=4")
+
+
+def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
+    saved, wanted = open_saved(tiny.run), 6
+    for pace, once in ((Blocks(4), True), (Blocks(8), False), (Together(), False)):
+        terms = validate(
+            saved.process, saved.denoiser, tiny.data, saved.recipe, ALONE, sequences=wanted, batch=wanted, seed=5,
+            replicate=1, density=None, parameterization=saved.parameterization, pace=pace,
+        )  # fmt: skip
+        stream = examples(tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0)
+        part = next(iter(stream))
+        noise = dd.KeyedGenerator(5, 1, part.index)
+        levels = "independent" if pace.block else "balanced"
+        with torch.no_grad():
+            own = dd.bound(
+                saved.process, saved.model, part.x, noise, parameterization=saved.parameterization, pace=pace,
+                at_once=once, levels=levels,
+            )  # fmt: skip
+        expected = torch.where(part.mask, own.diffusion.double(), 0.0).sum(1)
+        torch.testing.assert_close(terms.nats[:, 0], expected, rtol=1e-5, atol=1e-5)
+        assert (terms.times is None) == once
+
+
+def test_half_precision_may_be_told_what_the_network_may_be_told(tiny):
+    whole, half = (open_saved(tiny.run, precision=name) for name in ("float32", "bfloat16"))
+    assert half.denoiser.own_times
+    assert half.denoiser.block_size == 4
+    x = torch.zeros(2, 24, dtype=torch.int64)
+    t = torch.full((2, 24), 0.5)
+    with torch.no_grad():
+        said = [saved.denoiser(x, t, clean=x).float() for saved in (whole, half)]
+    torch.testing.assert_close(*said, rtol=0.1, atol=0.1)
+
+
+def test_samples_are_those_of_the_pace(tiny):
+    saved = open_saved(tiny.run)
+    index = torch.arange(2)
+    for sampling, pace in ((Sampling(steps=3), Blocks(4)), (Sampling(steps=3, pace="together"), None)):
+        drawn = draw(saved, sampling, 1, index, 24)
+        expected = dd.sample(
+            saved.process, saved.model, (2, 24), steps=3, parameterization=saved.parameterization, pace=pace,
+            generator=dd.KeyedGenerator(1, NOISE, index),
+        )  # fmt: skip
+        assert torch.equal(drawn, expected)
+    assert protocol(saved, Sampling(), 0, 24)["pace"] == "Blocks(size=4)"
+    with pytest.raises(ValueError, match=r"pace Blocks\(size=5\), data.length=24: size is 5, must divide"):
+        draw(saved, Sampling(pace="blocks:5"), 1, index, 24)
+    with pytest.raises(ValueError, match=r"sampler='first_hitting': pace is RandomOrder"):
+        draw(saved, Sampling(pace="random_order", sampler="first_hitting"), 1, index, 24)
+
+
+def test_levels_of_one_time_are_refused_at_a_pace(tiny):
+    with pytest.raises(ValueError, match=r"bound_levels='balanced': not with pace=Blocks\(size=4\)"):
+        evaluate(Options(run=str(tiny.run), scorer="none", bound_levels="balanced"), ALONE)
