@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -189,7 +189,7 @@ class Recipe:
     data: Data
     process: Values | str = field(metadata=FIRST)
     """The noise: any that is registered, or ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
-    pace: Values | str = field(default=TOGETHER, metadata=FIRST)
+    pace: Values | str = TOGETHER
     """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.Beside`` is filled in."""
@@ -201,8 +201,9 @@ class Recipe:
     """Sequences of a step, over all devices."""
     steps: int = field(metadata=FIRST)
     """Steps of the optimizer."""
-    start: Literal["random", "text"] = "random"
-    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
+    start: str = "random"
+    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs. Else the folder
+    of a run: begin at its weights."""
     seed: int = field(default=0, metadata=FIRST)
     """Of the weights, the order of the text, times, noise and dropout."""
 

@@ -27,6 +27,7 @@ from recipes.engine.setup import (
     make_model,
     make_process,
     micro_batch,
+    published,
     start,
 )
 from recipes.engine.speeds import Speeds
@@ -69,6 +70,8 @@ class Run:
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
+        if recipe.start not in ("random", "text"):
+            published(recipe)
         recipe = replace(recipe, data=recipe.data.whole())
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         known = FromText(recipe, data, world)

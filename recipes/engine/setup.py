@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import ddlib as dd
@@ -15,12 +17,16 @@ from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.training import check_mode, check_weighting
+from ddlib.vocabulary import fingerprint as vocabulary_of
+from ddlib_models.manifest import check_manifest
+from ddlib_models.pretrained import fill
 from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.engine.abilities import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
 from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
 from recipes.lexicon.starting import log_law, state_vectors
+from recipes.saved import RECIPE, TOKENIZER, WEIGHTS
 
 
 class FromText(Knowledge):
@@ -129,6 +135,21 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
     return pace
 
 
+def published(recipe: Recipe) -> Path:
+    """The folder of the weights that the recipe starts from.
+
+    Raises:
+        ValueError: nothing was published there.
+    """
+    folder = Path(recipe.start)
+    folder = folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
+    if not (folder / RECIPE).exists():
+        raise ValueError(
+            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run; there are no saved weights there"
+        )
+    return folder
+
+
 def make_model(recipe: Recipe, known: Beside) -> nn.Module:
     """The network, from the recipe's seed alone; able to do what the recipe asks for.
 
@@ -150,8 +171,19 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
 
 
 def start(recipe: Recipe, model: nn.Module, process: dd.processes.ForwardProcess, data: Prepared) -> None:
-    """Gives an untrained network the start that the recipe asks for, on every process the same."""
+    """Gives an untrained network the start that the recipe asks for, on every process the same.
+
+    Raises:
+        ValueError: weights that do not fit, or of another tokenizer.
+    """
     if recipe.start == "random":
+        return
+    if recipe.start != "text":
+        folder = published(recipe)
+        check_manifest(folder)
+        if vocabulary_of(Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()) != data.fingerprint:
+            raise ValueError(f"start={recipe.start!r}: {folder} is of another tokenizer than the text")
+        fill(model, folder / "model.safetensors")
         return
     text = stream(data)
     counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)

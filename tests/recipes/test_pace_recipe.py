@@ -12,7 +12,7 @@ from training_runs import curve, losses, recipe, text
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, RandomOrder, Together
 from ddlib_models import DiT
-from recipes.config import Loss, at_once, read_recipe, recipe_yaml
+from recipes.config import Loss, Output, at_once, read_recipe, recipe_yaml
 from recipes.console import make_console
 from recipes.data import Batch, examples
 from recipes.engine import train
@@ -219,6 +219,19 @@ def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
     assert len(lines) == 2
     with pytest.raises(ValueError, match="html: not with pace"):
         generate(GenerateOptions(run=str(given.output.folder), html=tmp_path / "x.html"), console)
+
+
+def test_a_block_recipe_begins_at_the_weights_of_another(tiny, tmp_path):
+    before = open_saved(tiny.run)
+    whole = replace(before.recipe, pace="together", start=str(tiny.run), output=Output(folder=tmp_path / "run"))
+    for pace, size in (("together", 0), ("blocks:size=8", 8)):
+        run = Run.prepare(replace(whole, pace=pace), ALONE)
+        assert run.objective.model.block_size == size
+        assert run.at_once == (size > 0)
+        for name, value in before.model.state_dict().items():
+            assert torch.equal(value, run.objective.model.state_dict()[name])
+    with pytest.raises(ValueError, match="start='runs/none': must be 'random', 'text' or the folder of a run"):
+        Run.prepare(replace(whole, start="runs/none"), ALONE)
 
 
 @pytest.fixture(scope="module")
