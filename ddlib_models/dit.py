@@ -53,7 +53,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         num_states: number of states it can read, at least ``vocab_size``.
         vocab_size: number of words it predicts.
         dim: width; a multiple of ``heads``, with dim / heads even.
-        depth: number of blocks.
+        depth: number of layers, the attribute ``blocks``.
         heads: number of attention heads.
         cond_dim: width of the time condition.
         time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
@@ -65,7 +65,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         tree: None for a head over words. The parents of a tree, which need not be that of the noise, for one over the
             children of its states, see ``ChildHead``: the logits are then (B, L, S - 1), as samplers, bound and losses
             are told by ``parameterization=dd.Children.of(model)``.
-        block_size: positions of a block, counted from the beginning of a sequence; the last may be shorter. 0: all
+        block_size: positions of a block of the text, counted from its beginning; the last may be shorter. 0: all
             positions see each other.
         attention: a back end or its name, see ``ddlib_models.attention``.
 

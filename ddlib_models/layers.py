@@ -40,13 +40,15 @@ class LayerNorm(nn.Module):
         return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype)).to(x.dtype)
 
 
-def rotary_angles(length: int, head_dim: int, device: torch.device, base: float = 1e4) -> Float[Tensor, "L half"]:
+def rotary_angles(
+    length: int, head_dim: int, device: torch.device, base: float = 1e4, first: int = 0
+) -> Float[Tensor, "L half"]:
     """Angle in radians of every position (row) in every plane (column): position * base^(-2 k / head_dim).
 
-    Rebuilt for the length at hand, so there is no longest sequence.
+    Rebuilt for the length at hand, from position ``first`` on, so there is no longest sequence.
     """
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    position = torch.arange(length, device=device, dtype=torch.float32)
+    position = torch.arange(first, first + length, device=device, dtype=torch.float32)
     return position[:, None] * base**-exponent
 
 
@@ -106,13 +108,9 @@ class Modulation(nn.Module):
 
 def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
     """Some positions of each sequence, in the given order; those of a slice; all of them for None."""
-    if positions is None:
-        return x
-    return (
-        x[:, positions]
-        if isinstance(positions, slice)
-        else x[torch.arange(len(x), device=x.device)[:, None], positions]
-    )
+    if isinstance(positions, slice):
+        return x[:, positions]
+    return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
 
 
 def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:

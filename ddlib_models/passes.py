@@ -76,11 +76,10 @@ class Reader:
         first, slots = 0, [None] * self.depth
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
-        end = first + z.shape[1]
-        angles = rotary_angles(end, self.head_dim, z.device)[first:]
+        angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
         # a block before which everything is seen needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, end)
+        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> Pass:
         """Noisy tokens and the clean ones behind them, whose time is 0; only the noisy ones are asked for."""
@@ -91,11 +90,12 @@ class Reader:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
         check_range("clean holds words", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
+        if length <= self.block_size:
+            return self.row(z, t)  # nothing is before the only block
         own = t if t.ndim == 2 else t[:, None].expand(z.shape)
         angles = rotary_angles(length, self.head_dim, z.device).repeat(2, 1)
         both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
-        half = slice(length)
-        found = Pass(*both, angles, [None] * self.depth, positions=half)
+        found = Pass(*both, angles, [None] * self.depth, positions=slice(length))
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
 
     def _ruled(self, found: Pass, rule: ByBlocks | None, keys: int) -> Pass:

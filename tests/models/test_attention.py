@@ -50,6 +50,7 @@ def test_packed_sequences_attend_as_separate_ones(attend):
 @pytest.mark.parametrize("rule", [ByBlocks(3), ByBlocks(3, noisy=8), ByBlocks(4, first=8)], ids=str)
 def test_a_rule_says_who_sees_whom(attend, rule):
     """For the first queries, and for those that each sequence asks."""
+    torch.compiler.reset()  # at the third shape it writes a kernel for any, whose C++ is wrong in torch 2.13
     _, k, v = heads(2, 16)
     some, device = torch.tensor([[7, 0, 5], [1, 1, 6]]), torch.device("cpu")
     for queries, chosen in ((8, torch.arange(8).expand(2, 8)), (some, some)):

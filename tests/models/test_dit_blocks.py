@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny import STATES, WORDS, trained
 
 from ddlib_models import DiT
-from ddlib_models.attention import SDPA, Attention, Flex
+from ddlib_models.attention import SDPA, Attention, Flex, kept_mask
 from ddlib_models.auto import DiTConfig, DiTModel
 from ddlib_models.rules import ByBlocks
 
@@ -141,7 +141,7 @@ def test_masks_are_made_once_and_serve_training_after_inference(monkeypatch):
         model(z, t, clean=x)
     assert made == [(22, 22, z.device), (11, 22, z.device)]
     model(z, t, clean=x).sum().backward()
-    assert len(made) == 2
+    assert len(made) == 2 and not kept_mask(SDPA(), ByBlocks(2, noisy=11), 22, 22, z.device).is_inference()
 
 
 def test_the_last_layer_works_for_the_noisy_half_only():

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from tiny import STATES, trained
+from tiny import STATES, WORDS, trained
 
 from ddlib_models.attention import SDPA, Flex, XFormers, backend
 
@@ -61,6 +61,24 @@ def test_packed_sequences_give_the_logits_of_separate_ones(name):
         separate = [model(part, t[i : i + 1]) for i, part in enumerate(z.split(LENGTHS, 1))]
     error = (packed - torch.cat(separate, 1)).float().square().mean().sqrt()
     assert error < 0.03 * packed.float().std()
+
+
+@pytest.mark.parametrize("name", ["sdpa", "flex"])
+def test_blocks_side_by_side_and_kept_are_those_of_single_precision(name):
+    generator = torch.Generator().manual_seed(3)
+    x, z = (torch.randint(most, (2, 256), generator=generator).cuda() for most in (WORDS, STATES))
+    t = torch.rand(2, 256, generator=generator).cuda()
+    exact, model = (trained(dim=128, block_size=32, attention=one).cuda() for one in ("sdpa", name))
+    expected = exact(z, t, clean=x)
+    with torch.autocast("cuda", torch.bfloat16):
+        said = model(z, t, clean=x)
+        with torch.no_grad():
+            cache = model.prefill(x[:, 64:192], model.prefill(x[:, :64]))
+            window = model.extend(z[:, 192:224], t[:, 192:224], cache)
+    for ours, wanted in ((said, expected), (window, expected[:, 192:224])):
+        assert (ours - wanted).float().square().mean().sqrt() < 0.03 * wanted.std()
+    said.float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["xformers", "varlen"])
