@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddlib.samplers.base import Run, Sampler
+from ddlib.samplers.base import Run, Sampler, State, at
 from ddlib.samplers.ending import Ending
 from ddlib.samplers.sharpening import Sharpening
 from ddlib.typing import Tokens
@@ -36,7 +36,7 @@ class Course:
         for k in range(-1, run.steps):
             if k >= 0:
                 run = replace(run, sharpen=sharpening.at(float(run.times[k])))
-                state = sampler.step(run, state, k)
+                state = self._step(run, state, k)
             state = state._replace(z=torch.where(free, state.z, fixed))
             if k < run.steps - 1:
                 for i, ending in enumerate(self.endings):
@@ -49,3 +49,11 @@ class Course:
                 return fixed
         run = replace(run, sharpen=sharpening.at(0.0))
         return torch.where(free, sampler.finalize(run, state), fixed)
+
+    def _step(self, run: Run, state: State, k: int) -> State:
+        """A step, in which positions whose time stands still, along a pace, are left as they are."""
+        if run.path is None:
+            return self.sampler.step(run, state, k)
+        moves = at(run, k) > at(run, k + 1)
+        moved = self.sampler.step(replace(run, free=run.free & moves), state, k)
+        return moved._replace(z=torch.where(moves, moved.z, state.z))

@@ -119,10 +119,7 @@ def sample(
     generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
     run = Run(process, whole, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
     course = Course(sampler, sharpening, tuple(endings), on_step)
-    if pace is None:
-        fixed = course.words(run, fixed)
-    else:
-        fixed = along(pace, course, run, fixed, network, keep)
+    fixed = course.words(run, fixed) if pace is None else along(pace, course, run, fixed, network, keep)
     for ending in endings:
         fixed = ending.trim(fixed, free)
     return fixed

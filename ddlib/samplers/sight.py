@@ -24,7 +24,7 @@ class Sight:
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
 
-    def text(self, z: Tokens) -> Tokens:
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
         """The texts that the tokens stand in; what says nothing, such as noise behind them, is no word."""
         return z
 
@@ -34,11 +34,11 @@ class Sight:
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
         """What a ``SplitDenoiser`` has before its output layer, (B, L, D)."""
-        return self.denoiser.features(z, t)  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features(z, t)  # type: ignore[attr-defined]
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
         """The same of a ``SparseDenoiser``, of some of the tokens, (B, n, D)."""
-        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class Around(Sight):
@@ -60,7 +60,7 @@ class Around(Sight):
         super().__init__(denoiser)
         self.first, self.before, self.after, self.behind, self.times = before.shape[1], before, after, behind, times
 
-    def text(self, z: Tokens) -> Tokens:
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
         return torch.cat([self.before, z, self.after], 1)
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
@@ -100,13 +100,13 @@ class Kept(Around):
         self._some: tuple[Tensor, Any] | None = None
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.extend(z, t, self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.extend(z, t, self._of(rows))  # type: ignore[attr-defined]
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features(z, t, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined, no-any-return]
+        return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def _of(self, rows: Tensor | None) -> Any:
         """The cache of some rows; those of the last call are remembered, as texts that have ended stay out."""

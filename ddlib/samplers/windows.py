@@ -15,7 +15,7 @@ from ddlib.samplers.base import Run
 from ddlib.samplers.course import Course
 from ddlib.samplers.network import Network
 from ddlib.samplers.sight import Around, Kept, Sight
-from ddlib.typing import BlockDenoiser, Denoiser, Tokens
+from ddlib.typing import BlockDenoiser, Denoiser, Times, Tokens
 
 Networks = Callable[[Sight], Network]
 """The network of a call of ``sample``, for a window of its texts."""
@@ -49,17 +49,20 @@ def along(pace: Pace, course: Course, run: Run, fixed: Tokens, networks: Network
     chance = rand(chance.shape, run.generator, fixed.device) if pace.random else chance
     part = torch.arange(parts - 1, -1, -1, device=fixed.device)[:, None]
     grid = torch.cat([run.times[:1], ((part + run.times[1:]) / parts).flatten()])
-    told = pace.sound(grid[:1].expand(rows), chance)
-    if told.ndim == 1 and not pace.random:  # then one text tells the times of all
-        one = pace.sound(grid, chance[:1].expand(len(grid), -1))
-        return course.words(replace(run, times=one), fixed)
+
+    def path(u: Tensor) -> Times:
+        own = chance[:1].expand(len(u), -1) if len(u) != rows else chance
+        return pace.sound(pace.times(u, own), own)
+
+    if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # then one text tells the time of all
+        return course.words(replace(run, times=path(grid)), fixed)
     if not course.sampler.own_times:
         raise TypeError(
             f"pace is {pace!r}, which {course.sampler!r} cannot serve: its step takes all positions of a text at one "
             "time; Ancestral() serves it"
         )
     _check_network(pace, run)
-    return course.words(replace(run, times=grid, path=lambda u: pace.sound(u, chance)), fixed)
+    return course.words(replace(run, times=grid, path=path), fixed)
 
 
 def _by_blocks(size: int, course: Course, run: Run, fixed: Tokens, networks: Networks, keep: bool) -> Tokens:

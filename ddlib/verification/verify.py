@@ -18,6 +18,7 @@ from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.verification import (
+    blocks,
     corrector,
     discrete,
     draws,
@@ -66,6 +67,7 @@ _PROCESS_CLAIMS = (
     *times.PROCESS_CLAIMS,
     *own_times.CLAIMS,
 )
+_SAMPLER_CLAIMS = (*sampler.CLAIMS, *blocks.CLAIMS)
 
 
 @torch.no_grad()
@@ -212,13 +214,13 @@ def _pace(subject: Pace, full: bool) -> tuple[list[Check], str]:
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
-    checks, note = _served("sampler", sampler.runs(subject), sampler.CLAIMS, full)
+    checks, note = _served("sampler", sampler.runs(subject), _SAMPLER_CLAIMS, full)
     checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
     return checks + _further(subject, None, full), note
 
 
 def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
-    checks, note = _served("sampler", sampler.runs(subject, process), sampler.CLAIMS, full)
+    checks, note = _served("sampler", sampler.runs(subject, process), _SAMPLER_CLAIMS, full)
     return checks + _further(subject, process, full), note
 
 

@@ -9,6 +9,7 @@ import faults_noisy
 import faults_objective
 import faults_orders
 import faults_own_times
+import faults_paces
 import faults_particles
 import faults_process
 import faults_sampler
@@ -41,6 +42,7 @@ MODULES = (
     faults_noisy,
     faults_times,
     faults_own_times,
+    faults_paces,
 )
 
 

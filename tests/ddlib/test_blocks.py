@@ -1,0 +1,320 @@
+"""Texts drawn block by block: the same law, the same words with what is kept, prompts, endings and knobs."""
+
+import pytest
+import torch
+from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
+from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Particles, Psi, Remask, Settled
+from ddlib.testing.oracle import exact_cavity
+from ddlib.verification.cases import frequencies, tally
+
+PROCESSES = {
+    "masks": dd.presets.mdlm(3),
+    "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
+    "uniform": dd.processes.Uniform(3, dd.schedules.Cosine()),
+    "GIDD": dd.presets.gidd(3, 0.3),
+    "noisy": dd.processes.Noisy(dd.hierarchies.Flat(3), dd.schedules.Linear(), 0.2),
+}
+DRAWS = 3000
+
+
+def joint(length, words=3, seed=0):
+    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return noise.softmax(0).view([words] * length)
+
+
+def told(denoiser):
+    denoiser.own_times = True
+    return denoiser
+
+
+def noise(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def follows(texts, law, draws=DRAWS):
+    """Whether counts of texts are those of the joint law, by exact binomial bounds."""
+    flat = torch.zeros(len(texts), dtype=torch.int64)
+    for column in texts.unbind(1):
+        flat = flat * law.shape[0] + column
+    counts = tally(flat[:, None], law.numel())[0]
+    found = frequencies("texts", ("text",), counts, law.flatten(), draws)
+    return bool(((found.got - found.expected).abs() <= found.allowed).all())
+
+
+ALONG = [
+    (LeftToRight(), Ancestral(), 2), (LeftToRight(), Psi(0.5), 3), (LeftToRight(), FirstHitting(), 1),
+    (LeftToRight(), Remask(0.5), 3), (RandomOrder(), Ancestral(), 2), (RandomOrder(), Psi(0.5), 3),
+    (Ramp(1.0), Ancestral(), 120), (Ramp(3.0), Psi(0.5), 160), (Blocks(2), Ancestral(), 120),
+]  # fmt: skip
+CASES = [(name, *case) for name in PROCESSES for case in ALONG]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("name", "pace", "sampler", "steps"), slow_but(CASES, CASES[0], CASES[13], CASES[20], CASES[32])
+)
+def test_two_words_follow_their_joint_law_at_any_pace(name, pace, sampler, steps):
+    process, law = PROCESSES[name], joint(2)
+    if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
+        sampler = Ancestral()  # those serve processes with levels
+    best = told(exact_cavity(process, law))
+    words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=noise(1))
+    assert follows(words, law)
+
+
+@pytest.mark.statistical
+def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
+    process, law = PROCESSES["two levels"], joint(3, seed=2)
+    words = dd.sample(process, told(exact_cavity(process, law)), (DRAWS, 3), None, 1, pace=LeftToRight())
+    assert follows(words, law)
+
+
+@pytest.mark.statistical
+def test_words_behind_a_block_are_seen():
+    process, law = PROCESSES["GIDD"], joint(3, seed=2)
+    prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
+    words = dd.sample(
+        process, told(exact_cavity(process, law)), (DRAWS, 3), None, 2, prompt, infill=True, pace=LeftToRight(),
+        generator=noise(3),
+    )  # fmt: skip
+    assert (words[:, 2] == 1).all() and follows(words[:, :2], law[:, :, 1] / law[:, :, 1].sum())
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.5)], ids=str)
+def test_one_block_and_together_are_today_s_words(name, sampler):
+    process = PROCESSES[name]
+    denoiser = told(exact_cavity(process, joint(2)))
+    for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
+        want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
+        for pace in (Together(), Blocks(2)):
+            assert torch.equal(dd.sample(process, denoiser, (64, 2), sampler, 7, pace=pace, generator=make()), want)
+
+
+class Squared(Pace):
+    """All at one time, that runs another way."""
+
+    def times(self, u, chance):
+        return u**2
+
+
+def test_a_pace_of_one_time_per_text_is_a_grid():
+    process, grid = PROCESSES["two levels"], torch.linspace(1, 0, 6, dtype=F64)
+    denoiser = exact_cavity(process, joint(2))  # it need not be told times of positions
+    words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=noise(5))
+    assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=noise(5)))
+
+
+KNOBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.7, lambda t: 0.5 + t]), "top_p": st.just(0.8), "top_k": st.just(2),
+        "forbidden": st.just([1]), "repetition_penalty": st.just(3.0), "compact": st.booleans(),
+        "endings": st.sampled_from([(EndOfText(0, least=3),), (Settled(2.0),), (EndOfText(2), Settled(1.0))]),
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=examples(24))
+@given(
+    st.sampled_from(list(PROCESSES)), st.sampled_from(list(NETWORKS)),
+    st.sampled_from([(1, 2), (2, 2), (2, 4), (3, 3)]), st.sampled_from([Ancestral(), Psi(0.5), Confidence()]), KNOBS,
+    st.integers(0, 3), st.integers(0, 99),
+)  # fmt: skip
+def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, sampler, knobs, given_words, seed):
+    process, (own, size) = PROCESSES[name], sizes
+    if isinstance(sampler, Confidence) and process.from_anywhere(torch.zeros(1, 1, dtype=torch.int64)).any():
+        sampler = Ancestral()
+    denoiser, length = NETWORKS[network](process.num_states, 3, own), 12
+    prompt = torch.randint(3, (5, given_words), generator=noise(seed))
+    if "forbidden" in knobs and name == "two levels":
+        knobs = {**knobs, "forbidden": []}
+
+    def drawn(keep, rows=slice(None)):
+        return dd.sample(
+            process, denoiser, (len(prompt[rows]), length), sampler, 3, prompt[rows], pace=Blocks(size), keep=keep,
+            seeds=list(range(seed, seed + 5))[rows], **knobs,
+        )  # fmt: skip
+
+    words = drawn(True)
+    assert torch.equal(words, drawn(False)) and torch.equal(words[:, :given_words], prompt)
+    assert torch.equal(words[1:3], drawn(True, slice(1, 3)))
+
+
+def short(size=2, words=4, **more):
+    """Masks over few words, and a network that sees by blocks."""
+    process = dd.presets.mdlm(words)
+    return process, Sparse(process.num_states, words, size)
+
+
+def seen_by(denoiser, length=8, **options):
+    """What shapes a denoiser is asked about."""
+    process = dd.presets.mdlm(3)
+    network = denoiser(process.num_states, 3, 2)
+    words = dd.sample(process, network, (3, length), None, 2, pace=Blocks(2), generator=noise(0), **options)
+    return words, network
+
+
+def test_what_is_kept_is_not_computed_again():
+    words, network = seen_by(Sparse)
+    assert {n for _, n in network.seen} == {2} and network.prefilled == 3 * 6
+    again, network = seen_by(Sparse, keep=False)
+    assert {n for _, n in network.seen} == {2, 4, 6, 8} and network.prefilled == 0
+    assert torch.equal(words, again)
+    again, network = seen_by(Forgetful)
+    assert {n for _, n in network.seen} == {2, 4, 6, 8} and torch.equal(words, again)
+
+
+def test_blocks_of_another_size_show_what_is_behind():
+    process = dd.presets.mdlm(3)
+    network = ByBlocks(process.num_states, 3, 4)
+    dd.sample(process, network, (3, 8), None, 2, pace=Blocks(2), generator=noise(0))
+    assert {n for _, n in network.seen} == {8}
+
+
+def listened(process, network, prompt=None, length=6, steps=2, size=2, rows=2, **options):
+    """The words, and what ``on_step`` was shown."""
+    told_of = []
+    words = dd.sample(
+        process, network, (rows, length), None, steps, prompt, pace=Blocks(size), generator=noise(2),
+        on_step=lambda k, t, z: told_of.append((k, t.clone(), z.clone())), **options,
+    )  # fmt: skip
+    return words, told_of
+
+
+def test_steps_show_the_whole_text_and_count_over_blocks():
+    process, network = short()
+    words, told_of = listened(process, network)
+    assert [k for k, _, _ in told_of] == list(range(-1, 6))
+    assert all(t.shape == z.shape == (2, 6) for _, t, z in told_of)
+    assert told_of[1][1][0].tolist() == [0.5, 0.5, 1, 1, 1, 1]
+    assert told_of[3][1][0].tolist() == [0, 0, 0.5, 0.5, 1, 1]
+    for _, t, z in told_of:
+        assert (z[t == 1] == 4).all() and torch.equal(z[t == 0], words[t == 0])
+
+
+def test_blocks_of_the_prompt_are_not_drawn_and_others_are_filled_in():
+    process, network = short()
+    prompt = torch.tensor([[0, 1, 2, 4, 4, 3, 1, 0]] * 2)
+    words, told_of = listened(process, network, prompt, length=8, infill=True)
+    stands = prompt < 4
+    assert torch.equal(words[stands], prompt[stands]) and words.max() < 4
+    assert len(told_of) == 1 + 2 * 2  # two blocks of four hold masks
+    assert (told_of[0][1][:, 6:] == 0).all() and torch.equal(told_of[0][2][:, 6:], prompt[:, 6:])
+
+
+@pytest.mark.usefixtures("checked_in_full")
+def test_no_block_is_computed_behind_the_ends_of_all_texts():
+    process, network = short()
+    law = torch.tensor([0.0, 0.0, 30.0, 0.0])
+
+    class Ends(ByBlocks):
+        def __call__(self, z, t, *, clean=None, cache=None):
+            first = 0 if cache is None else cache.words.shape[1]
+            here = first + torch.arange(z.shape[1])
+            return super().__call__(z, t, cache=cache) + torch.where(here[:, None] >= 3, law.double(), -law.double())
+
+    network, ending = Ends(5, 4, 2, length=40), EndOfText(2, fill=1)
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    assert (words[:, 3] == 2).all() and (words[:, 4:] == 1).all() and (words[:, :3] != 2).all()
+    assert network.prefilled == 3 * 2  # the second block is the last that is asked about
+    several = EndOfText(2, last=False)
+    words = dd.sample(process, network, (3, 40), None, 2, endings=[several], pace=Blocks(2), generator=noise(1))
+    assert (words[:, 3:] == 2).all() and network.prefilled == 3 * (2 + 38)
+
+
+@pytest.mark.usefixtures("checked_in_full")
+def test_a_text_that_has_ended_waits_for_the_others():
+    process, network = dd.presets.mdlm(4), Sparse(5, 4, 2)
+    options = {"endings": [EndOfText(2)], "pace": Blocks(2)}
+    words = dd.sample(process, network, (16, 12), None, 3, seeds=range(16), **options)
+    for row in range(16):
+        assert torch.equal(dd.sample(process, network, (1, 12), None, 3, seeds=[row], **options)[0], words[row])
+    lengths = (words == 2).int().argmax(1)
+    assert len(lengths.unique()) > 2
+
+
+def test_repetition_looks_at_the_whole_text():
+    process = dd.presets.mdlm(6)
+
+    class Flat:
+        own_times = True
+
+        def __call__(self, z, t):
+            return torch.zeros(*z.shape, 6)
+
+    words = dd.sample(
+        process, Flat(), (50, 6), None, 1, repetition_penalty=1e20, pace=LeftToRight(), generator=noise(0)
+    )
+    assert all(len(row.unique()) == 6 for row in words)
+    prompt = torch.tensor([6, 6, 6, 1])
+    words = dd.sample(
+        process, Flat(), (50, 4), None, 1, prompt, infill=True, repetition_penalty=1e20, pace=LeftToRight(),
+        generator=noise(0),
+    )  # fmt: skip
+    assert all(len(row.unique()) == 4 for row in words)
+
+
+def test_ends_come_no_earlier_than_they_may():
+    process, network = short()
+    ending = EndOfText(2, least=5)
+    words = dd.sample(process, network, (64, 8), None, 2, endings=[ending], pace=Blocks(2), generator=noise(1))
+    assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
+
+
+def steered(z, t):
+    return torch.zeros(*z.shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("pace", "sampler", "denoiser", "error", "says"),
+    [
+        (Blocks(4), None, None, ValueError, "size is 4, must divide the length of the text, 6"),
+        (Blocks(2), Particles.examples()[0], None, TypeError, "pace is Blocks.size=2., which Particles.*several texts"),
+        (Ramp(), Euler(), None, TypeError, "pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it"),
+        (RandomOrder(), Confidence(), None, TypeError, "pace is RandomOrder.size=1., which Confidence"),
+        (RandomOrder(4), None, None, ValueError, "size is 4, must divide"),
+        (Blocks(2), None, steered, TypeError, "Blocks.size=2. gives every position.*steered takes one time"),
+        (Ramp(), None, steered, TypeError, "Ramp.lag=1.0. gives every position.*steered takes one time"),
+        ("blocks", None, None, TypeError, "pace is 'blocks', must be a ddlib.paces.Pace object"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(pace, sampler, denoiser, error, says, as_users_call):
+    network = ByBlocks(4, 3, 2) if denoiser is None else denoiser
+    with pytest.raises(error, match=says):
+        dd.sample(dd.presets.mdlm(3), network, (2, 6), sampler, 2, pace=pace)
+    assert denoiser is not None or not network.seen
+
+
+class Early(Pace):
+    """A path that leaves the interval."""
+
+    def times(self, u, chance):
+        return (1.5 * u)[:, None].expand_as(chance)
+
+
+def test_paces_of_ones_own_are_checked():
+    with pytest.raises(ValueError, match=r"Early.*times hold 1\.5, must be at most 1"):
+        dd.sample(dd.presets.mdlm(3), ByBlocks(4, 3, 2), (2, 6), None, 2, pace=Early())
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize("pace", [RandomOrder(), RandomOrder(2), Ramp(1.0)], ids=str)
+def test_times_of_positions_are_keyed_by_the_text(pace):
+    process, network = PROCESSES["two levels"], ByBlocks(6, 3, 2)
+    words = dd.sample(process, network, (6, 4), None, 3, pace=pace, seeds=range(6))
+    assert torch.equal(dd.sample(process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3]), words[2:4])
+    told_of = []
+    dd.sample(
+        process, network, (2, 4), None, 3, pace=pace, seeds=[2, 3], on_step=lambda k, t, z: told_of.append(t.clone())
+    )
+    assert len(told_of) == 3 * pace.parts(4) + 1 and told_of[0].shape == (2, 4)
+    path = torch.stack(told_of)
+    assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()

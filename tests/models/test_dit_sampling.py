@@ -1,0 +1,45 @@
+"""DiT by blocks under samplers: the same words with and without its keys and values, whatever is asked for."""
+
+import pytest
+import torch
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import WORDS, trained
+
+import ddlib as dd
+
+pytest.importorskip("ddlib_models.cache")
+
+
+@settings(max_examples=examples(24))
+@given(
+    st.sampled_from([(2, 2), (2, 4), (3, 3)]), st.sampled_from([dd.samplers.Ancestral(), dd.samplers.Psi(0.5)]),
+    st.sampled_from([{}, {"compact": False}, {"repetition_penalty": 2.0}, {"endings": [dd.samplers.EndOfText(0)]}]),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, timed, seed):
+    own, size = sizes
+    model = trained(block_size=own, depth=2, time_conditioned=timed).double().eval()
+    process = dd.processes.Masked(WORDS, dd.schedules.Linear())
+
+    def drawn(keep, rows=slice(None)):
+        seeds = list(range(seed, seed + 4))[rows]
+        return dd.sample(
+            process, model, (len(seeds), 12), sampler, 3, pace=dd.paces.Blocks(size), keep=keep, seeds=seeds, **knobs
+        )
+
+    words = drawn(True)
+    assert torch.equal(words, drawn(False)) and torch.equal(drawn(True, slice(1, 3)), words[1:3])
+
+
+def test_a_window_is_all_that_is_computed():
+    model, process = trained(block_size=4, depth=2).eval(), dd.processes.Masked(WORDS, dd.schedules.Linear())
+    widths = []
+    model.embedding.register_forward_hook(lambda module, given, result: widths.append(result.shape[1]))
+    noise = torch.Generator().manual_seed(0)
+    dd.sample(process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), generator=noise)
+    assert set(widths) <= {0, 4}
+    widths.clear()
+    dd.sample(process, model, (2, 24), None, 3, pace=dd.paces.Blocks(4), keep=False, generator=noise)
+    assert set(widths) == {4, 8, 12, 16, 20, 24}
