@@ -19,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,30 +26,21 @@ import torch
 import tyro
 
 from ddlib import parts
-from ddlib.bound import check_unbiased
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from ddlib.vocabulary import fingerprint
-from recipes.config import (
-    IN_STRATA,
-    UNIFORM,
-    at_least,
-    at_once,
-    check_times,
-    own_times,
-    plugins,
-    time_density,
-)
+from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, plugins, time_density
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, quietest, validate
+from recipes.engine.validation import NOISE, WINDOWS, quietest, shared, validate
+from recipes.generative import generated
 from recipes.measure import Estimate, Terms, estimates
-from recipes.measure.scoring import Scorer, generative, load_scorer, score
+from recipes.measure.scoring import Scorer, load_scorer
 from recipes.report import show
-from recipes.sampling import Sampling, draw, protocol
+from recipes.sampling import Sampling, draw
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -180,36 +170,6 @@ def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
     return [everything[number] for number in range(options.samples)]
 
 
-def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], options: Options) -> dict[str, Any]:
-    """Generative perplexity and entropy, and how they were found."""
-    documents = [saved.document(words) for words in drawn]
-    texts = [saved.tokenizer.decode(words) for words in documents]
-    found = generative(score(scorer, texts, options.scorer_bos, options.batch), documents)
-    per_token = Estimate.of(found.per_token, [])
-    return {
-        "perplexity": asdict(per_token.perplexity("per scorer token")),
-        "nats_per_token": asdict(per_token),
-        "entropy": asdict(Estimate.of(found.entropy, [])),
-        "samples": found.samples,
-        "empty_samples": found.empty,
-        "samples_cut_by_scorer": found.cut,
-        "scored_tokens": found.scored_tokens,
-        "protocol": protocol(saved, options.sampling, options.seed, saved.recipe.data.length)
-        | {
-            "scorer": scorer.name,
-            "scorer_revision": scorer.revision,
-            "scorer_precision": "float32",
-            "scorer_limit": scorer.limit,
-            "scorer_bos": options.scorer_bos,
-            "transformers": version("transformers"),
-            "text": "from the beginning of a sample to its first end of text or padding, without special tokens",
-            "retokenised": "decoded by our tokenizer, encoded by the scorer's",
-            "average": "exp of all nats over all tokens; standard errors are over samples",
-            "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",
-        },
-    }
-
-
 def judge(options: Options, world: World) -> tuple[Scorer | None, str | None]:
     """Who scores samples, in the process that does so; or why nobody does."""
     if options.scorer == NONE or not world.first:
@@ -239,7 +199,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
-    levels, pace = check_asked(saved, options)
+    pace = pace_of(saved, options)
+    levels = shared(saved.process, pace, saved.recipe.data.length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -285,32 +246,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     if any(world.gather(scorer is not None)):
         drawn = samples(saved, options, world)
         try:
-            result["generative"] = None if scorer is None else generated(saved, scorer, drawn, options)
+            result["generative"] = (
+                None
+                if scorer is None
+                else generated(saved, scorer, drawn, options.sampling, options.seed, options.scorer_bos, options.batch)
+            )
         except ValueError as error:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing
     return result | {"provenance": provenance(plugins(saved.recipe))}
-
-
-def check_asked(saved: Saved, options: Options) -> tuple[str, Pace]:
-    """How the tokens of a text share its noise, and its pace.
-
-    Raises:
-        ValueError: no bound can be measured so.
-    """
-    length = saved.recipe.data.length
-    pace = pace_of(saved, options)
-    levels = options.bound_levels or quietest(saved.process, pace, length)
-    try:
-        check_unbiased(saved.process, levels)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"bound_{error}") from error
-    if own_times(pace, length) and levels != "independent":
-        raise ValueError(
-            f"bound_levels={levels!r}: not with pace={pace!r}, whose positions have times of their own; must be "
-            "'independent'"
-        )
-    return levels, pace
 
 
 def result_path(options: Options) -> Path:

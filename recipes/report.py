@@ -27,9 +27,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
     grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
-    at = "" if asked["pace"] == repr(Together()) else f"at {asked['pace']}, "
+    if asked["pace"] != repr(Together()):
+        grid = f"at {asked['pace']}, {grid}"
     console.print(
-        f"bound: {at}{grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
+        f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
         "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
         f"{asked['density_of_times']}, errors {asked['method']}"
     )

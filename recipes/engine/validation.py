@@ -5,6 +5,7 @@ from contextlib import closing
 from itertools import islice
 
 import ddlib as dd
+from ddlib.bound import check_unbiased
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import Recipe, at_once, own_times
@@ -58,10 +59,10 @@ def validate(
         pace: which position when; None is the recipe's. All blocks in one call where the network can.
 
     Raises:
-        TypeError, ValueError: as ``ddlib.bound``.
+        TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
     """
     pace = recipe.order() if pace is None else pace
-    how = quietest(process, pace, recipe.data.length) if levels is None else levels
+    how = shared(process, pace, recipe.data.length, levels)
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
@@ -79,6 +80,23 @@ def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: 
     except TypeError:
         return "independent"
     return "balanced"
+
+
+def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None) -> str:
+    """How the tokens of a text share its noise: as ``levels`` asks for, else as ``quietest`` says.
+
+    Raises:
+        ValueError: no bound can be measured so.
+    """
+    how = quietest(process, pace, length) if levels is None else levels
+    try:
+        check_unbiased(process, how)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bound_{error}") from error
+    if how != "independent" and own_times(pace, length):
+        rule = "positions have times of their own; must be 'independent'"
+        raise ValueError(f"bound_levels={how!r}: not with pace={pace!r}, whose {rule}")
+    return how
 
 
 def over(
