@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -49,15 +49,15 @@ class Run:
     data: Prepared
     known: FromText
     process: dd.processes.ForwardProcess
-    pace: dd.paces.Pace
-    at_once: bool
-    """Whether all blocks of a text are trained in one call."""
     density: dd.times.TimeDensity | None
     """That training times are drawn from; None for the uniform one."""
     objective: Objective
     called: nn.Module
     state: State
     facts: Facts
+    pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
+    at_once: bool = False
+    """Whether all blocks of a text are trained in one call."""
     last: Noisy | None = None
     """What the network saw last."""
 
@@ -87,7 +87,7 @@ class Run:
         state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
-        return cls(recipe, world, data, known, process, pace, blocks, density, objective, called, state, facts)
+        return cls(recipe, world, data, known, process, density, objective, called, state, facts, pace, blocks)
 
     def batches(self) -> Iterator[list[Batch]]:
         """From the next step on, the micro-batches of this process: their order is one for the whole world."""

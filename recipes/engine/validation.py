@@ -71,9 +71,9 @@ def validate(
     return over(data, recipe, world, sequences, batch, measured)
 
 
-def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int) -> str:
+def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
     """How the tokens of a text share its noise with the smallest error: balanced, where they have one time and can."""
-    if own_times(pace, length):
+    if pace is not None and own_times(pace, length):
         return "independent"
     try:
         process.check_levels("balanced")
