@@ -5,10 +5,12 @@
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
     python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
+    python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
 Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
-numbers do not depend on the batch size or the number of processes, but for the rounding of float32.
+numbers do not depend on the batch size or the number of processes, but for the rounding of float32. Bound and samples
+are at the pace that the model was trained at; ``--pace`` names another.
 """
 
 import json
@@ -17,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,20 +26,21 @@ import torch
 import tyro
 
 from ddlib import parts
-from ddlib.bound import check_unbiased
+from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from ddlib.vocabulary import fingerprint
-from recipes.config import IN_STRATA, UNIFORM, at_least, check_times, plugins, time_density
+from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, plugins, time_density
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, quietest, validate
+from recipes.engine.validation import NOISE, WINDOWS, quietest, shared, validate
+from recipes.generative import generated
 from recipes.measure import Estimate, Terms, estimates
-from recipes.measure.scoring import Scorer, generative, load_scorer, score
+from recipes.measure.scoring import Scorer, load_scorer
 from recipes.report import show
-from recipes.sampling import Sampling, draw, protocol
+from recipes.sampling import Sampling, draw
 from recipes.saved import WEIGHTS, Precision, Saved, open_saved
 
 NONE = "none"
@@ -103,9 +105,14 @@ class Options:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
+def pace_of(saved: Saved, options: Options) -> Pace:
+    """The pace of the bound, which is that of the samples."""
+    return options.sampling.order(saved, saved.recipe.data.length)
+
+
 def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
-    """The density of the times; None for the uniform one."""
-    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA)
+    """The density of the times, within a part of the pace; None for the uniform one."""
+    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA, pace_of(saved, options))
 
 
 def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
@@ -127,6 +134,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             parameterization=saved.parameterization,
             steps=options.bound_steps,
             levels=options.bound_levels,
+            pace=pace_of(saved, options),
         )
         for number in range(options.replicates)
     ]
@@ -138,7 +146,11 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
     None if training took other noise or times, more sequences, another text or another bound.
     """
     wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
-    if options.bound_steps is not None or options.bound_levels not in (None, quietest(saved.process)):
+    pace = pace_of(saved, options)
+    usual = quietest(saved.process, pace, saved.recipe.data.length)
+    if options.bound_steps is not None or options.bound_levels not in (None, usual):
+        return None
+    if repr(pace) != repr(saved.recipe.order()):
         return None
     other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
     if other or wanted > len(replicates[0].index):
@@ -156,36 +168,6 @@ def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
         drawn |= zip(index.tolist(), draw(saved, options.sampling, options.seed, index, length).tolist(), strict=True)
     everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
     return [everything[number] for number in range(options.samples)]
-
-
-def generated(saved: Saved, scorer: Scorer, drawn: Sequence[Sequence[int]], options: Options) -> dict[str, Any]:
-    """Generative perplexity and entropy, and how they were found."""
-    documents = [saved.document(words) for words in drawn]
-    texts = [saved.tokenizer.decode(words) for words in documents]
-    found = generative(score(scorer, texts, options.scorer_bos, options.batch), documents)
-    per_token = Estimate.of(found.per_token, [])
-    return {
-        "perplexity": asdict(per_token.perplexity("per scorer token")),
-        "nats_per_token": asdict(per_token),
-        "entropy": asdict(Estimate.of(found.entropy, [])),
-        "samples": found.samples,
-        "empty_samples": found.empty,
-        "samples_cut_by_scorer": found.cut,
-        "scored_tokens": found.scored_tokens,
-        "protocol": protocol(saved, options.sampling, options.seed, saved.recipe.data.length)
-        | {
-            "scorer": scorer.name,
-            "scorer_revision": scorer.revision,
-            "scorer_precision": "float32",
-            "scorer_limit": scorer.limit,
-            "scorer_bos": options.scorer_bos,
-            "transformers": version("transformers"),
-            "text": "from the beginning of a sample to its first end of text or padding, without special tokens",
-            "retokenised": "decoded by our tokenizer, encoded by the scorer's",
-            "average": "exp of all nats over all tokens; standard errors are over samples",
-            "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",
-        },
-    }
 
 
 def judge(options: Options, world: World) -> tuple[Scorer | None, str | None]:
@@ -217,11 +199,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     data = open_prepared(options.data or saved.recipe.data.folder)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
-    levels = options.bound_levels or quietest(saved.process)
-    try:
-        check_unbiased(saved.process, levels)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"bound_{error}") from error
+    pace = pace_of(saved, options)
+    levels = shared(saved.process, pace, saved.recipe.data.length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
     asked = options.likelihood_steps, options.sequences, options.batch
@@ -242,7 +221,12 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "wrapped": False,
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
-            "times": "one per sequence and replicate, stratified over the corpus",
+            "pace": repr(pace),
+            "times": (
+                "one per block of a sequence and replicate, even over its blocks and stratified over the corpus"
+                if at_once(pace, saved.denoiser)
+                else "one per sequence and replicate, stratified over the corpus"
+            ),
             "steps": options.bound_steps or "continuous time",
             "levels": levels,
             "density_of_times": UNIFORM if drawn_from(saved, options) is None else options.times,
@@ -262,7 +246,11 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     if any(world.gather(scorer is not None)):
         drawn = samples(saved, options, world)
         try:
-            result["generative"] = None if scorer is None else generated(saved, scorer, drawn, options)
+            result["generative"] = (
+                None
+                if scorer is None
+                else generated(saved, scorer, drawn, options.sampling, options.seed, options.scorer_bos, options.batch)
+            )
         except ValueError as error:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing

@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ddlib import parts
-from recipes.config import at_least, plugins
+from recipes.config import at_least, own_times, plugins
 from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, check_page, write_page
@@ -123,8 +123,11 @@ def generate(options: Options, console: Console) -> list[str]:
     prompt = None if options.prompt is None else prompt_states(saved, options.prompt, length)
     if prompt is not None and GAP.search(options.prompt):
         length = len(prompt)
+    pace = options.sampling.order(saved, length)
+    if options.html is not None and own_times(pace, length):
+        raise ValueError(f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any")
     trace: list[tuple[float, Tensor]] = []
-    follow = (lambda k, t, z: trace.append((float(t[0]), z[0].cpu()))) if options.trajectory else None
+    follow = (lambda k, t, z: trace.append((float(t[0].mean()), z[0].cpu()))) if options.trajectory else None
     rows: list[list[int]] = []
     filmed: list[Text] = []
     numbers = options.numbers or range(options.samples)

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import ddlib as dd
-from recipes.config import at_least
+from recipes.config import at_least, own_times
 from recipes.sampling import Sampling, draw, protocol
 from recipes.saved import Precision, open_saved
 
@@ -106,6 +106,11 @@ class DiffusionLM(LM):
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
         self.saved = open_saved(pretrained, self._device, precision, trust.split("+") if trust else ())
         self.length = self.saved.recipe.data.length
+        if own_times(pace := self.saved.recipe.order(), self.length):
+            raise ValueError(
+                f"pretrained={pretrained!r}: at pace={pace!r}; here only bounds of texts at one time are measured, "
+                "python -m recipes.evaluate has those of a pace"
+            )
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
         self.conditional, self.per_token = conditional, per_token
         log.info("a likelihood is %s", self.likelihood)

@@ -4,6 +4,7 @@
     python -m recipes.lm1b hdlm                                           # one device
     torchrun --nproc-per-node 8 -m recipes.lm1b hdlm
     python -m recipes.lm1b hdlm --data.packed                             # no padding: several sentences in a row
+    python -m recipes.lm1b bd3lm-16 --start runs/lm1b/bd3lm-start          # by blocks
     python -m recipes.lm1b hdlm --smoke                                   # seconds, on text that is here
 
 A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper says 33 billion: ``--batch 256``.
@@ -19,7 +20,7 @@ from pathlib import Path
 from recipes.config import Data, Recipe
 from recipes.data import lm1b
 from recipes.owt import small as owt_small
-from recipes.papers import run, variants
+from recipes.papers import block_variants, run, variants
 
 
 def small() -> Recipe:
@@ -37,7 +38,7 @@ def small() -> Recipe:
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
     """The recipes by name."""
-    return variants(small(), weight_clip=10.0)
+    return variants(small(), weight_clip=10.0) | block_variants(small(), length=128)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

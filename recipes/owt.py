@@ -5,7 +5,8 @@
     torchrun --nproc-per-node 8 -m recipes.owt hdlm --hardware.micro-batch 64
     python -m recipes.owt hdlm --smoke                                    # seconds, on text that is here
 
-The variants are mdlm, gidd, hdlm and hdlm-levels. ``python -m recipes.owt hdlm --help`` shows what people change first,
+The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, and block diffusion, bd3lm-4, -8 and -16, with the numbers of
+its own paper (``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows what people change first,
 ``--help-all`` every value.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from ddlib_models import sizes
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.data import openwebtext
-from recipes.papers import run, variants
+from recipes.papers import block_variants, run, variants
 
 
 def small() -> Recipe:
@@ -37,7 +38,7 @@ def small() -> Recipe:
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
     """The recipes by name."""
-    return variants(small(), weight_clip=2.0)
+    return variants(small(), weight_clip=2.0) | block_variants(small(), length=1024)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

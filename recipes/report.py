@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ddlib.paces import Together
 from recipes.engine.exact import how_exact
 from recipes.measure import basis
 from recipes.sampling import told
@@ -26,6 +27,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
     grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
+    if asked["pace"] != repr(Together()):
+        grid = f"at {asked['pace']}, {grid}"
     console.print(
         f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
         "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "

@@ -9,8 +9,10 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import parts
+from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
-from recipes.config import at_least
+from recipes.config import at_least, fitting, make_pace, own_times
+from recipes.engine.abilities import served
 from recipes.saved import Saved
 
 NOISE = 2**62
@@ -26,6 +28,9 @@ class Sampling:
     """How words are drawn."""
 
     steps: int = 128
+    """Of the sampler; at a pace of blocks those of each block."""
+    pace: str | None = None
+    """Which position when: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
     temperature: Knob = 1.0
@@ -59,6 +64,18 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
         parts.build("samplers", self.sampler, place="sampler")
+        if self.pace is not None:
+            make_pace(self.pace)
+
+    def order(self, saved: Saved, length: int) -> Pace:
+        """The pace: the one that is asked for, or that of the recipe.
+
+        Raises:
+            ValueError: it, or the network, cannot serve texts of this length.
+        """
+        return served(
+            fitting(saved.recipe.order() if self.pace is None else make_pace(self.pace), length), length, saved.model
+        )
 
     def endings(self, saved: Saved) -> list[Ending]:
         """When a text of this model is finished early."""
@@ -102,26 +119,36 @@ def draw(
         prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
         on_step: see ``dd.sample``.
         sampler: what draws; by default what ``sampling`` names.
+
+    Raises:
+        ValueError: a pace that the texts, the network or the sampler cannot follow.
     """
-    return dd.sample(
-        saved.process,
-        saved.denoiser,
-        (len(index), length),
-        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
-        sampling.steps,
-        None if prompt is None else prompt.to(index.device),
-        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
-        temperature=_over_time(sampling.temperature),
-        top_p=_over_time(sampling.top_p),
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        forbidden=sampling.forbidden_words(saved),
-        repetition_penalty=sampling.repetition_penalty,
-        endings=sampling.endings(saved),
-        parameterization=saved.parameterization,
-        generator=dd.KeyedGenerator(seed, NOISE, index),
-        on_step=on_step,
-    )
+    pace = sampling.order(saved, length)
+    try:
+        return dd.sample(
+            saved.process,
+            saved.denoiser,
+            (len(index), length),
+            parts.build("samplers", sampling.sampler) if sampler is None else sampler,
+            sampling.steps,
+            None if prompt is None else prompt.to(index.device),
+            infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+            temperature=_over_time(sampling.temperature),
+            top_p=_over_time(sampling.top_p),
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            forbidden=sampling.forbidden_words(saved),
+            repetition_penalty=sampling.repetition_penalty,
+            endings=sampling.endings(saved),
+            parameterization=saved.parameterization,
+            pace=pace,
+            generator=dd.KeyedGenerator(seed, NOISE, index),
+            on_step=on_step,
+        )
+    except TypeError as error:
+        if not own_times(pace, length):
+            raise
+        raise ValueError(f"sampler={sampling.sampler!r}: {error}") from error
 
 
 def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
@@ -130,6 +157,7 @@ def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[s
         "checkpoint_sha256": saved.sha256,
         "ema": saved.recipe.optimizer.ema or None,
         **asdict(sampling),
+        "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
         "network_precision": saved.precision,
         "draw_precision": "float64",
         "length": length,

@@ -12,8 +12,8 @@ from torch.func import jvp
 from ddlib.checks import check_count, require, visible
 from ddlib.noise import Generator, rand
 from ddlib.times import TimeDensity, sample_times
-from ddlib.times.base import Interval
-from ddlib.times.draw import placed
+from ddlib.times.base import Interval, check_interval, sound
+from ddlib.times.draw import Place, placed
 from ddlib.typing import Times
 
 
@@ -27,7 +27,7 @@ class Draw(NamedTuple):
     s: Times
     """The time before, where the bound is in discrete time; else ``t``."""
     u: Times | None
-    """(B,) where on its path each text is, for the standard error; None of a text that is at several places."""
+    """(B,) where on its path each text is, or its time if it has one; None of a text that is at several places."""
 
 
 class Pace(ABC):
@@ -93,6 +93,7 @@ class Pace(ABC):
         interval: Interval = (0.0, 1.0),
         steps: int | None = None,
         at_once: bool = False,
+        weigh: bool = True,
         device: torch.device | str | None = None,
     ) -> Draw:
         """Times for a batch of texts, one place on its path for each.
@@ -109,23 +110,31 @@ class Pace(ABC):
             steps: of an even grid in each part, for the bound in discrete time.
             at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
                 denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
+            weigh: whether the measure is divided by the density, as a bound needs it; a training loss may learn more
+                of what is drawn more.
             device: default the generator's device.
 
         Raises:
             TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
                 not go block by block; times that are negative, above 1 or of another shape.
         """
-        parts, size = self.parts(check_count("length", length)), self.block
+        parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
+        check_interval(interval)
+        if at_once and size is None:
+            raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
-        if at_once:
-            if size is None:
-                raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
+
+        def counted(unit: Tensor) -> Place:
+            place = placed(unit, density, interval, steps)
+            return place if weigh else place._replace(weight=torch.ones_like(place.weight))
+
+        if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
-            place = placed((unit[:, None] + turn) % 1, density, interval, steps)
+            place = counted((unit[:, None] + turn) % 1)
             t, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
             return Draw(t, counts, s, None)
         part = (unit * parts).floor()
-        place = placed(unit * parts - part, density, interval, steps)
+        place = counted(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
         if self.random:
             chance = rand(chance.shape, generator, unit.device)
@@ -133,18 +142,17 @@ class Pace(ABC):
 
         def along(time: Times) -> tuple[Tensor, Tensor]:
             u = (part + (time.to(torch.float64) - low) / (high - low)) / parts
-            path = self.sound(self.times(u, chance), chance)
+            path = self.checked(self.times(u, chance), chance)
             return u, (low + (high - low) * path).to(time.dtype)
 
         u, t = along(place.t)
+        counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
-            speed = self.sound(self.speeds(u, chance), chance, most=None)
-            return Draw(t, speed * (place.weight if speed.ndim == 1 else place.weight[:, None]), t, u)
+            return Draw(t, self.checked(self.speeds(u, chance), chance, most=None) * counts, t, where)
         s = along(place.s)[1]
-        counts = parts * (place.weight if t.ndim == 1 else place.weight[:, None])
-        return Draw(t, torch.where(s < t, counts, 0.0), s, u)
+        return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
-    def sound(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
+    def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
         """Times, or speeds without a ``most``, in the shape and the range that they must have."""
         name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
         require(

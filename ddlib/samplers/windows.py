@@ -52,7 +52,7 @@ def along(pace: Pace, course: Course, run: Run, fixed: Tokens, networks: Network
 
     def path(u: Tensor) -> Times:
         own = chance[:1].expand(len(u), -1) if len(u) != rows else chance
-        return pace.sound(pace.times(u, own), own)
+        return pace.checked(pace.times(u, own), own)
 
     if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # then one text tells the time of all
         return course.words(replace(run, times=path(grid)), fixed)

@@ -4,11 +4,13 @@ from recipes.config.files import differences, numbers, plugins, read_loss, read_
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.limits import at_least
 from recipes.config.loss import Loss
+from recipes.config.paces import TOGETHER, at_once, fitting, make_pace, own_times
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
 
 __all__ = [
     "IN_STRATA",
+    "TOGETHER",
     "UNIFORM",
     "Beside",
     "Data",
@@ -19,9 +21,13 @@ __all__ = [
     "Output",
     "Recipe",
     "at_least",
+    "at_once",
     "check_times",
     "differences",
+    "fitting",
+    "make_pace",
     "numbers",
+    "own_times",
     "plugins",
     "read_loss",
     "read_recipe",

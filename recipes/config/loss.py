@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ddlib import parts
+from ddlib.times.base import check_interval
 from ddlib.weightings import Weighting
 from recipes.config.limits import at_least
 from recipes.config.times import check_times
@@ -36,6 +37,8 @@ class Loss:
     process's own for texts of this length."""
     weigh_times: bool = True
     """Divide the loss by that density, so that it stays that of uniform times; else what is drawn often counts more."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """Training times are drawn between these. What is not being noised, or is noise already, stays at 0 and at 1."""
 
     __pydantic_config__ = STRICT
 
@@ -46,6 +49,7 @@ class Loss:
             raise ValueError(f"edge_weights={self.edge_weights}: only with mode='edges', not {self.mode!r}")
         at_least(0, auxiliary=self.auxiliary)
         check_times("times", self.times)
+        check_interval(self.interval)
 
     def rule(self) -> Weighting:
         """The weighting itself.
@@ -67,4 +71,6 @@ class Loss:
         levels = ["levels in strata"] if self.levels == "systematic" else []
         second = [f"{self.auxiliary:g} x that of clusters added"] if self.auxiliary else []
         drawn = [] if self.times == "uniform" or self.weigh_times else [f"times {self.times}, not divided out"]
-        return ", ".join([self.rule().about, *padding, *asked, *levels, *second, *drawn])
+        low, high = self.interval
+        between = [] if (low, high) == (0, 1) else [f"times from {low:g} to {high:g} alone"]
+        return ", ".join([self.rule().about, *padding, *asked, *levels, *second, *drawn, *between])

@@ -25,7 +25,7 @@ def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str
         described: every variant that can be asked for, and what it is; none where a file is read.
         note: what there is besides values, a sentence a line.
     """
-    names = f" {'|'.join(described)}" if described else " FILE"
+    names = " VARIANT" if described else " FILE"  # which there are is told below
     lines = [f"usage: {prog}{names} [--smoke] [--NAME VALUE ...]", ""]
     lines += _table([(name, text) for name, text in described.items()]) + ([""] if described else [])
     of = f" Values are those of {next(iter(variants))}." if len(variants) == 1 and described else ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,6 +15,7 @@ from ddlib import parts
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.limits import at_least, share
 from recipes.config.loss import Loss
+from recipes.config.paces import TOGETHER, Pace, make_pace
 from recipes.config.times import check_times
 from recipes.data import Corpus
 from recipes.data.source import STRICT
@@ -157,6 +158,7 @@ Values = dict[str, Any]
 
 PARTS: dict[str, tuple[str, Any]] = {
     "process": ("processes", Knowledge),
+    "pace": ("paces", None),
     "model": ("backbones", Beside),
     "loss.weighting": ("weightings", None),
 }
@@ -187,6 +189,8 @@ class Recipe:
     data: Data
     process: Values | str = field(metadata=FIRST)
     """The noise: any that is registered, or ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
+    pace: Values | str = TOGETHER
+    """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
     model: Values | str = field(metadata=FIRST)
     """The network, likewise; ``recipes.config.Beside`` is filled in."""
     optimizer: Optimizer
@@ -197,8 +201,9 @@ class Recipe:
     """Sequences of a step, over all devices."""
     steps: int = field(metadata=FIRST)
     """Steps of the optimizer."""
-    start: Literal["random", "text"] = "random"
-    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs."""
+    start: str = "random"
+    """"text": begin at the words' frequencies, with embeddings of their neighbourhoods; for short runs. Else the folder
+    of a run: begin at its weights."""
     seed: int = field(default=0, metadata=FIRST)
     """Of the weights, the order of the text, times, noise and dropout."""
 
@@ -209,6 +214,7 @@ class Recipe:
         for name, (group, run) in PARTS.items():
             if "." not in name:  # those have seen to it themselves
                 object.__setattr__(self, name, parts.read(group, getattr(self, name), run, name))
+        self.order()  # refused here, not after the text is read
         at_least(1, batch=self.batch, steps=self.steps)
         at_least(0, seed=self.seed)
         if self.optimizer.muon and self.hardware.shard:
@@ -228,7 +234,21 @@ class Recipe:
             if self.batch % 2:
                 raise ValueError(f"batch={self.batch}: must be even with loss.mirror, which noises sequences in pairs")
 
+    def order(self) -> Pace:
+        """The pace itself.
+
+        Raises:
+            ValueError: what it refuses of its values.
+        """
+        return make_pace(self.pace)
+
     @property
     def network(self) -> Values:
-        """The values that the network is built from: with the auxiliary loss, they ask for its head."""
-        return self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
+        """The values that the network is built from.
+
+        With the auxiliary loss they ask for its head. A network that can be built by blocks and names no size gets that
+        of the pace; one whose positions are all to see each other names the length of the text.
+        """
+        values = self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
+        block, can = self.order().block, "block_size" in parts.keys("backbones", self.model["kind"])
+        return values | ({"block_size": block} if block and can and not values.get("block_size") else {})

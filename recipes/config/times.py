@@ -17,7 +17,11 @@ def check_times(place: str, kind: str) -> None:
 
 
 def time_density(
-    kind: str, process: dd.processes.ForwardProcess, length: int, chance: float = 1.0
+    kind: str,
+    process: dd.processes.ForwardProcess,
+    length: int,
+    chance: float = 1.0,
+    pace: dd.paces.Pace | None = None,
 ) -> dd.times.TimeDensity | None:
     """The density that a recipe names; None for the uniform one, which nothing need be multiplied by.
 
@@ -28,10 +32,12 @@ def time_density(
         process: the noise.
         length: tokens of a sequence.
         chance: of ``process.time_density``; ``IN_STRATA`` for the bound of many texts.
+        pace: which positions share a time; None is all.
 
     Raises:
-        ValueError: as ``check_times``.
+        ValueError: as ``check_times``; a length that the pace cannot serve.
     """
+    length = length if pace is None else length // pace.parts(length)
     if kind == OPTIMAL:
         try:
             return process.time_density(length, chance=chance)

@@ -8,6 +8,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
+from ddlib.paces import Pace
+from ddlib.typing import OwnTimes
+from recipes.config import own_times
+
 
 @runtime_checkable
 class Blocks(Protocol):
@@ -63,6 +67,17 @@ def able(model: nn.Module, ability: type[T], asked: str, needs: str) -> T:
     if not isinstance(model, ability):
         raise ValueError(f"{asked}: not with {type(model).__name__}, which has no {needs}")
     return model
+
+
+def served(pace: Pace, length: int, model: nn.Module) -> Pace:
+    """The pace, if the network can be told its times.
+
+    Raises:
+        ValueError: texts of this length have a time per position, and it takes one per text.
+    """
+    if own_times(pace, length):
+        able(model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
+    return pace
 
 
 def blocks(model: nn.Module) -> Sequence[nn.Module]:

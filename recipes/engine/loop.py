@@ -123,7 +123,8 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
             (recipe.output.samples, recipe.data.length),
             steps=recipe.output.sample_steps,
             parameterization=run.objective.parameterization,
+            pace=run.pace,
             generator=torch.Generator(run.world.device).manual_seed(recipe.seed),
-            on_step=lambda step, t, z: trace.append((float(t[0]), render(tokenizer, z[0], names))),
+            on_step=lambda step, t, z: trace.append((float(t[0].mean()), render(tokenizer, z[0], names))),
         )
     return [tokenizer.decode(row.tolist()) for row in tokens], trace

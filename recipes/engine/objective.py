@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,22 +12,26 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.denoiser import Parameterization, output_layer
-from ddlib.typing import SplitDenoiser
+from ddlib.noise import Generator
+from ddlib.processes import beside
+from ddlib.typing import Denoiser, SplitDenoiser, Times
 from recipes.config import Loss
 from recipes.data import Batch
-from recipes.saved import meaning
+from recipes.saved import called, meaning
 
 
 @dataclass(frozen=True)
 class Noisy:
-    """A batch at its times: words, states and padding (B, L), times (B,).
+    """A batch at its times: words, states and padding (B, L), times (B,), or (B, L) at a pace of their own.
 
     Of packed rows every token is a sequence of its own, (T, 1) and (T,); the network sees them as one row.
     """
 
     x: Int[Tensor, "B L"]
     z: Int[Tensor, "B L"]
-    t: Float[Tensor, " B"]
+    t: Times
+    measure: Float[Tensor, "*n"]
+    """What each draw of a time counts, in the shape of ``t``; 0 of what is not being noised."""
     mask: Bool[Tensor, "B L"]
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Where packed documents begin, and the total."""
@@ -34,6 +39,8 @@ class Noisy:
     """The time of each packed document."""
     balance: Float[Tensor, " B"] | None = None
     """By what each text's loss is multiplied where its levels were drawn balanced."""
+    at_once: bool = False
+    """Whether each block has a time of its own, and the network is told the words in front of it."""
 
 
 def noised(
@@ -43,26 +50,61 @@ def noised(
     step: int,
     loss: Loss | None = None,
     density: dd.times.TimeDensity | None = None,
+    pace: dd.paces.Pace | None = None,
+    at_once: bool = False,
 ) -> Noisy:
-    """The batch with times and noise that depend on (seed, step, example) alone, drawn as the loss says."""
+    """The batch with times and noise that depend on (seed, step, example) alone, drawn as the loss says.
+
+    Args:
+        process: the noise.
+        batch: of texts.
+        seed: of the run.
+        step: of the optimizer.
+        loss: how times and levels are drawn, and whether times are weighed.
+        density: of the times within a part of the pace; None is uniform.
+        pace: which position when; None is all at one time.
+        at_once: see ``Noisy``.
+    """
     loss = Loss() if loss is None else loss
+    pace = dd.paces.Together() if pace is None else pace
     keyed = dd.KeyedGenerator(seed, step, batch.index)
     if batch.cu_seqlens is None:
         noise = dd.mirrored(keyed) if loss.mirror else keyed
-        t = dd.sample_times(len(batch.x), generator=noise, density=density)
+        t, measure = _timed(pace, noise, batch.x, loss, density, at_once)
         if loss.levels == "independent":
-            return Noisy(batch.x, process.sample(batch.x, t, noise), t, batch.mask)
+            z = process.sample(batch.x, t, noise)
+            return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once)
         z = process.sample(batch.x, t, noise, levels=loss.levels)
         balance = process.balance(batch.x, z, t) if loss.levels == "balanced" else None
-        return Noisy(batch.x, z, t, batch.mask, balance=balance)
-    piece_t = dd.sample_times(len(batch.index), generator=keyed, density=density)
+        return Noisy(batch.x, z, t, measure, batch.mask, balance=balance)
+    piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-    x, t = batch.x.view(-1, 1), piece_t[owner]
+    x, t, measure = batch.x.view(-1, 1), piece_t[owner], piece_measure[owner]
     # a stream of its own for every token, and none that a document's time is drawn from
     offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
     token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
-    return Noisy(x, process.sample(x, t, token), t, batch.mask.view(-1, 1), batch.cu_seqlens, piece_t)
+    return Noisy(x, process.sample(x, t, token), t, measure, batch.mask.view(-1, 1), batch.cu_seqlens, piece_t)
+
+
+def _timed(
+    pace: dd.paces.Pace,
+    noise: Generator,
+    x: Int[Tensor, "B L"],
+    loss: Loss,
+    density: dd.times.TimeDensity | None,
+    at_once: bool = False,
+) -> tuple[Times, Tensor]:
+    """Times for training, and what each draw of them counts."""
+    drawn = pace.draw(
+        *x.shape, noise, density=density, interval=loss.interval, at_once=at_once, weigh=loss.weigh_times,
+        device=x.device,
+    )  # fmt: skip
+    if drawn.t.ndim == 1:
+        return drawn.t, drawn.measure
+    # what stands still does so at an end of the interval, where sampling never leaves it
+    end = (drawn.t > sum(loss.interval) / 2).to(drawn.t)
+    return torch.where(drawn.measure > 0, drawn.t, end), drawn.measure
 
 
 class Objective(nn.Module):
@@ -73,19 +115,11 @@ class Objective(nn.Module):
         process: the noise. It is no submodule: it has nothing to train, copy or shard.
         loss: what is minimised.
         half: whether products are taken in bfloat16.
-        density: that times are drawn from, if the loss is to be divided by it.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        process: dd.processes.ForwardProcess,
-        loss: Loss,
-        half: bool = False,
-        density: dd.times.TimeDensity | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, process: dd.processes.ForwardProcess, loss: Loss, half: bool = False) -> None:
         super().__init__()
-        self.model, self.loss, self.half, self.density = model, loss, half, density
+        self.model, self.loss, self.half = model, loss, half
         self._weighting = loss.rule()
         self._process = [process]
 
@@ -109,15 +143,14 @@ class Objective(nn.Module):
         if clusters is not None:
             own = torch.where(kept, cluster_loss(self._process[0], clusters.float(), noisy), 0.0)
             own = own if noisy.balance is None else own * noisy.balance[:, None].to(own)
-            if self.density is not None:
-                own = own * self.density.weight(noisy.t).to(own.dtype)[:, None]
+            own = own * beside(noisy.measure).to(own.dtype)
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
-    def predict(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
-        """Logits: the network as ``ddlib`` calls it."""
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=self.half):
-            return self.model(z, t)
+    @property
+    def predict(self) -> Denoiser:
+        """The network as ``ddlib`` calls it."""
+        return called(self.model, self.half)
 
     @cached_property
     def parameterization(self) -> Parameterization:
@@ -143,7 +176,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
-            density=self.density,
+            measure=noisy.measure,
             reduction="sum",
             scale=scale,
             per_token=True,
@@ -164,7 +197,7 @@ class Objective(nn.Module):
             mask=kept,
             count_padding=False,
             parameterization=self.parameterization,
-            density=self.density,
+            measure=noisy.measure,
             reduction="none",
         )
         losses = losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
@@ -172,13 +205,13 @@ class Objective(nn.Module):
 
     def _features(self, noisy: Noisy) -> tuple[Tensor, Tensor | None]:
         if self.loss.auxiliary:
-            return self.model.features_with_clusters(noisy.z, noisy.t)
+            return self._called(self.model.features_with_clusters, noisy)
         return self._called(self.model.features, noisy), None
 
-    def _called(self, network: Callable[..., Tensor], noisy: Noisy) -> Tensor:
+    def _called(self, network: Callable[..., Any], noisy: Noisy) -> Any:
         """What the network says, with packed rows as the process has them: a sequence of its own for every token."""
         if noisy.cu_seqlens is None:
-            return network(noisy.z, noisy.t)
+            return network(noisy.z, noisy.t, **({"clean": noisy.x} if noisy.at_once else {}))
         return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -12,13 +12,24 @@ from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib.plot import level_names
-from recipes.config import IN_STRATA, Beside, Recipe, time_density
+from ddlib.processes import beside
+from recipes.config import IN_STRATA, Beside, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
-from recipes.engine.setup import FromText, check_folder, fingerprint, make_model, make_process, micro_batch, start
+from recipes.engine.setup import (
+    FromText,
+    check_folder,
+    fingerprint,
+    fitting_pace,
+    make_model,
+    make_process,
+    micro_batch,
+    published,
+    start,
+)
 from recipes.engine.speeds import Speeds
 from recipes.engine.validation import NOISE, validate
 from recipes.measure import Terms
@@ -44,6 +55,9 @@ class Run:
     called: nn.Module
     state: State
     facts: Facts
+    pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
+    at_once: bool = False
+    """Whether all blocks of a text are trained in one call."""
     last: Noisy | None = None
     """What the network saw last."""
 
@@ -55,6 +69,9 @@ class Run:
             ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
+        pace = fitting_pace(recipe)
+        if recipe.start not in ("random", "text"):
+            published(recipe)
         recipe = replace(recipe, data=recipe.data.whole())
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         known = FromText(recipe, data, world)
@@ -62,15 +79,15 @@ class Run:
         model = make_model(recipe, Beside(known, process))
         check_folder(recipe, model)
         start(recipe, model, process, data)
-        density = time_density(recipe.loss.times, process, recipe.data.length)
-        divided = density if recipe.loss.weigh_times else None
-        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16, divided)
+        density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
+        objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network comes without dropout
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
         state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
-        return cls(recipe, world, data, known, process, density, objective, called, state, facts)
+        blocks = at_once(pace, model)
+        return cls(recipe, world, data, known, process, density, objective, called, state, facts, pace, blocks)
 
     def batches(self) -> Iterator[list[Batch]]:
         """From the next step on, the micro-batches of this process: their order is one for the whole world."""
@@ -100,8 +117,8 @@ class Run:
         recipe, world, number = self.recipe, self.world, self.facts.step
         # dropout: nothing to save, and the same after a resume
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
-        seed, loss, density = recipe.seed, recipe.loss, self.density
-        noisy = [noised(self.process, batch.to(world.device), seed, number, loss, density) for batch in batches]
+        how = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
+        noisy = [noised(self.process, batch.to(world.device), *how) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
@@ -148,8 +165,11 @@ class Run:
                 batch=micro_batch(recipe, self.world),
                 seed=NOISE,
                 replicate=0,
-                density=time_density(recipe.output.validate_times, self.process, recipe.data.length, IN_STRATA),
+                density=time_density(
+                    recipe.output.validate_times, self.process, recipe.data.length, IN_STRATA, self.pace
+                ),
                 parameterization=self.objective.parameterization,
+                pace=self.pace,
             )
 
     def weights(self) -> Float[Tensor, " n"]:
@@ -157,7 +177,7 @@ class Run:
         if self.last is None:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
-        return weights[self.process.level_of(self.last.z) > 0]
+        return weights[(self.process.level_of(self.last.z) > 0) & (beside(self.last.measure) > 0)]
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

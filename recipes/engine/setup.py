@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import ddlib as dd
@@ -15,12 +17,16 @@ from ddlib import parts
 from ddlib.hierarchies import random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.training import check_mode, check_weighting
-from recipes.config import Beside, Knowledge, Recipe, numbers
+from ddlib.vocabulary import fingerprint as vocabulary_of
+from ddlib_models.manifest import check_manifest
+from ddlib_models.pretrained import fill
+from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
-from recipes.engine.abilities import ClusterHead, Packs, Starts, able
+from recipes.engine.abilities import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
 from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
 from recipes.lexicon.starting import log_law, state_vectors
+from recipes.saved import RECIPE, TOKENIZER, WEIGHTS
 
 
 class FromText(Knowledge):
@@ -110,6 +116,40 @@ def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World)
     return process
 
 
+def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
+    """The pace, able to serve the recipe's texts.
+
+    Raises:
+        ValueError: it cannot; an option that knows only one time per text.
+    """
+    pace = fitting(recipe.order(), recipe.data.length)
+    if own_times(pace, recipe.data.length):
+        asked = f"pace={pace!r}"
+        if recipe.data.packed:
+            raise ValueError(f"{asked}: not with data.packed, whose rows are many texts")
+        if recipe.loss.levels != "independent":
+            raise ValueError(
+                f"{asked}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
+                "must be 'independent'. loss.mirror goes with any pace"
+            )
+    return pace
+
+
+def published(recipe: Recipe) -> Path:
+    """The folder of the weights that the recipe starts from.
+
+    Raises:
+        ValueError: nothing was published there.
+    """
+    folder = Path(recipe.start)
+    folder = folder / WEIGHTS if (folder / WEIGHTS).is_dir() else folder
+    if not (folder / RECIPE).exists():
+        raise ValueError(
+            f"start={recipe.start!r}: must be 'random', 'text' or the folder of a run; there are no saved weights there"
+        )
+    return folder
+
+
 def make_model(recipe: Recipe, known: Beside) -> nn.Module:
     """The network, from the recipe's seed alone; able to do what the recipe asks for.
 
@@ -122,6 +162,7 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
         raise ValueError(f"model: {recipe.model['kind']} gives {model!r}, must be a torch.nn.Module to be trained")
     if recipe.data.packed:
         able(model, Packs, "data.packed=True", "pack")
+    served(recipe.order(), recipe.data.length, model)
     if recipe.loss.auxiliary:
         able(model, ClusterHead, f"loss.auxiliary={recipe.loss.auxiliary}", "features_with_clusters")
     if recipe.start == "text":
@@ -130,8 +171,19 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
 
 
 def start(recipe: Recipe, model: nn.Module, process: dd.processes.ForwardProcess, data: Prepared) -> None:
-    """Gives an untrained network the start that the recipe asks for, on every process the same."""
+    """Gives an untrained network the start that the recipe asks for, on every process the same.
+
+    Raises:
+        ValueError: weights that do not fit, or of another tokenizer.
+    """
     if recipe.start == "random":
+        return
+    if recipe.start != "text":
+        folder = published(recipe)
+        check_manifest(folder)
+        if vocabulary_of(Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()) != data.fingerprint:
+            raise ValueError(f"start={recipe.start!r}: {folder} is of another tokenizer than the text")
+        fill(model, folder / "model.safetensors")
         return
     text = stream(data)
     counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)

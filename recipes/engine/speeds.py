@@ -9,7 +9,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 
 import ddlib as dd
 from ddlib.learned import Learned
-from recipes.config import Recipe
+from recipes.config import Recipe, own_times
 from recipes.data import Batch
 from recipes.engine.objective import Objective
 from recipes.engine.parallel import World
@@ -36,12 +36,14 @@ class Speeds:
         """Of a process with something to learn.
 
         Raises:
-            ValueError: the text is packed.
+            ValueError: the text is packed, or its positions have times of their own.
         """
         if not any(value.requires_grad for value in process.parameters()):
             return None
         if recipe.data.packed:
             raise ValueError("process.learn_speeds: not with data.packed, whose documents share rows")
+        if own_times(recipe.order(), recipe.data.length):
+            raise ValueError(f"process.learn_speeds: not with pace={recipe.order()!r}, whose positions have own times")
         return cls(process, recipe)
 
     @contextmanager

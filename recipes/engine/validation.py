@@ -5,9 +5,10 @@ from contextlib import closing
 from itertools import islice
 
 import ddlib as dd
+from ddlib.bound import check_unbiased
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import Recipe
+from recipes.config import Recipe, at_once, own_times
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -37,6 +38,7 @@ def validate(
     parameterization: Parameterization,
     steps: int | None = None,
     levels: str | None = None,
+    pace: dd.paces.Pace | None = None,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -50,26 +52,51 @@ def validate(
         batch: sequences that one process takes at a time.
         seed: of times and noise.
         replicate: number of the draw; others are independent.
-        density: of the times; None is uniform.
+        density: of the times within a part of the pace; None is uniform.
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
+        pace: which position when; None is the recipe's. All blocks in one call where the network can.
+
+    Raises:
+        TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
     """
-    how = quietest(process) if levels is None else levels
+    pace = recipe.order() if pace is None else pace
+    how = shared(process, pace, recipe.data.length, levels)
+    blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how)
+        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how, pace, blocks)
 
     return over(data, recipe, world, sequences, batch, measured)
 
 
-def quietest(process: dd.processes.ForwardProcess) -> str:
-    """How the tokens of a text share its noise with the smallest error: balanced, where the process can."""
+def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
+    """How the tokens of a text share its noise with the smallest error: balanced, where they have one time and can."""
+    if pace is not None and own_times(pace, length):
+        return "independent"
     try:
         process.check_levels("balanced")
     except TypeError:
         return "independent"
     return "balanced"
+
+
+def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None) -> str:
+    """How the tokens of a text share its noise: as ``levels`` asks for, else as ``quietest`` says.
+
+    Raises:
+        ValueError: no bound can be measured so.
+    """
+    how = quietest(process, pace, length) if levels is None else levels
+    try:
+        check_unbiased(process, how)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bound_{error}") from error
+    if how != "independent" and own_times(pace, length):
+        rule = "positions have times of their own; must be 'independent'"
+        raise ValueError(f"bound_levels={how!r}: not with pace={pace!r}, whose {rule}")
+    return how
 
 
 def over(

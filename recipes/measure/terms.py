@@ -24,7 +24,7 @@ class Terms:
     draws: int = 1
     """Of time and noise, over which the nats are the mean."""
     times: Float[Tensor, "N draws"] | None = None
-    """Of each draw, stratified over the corpus; None of what has no times."""
+    """Of each draw, or its place on the path of a pace, stratified over the corpus; None of what has none, or many."""
     apart: Float[Tensor, "N draws terms"] | None = None
     """The nats draw by draw, where there are several."""
 
@@ -97,6 +97,8 @@ def measure(
     density: dd.times.TimeDensity | None = None,
     steps: int | None = None,
     levels: str = "independent",
+    pace: dd.paces.Pace | None = None,
+    at_once: bool = False,
 ) -> Terms:
     """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
 
@@ -110,6 +112,8 @@ def measure(
         density: of the times; None is uniform.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``.
+        pace: which position when, likewise.
+        at_once: whether every block of a text has a draw of its own, likewise.
 
     Raises:
         ValueError: no sequence at all; as ``ddlib.bound``.
@@ -119,11 +123,11 @@ def measure(
         noise = dd.KeyedGenerator(seed, replicate, batch.index)
         bound = dd.bound(
             process, denoiser, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
-            levels=levels,
+            levels=levels, pace=pace, at_once=at_once,
         )  # fmt: skip
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()
         nats = torch.where(batch.mask[..., None], terms, 0.0).sum(1)
-        times = bound.times.double().cpu()[:, None]
+        times = None if bound.times is None else bound.times.double().cpu()[:, None]
         parts.append(Terms(batch.index.cpu(), nats.cpu(), batch.mask.sum(1).cpu(), times=times))
     if not parts:
         raise ValueError("batches: there is no sequence to measure")

@@ -15,6 +15,8 @@ from recipes.data import speeches
 def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Recipe]]:
     """The processes of the papers in one setting, by the name that the command line knows them by.
 
+    ``noisy`` is of no paper: the HDLM paper names words that can be wrong as its outlook.
+
     Args:
         recipe: the setting, whatever its process.
         weight_clip: the highest weight of a loss; GIDD has the dynamic weights of its own paper.
@@ -25,6 +27,7 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
         "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
         "hdlm": ("words, clusters, the mask", {"kind": "hdlm", "clusters": 64}),
         "hdlm-levels": ("words, several levels of clusters, the mask", levels),
+        "noisy": ("hdlm with words that can be wrong", {"kind": "hdlm_noisy", "clusters": 64, "p_uniform": 0.1}),
     }
     losses = {name: replace(recipe.loss, weighting=f"clip:{weight_clip}") for name in processes}
     losses["gidd"], output = replace(recipe.loss, weighting="dynamic"), recipe.output

@@ -1,5 +1,6 @@
 """What a run published, read back."""
 
+from recipes.saved.calling import called
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.saved.opening import Precision, Saved, meaning, open_saved
 
@@ -12,6 +13,7 @@ __all__ = [
     "WEIGHTS",
     "Precision",
     "Saved",
+    "called",
     "meaning",
     "open_saved",
 ]

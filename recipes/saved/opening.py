@@ -28,6 +28,7 @@ from ddlib_models.pretrained import fill
 from recipes.config import Beside, Recipe, read_recipe
 from recipes.data.hub import nothing
 from recipes.data.tokens import Special, add_special
+from recipes.saved.calling import called
 from recipes.saved.known import Published
 from recipes.saved.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 
@@ -58,11 +59,7 @@ class Saved:
     @property
     def denoiser(self) -> Denoiser:
         """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
-        return self.model if self.precision == "float32" else self._half
-
-    def _half(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(z.device.type, torch.bfloat16):
-            return self.model(z, t)
+        return self.model if self.precision == "float32" else called(self.model, half=True)
 
     def encode(self, text: str) -> list[int]:
         """The words of a text, without special ones."""

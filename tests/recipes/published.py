@@ -31,7 +31,7 @@ class Published:
     data: Prepared
 
 
-def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False) -> Published:
+def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False, pace: str = "together") -> Published:
     """A network with random weights in ``folder``/run, its text in ``folder``/data."""
     text = folder / "text.jsonl"
     lines = [json.dumps({"text": f"{number}. {SENTENCES[number % len(SENTENCES)]}"}) for number in range(30)]
@@ -41,6 +41,7 @@ def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False
     recipe = Recipe(
         data=Data(corpus=corpus, folder=folder / "data", length=LENGTH, packed=packed),
         process=process or dict(kind="mdlm"),
+        pace=pace,
         model=dict(kind="dit", dim=16, depth=1, heads=2, cond_dim=8, pad_to=1),
         loss=Loss(parameterization="posterior"),  # not what ddlib takes if nobody tells it
         optimizer=Optimizer(lr=1e-3),

@@ -21,7 +21,7 @@ from recipes.saved import open_saved
 
 MODULES = {"owt": owt, "lm1b": lm1b}
 OLD = Path(__file__).parent / "old"
-NAMES = ("mdlm", "gidd", "hdlm", "hdlm-levels")
+NAMES = ("mdlm", "gidd", "hdlm", "hdlm-levels", "noisy", "bd3lm-16")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,26 @@ def test_owt_has_the_papers_numbers():
     assert {"kind": "dit", "dim": 768, "depth": 12, "heads": 12}.items() <= recipe.model.items()
     assert recipe.hardware.bf16 and recipe.data.corpus.tokenizer == "gpt2"
     assert recipe.data.corpus.validation.split == "train[-100000:]"
+
+
+@pytest.mark.parametrize(("module", "length"), [(owt, 1024), (lm1b, 128)])
+def test_blocks_have_the_numbers_of_bd3lm(module, length):
+    found = {name: recipe for name, (_, recipe) in module.recipes().items() if name.startswith("bd3lm")}
+    start = found.pop("bd3lm-start")
+    assert start.order().block is None and start.loss.interval == (0, 1) and start.loss.weigh_times
+    intervals = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
+    assert {recipe.order().block: recipe.loss.interval for recipe in found.values()} == intervals
+    for recipe in found.values():
+        assert recipe.network["block_size"] == recipe.order().block and not recipe.loss.weigh_times
+        assert (recipe.data.length, recipe.batch, recipe.steps + start.steps) == (length, 512, 1_000_000)
+        assert (recipe.optimizer.lr, recipe.optimizer.warmup, recipe.optimizer.final) == (3e-4, 2500, 1.0)
+        assert (recipe.optimizer.betas, recipe.optimizer.weight_decay, recipe.optimizer.ema) == (
+            (0.9, 0.999),
+            0,
+            0.9999,
+        )
+        assert recipe.loss.weighting == {"kind": "clip", "high": None, "low": 0.0}
+        assert not recipe.model["time_conditioned"] and recipe.model["dropout"] == 0.1
 
 
 def test_lm1b_has_the_papers_numbers():

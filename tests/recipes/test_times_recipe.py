@@ -78,12 +78,14 @@ class Still(torch.nn.Module):
 @pytest.mark.parametrize("process", [dd.presets.mdlm(8), dd.presets.hdlm(torch.arange(8) // 3)], ids=repr)
 def test_a_training_loss_is_divided_by_the_density_or_says_that_it_is_not(process):
     density = process.time_density(5)
-    noisy = noised(process, batch(), 3, 7, density=density)
+    noisy = noised(process, batch(), 3, 7, Loss(times="optimal"), density)
+    undivided = noised(process, batch(), 3, 7, Loss(times="optimal", weigh_times=False), density)
     noise = dd.KeyedGenerator(3, 7, torch.arange(8))
     assert torch.equal(noisy.t, dd.sample_times(8, generator=noise, density=density))
     kept, scale, loss = noisy.mask, torch.tensor(1 / 40), Loss(times="optimal")
-    plain = Objective(Still(), process, loss)(noisy, kept, scale)[1]
-    total, divided = Objective(Still(), process, loss, density=density)(noisy, kept, scale)
+    assert all(torch.equal(getattr(noisy, name), getattr(undivided, name)) for name in ("x", "z", "t"))
+    plain = Objective(Still(), process, loss)(undivided, kept, scale)[1]
+    total, divided = Objective(Still(), process, loss)(noisy, kept, scale)
     torch.testing.assert_close(divided, plain * density.weight(noisy.t).float()[:, None])
     torch.testing.assert_close(total, divided.mean())
 

@@ -1,0 +1,62 @@
+"""Generative perplexity, as an evaluation reports it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from recipes.measure import Estimate
+from recipes.measure.scoring import Scorer, generative, score
+from recipes.sampling import Sampling, protocol
+from recipes.saved import Saved
+
+
+def generated(
+    saved: Saved,
+    scorer: Scorer,
+    drawn: Sequence[Sequence[int]],
+    sampling: Sampling,
+    seed: int,
+    bos: bool = False,
+    batch: int = 16,
+) -> dict[str, Any]:
+    """Generative perplexity and entropy of samples, and how they were found.
+
+    Args:
+        saved: the model.
+        scorer: who reads them.
+        drawn: words of each sample.
+        sampling: how they were drawn.
+        seed: of their noise.
+        bos: see ``score``.
+        batch: samples that the scorer reads at a time.
+
+    Raises:
+        ValueError: no sample has anything to score.
+    """
+    documents = [saved.document(words) for words in drawn]
+    texts = [saved.tokenizer.decode(words) for words in documents]
+    found = generative(score(scorer, texts, bos, batch), documents)
+    per_token = Estimate.of(found.per_token, [])
+    return {
+        "perplexity": asdict(per_token.perplexity("per scorer token")),
+        "nats_per_token": asdict(per_token),
+        "entropy": asdict(Estimate.of(found.entropy, [])),
+        "samples": found.samples,
+        "empty_samples": found.empty,
+        "samples_cut_by_scorer": found.cut,
+        "scored_tokens": found.scored_tokens,
+        "protocol": protocol(saved, sampling, seed, saved.recipe.data.length)
+        | {
+            "scorer": scorer.name,
+            "scorer_revision": scorer.revision,
+            "scorer_precision": "float32",
+            "scorer_limit": scorer.limit,
+            "scorer_bos": bos,
+            "transformers": version("transformers"),
+            "text": "from the beginning of a sample to its first end of text or padding, without special tokens",
+            "retokenised": "decoded by our tokenizer, encoded by the scorer's",
+            "average": "exp of all nats over all tokens; standard errors are over samples",
+            "entropy": "of our tokens' frequencies in each sample, mean over samples that are not empty",
+        },
+    }

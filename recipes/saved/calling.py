@@ -1,0 +1,30 @@
+"""A network as ``ddlib`` calls it, whatever its products are computed in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.typing import Denoiser
+
+TOLD = ("own_times", "block_size")
+"""What a network says of itself that decides what it may be told, see ``ddlib.typing``."""
+
+
+def called(model: nn.Module, half: bool) -> Denoiser:
+    """The network as a function that says of itself what the network says.
+
+    Args:
+        model: the network.
+        half: whether products are taken in bfloat16.
+    """
+
+    def denoiser(z: Tensor, t: Tensor, **told: Any) -> Tensor:
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
+            return model(z, t, **told)
+
+    denoiser.__qualname__ = type(model).__qualname__  # for messages
+    for name in TOLD:
+        if hasattr(model, name):
+            setattr(denoiser, name, getattr(model, name))
+    return denoiser
