@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from benchmarks import signal, signal_page, study
+from benchmarks import blocks, blocks_page, signal, signal_page, study
 from recipes.data import Batch
 from recipes.engine import train
 from recipes.saved import open_saved
@@ -49,7 +49,7 @@ def small(monkeypatch):
         monkeypatch.setattr(study, name, value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_the_study_from_its_search_to_its_result(work, tmp_path):
     assert not set(texts(work / "text" / "search.jsonl")) & set(texts(work / "text" / "test_austen.jsonl"))
@@ -109,3 +109,26 @@ def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tm
     page = signal_page.tables(told)
     ratio = signal_page.deviation(told["points"][1], signal_page.BEST) / signal_page.blind(told["points"][1])
     assert f"| {ratio:.2f} | 0.4 |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
+    changes = dict(SIZES=(study.LENGTH, 1), KINDS=("MDLM", EDGES), MILLIONS=0.001, SEEDS=(0,), MODELS=study.MODELS)
+    for name, value in changes.items():
+        monkeypatch.setattr(blocks, name, value)
+    *made, (_, _, _, last) = blocks.runs(work)
+    for _, _, _, given in made:
+        train(given)
+    told = blocks.evaluate(work)
+    assert [(one["kind"], one["size"]) for one in told["runs"]] == [("MDLM", 128), (EDGES, 128), ("MDLM", 1)]
+    whole, hierarchy, one = told["runs"]
+    assert one["less_whole_text"]["value"] == pytest.approx(one["bound"]["value"] - whole["bound"]["value"])
+    assert hierarchy["less_mdlm"]["value"] == pytest.approx(hierarchy["bound"]["value"] - whole["bound"]["value"])
+    assert last.order().block == 1 and made[0][3].order().block is None
+    for name in ("SIZES", "KINDS"):
+        monkeypatch.setattr(blocks_page, name, changes[name])
+    page = blocks_page.tables(told["runs"])
+    assert f"| MDLM | 1 | {one['bound']['value'] / math.log(2):.3f}" in page and page.count("\n") == 4
+    blocks_page.draw(told["runs"], tmp_path / "blocks.png")
+    assert (tmp_path / "blocks.png").stat().st_size > 5000

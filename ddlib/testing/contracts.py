@@ -5,6 +5,7 @@ from typing import Any
 from ddlib.checks import require
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
+from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
 from ddlib.registry import GROUPS, PROVED, get
 from ddlib.samplers import Corrector, Sampler
@@ -52,6 +53,11 @@ def check_guidance(guidance: Guidance, level: str = "quick") -> Report:
 def check_time_density(density: TimeDensity, level: str = "quick") -> Report:
     """As ``check_schedule``, for a density of times."""
     return _check(TimeDensity, density, level)
+
+
+def check_pace(pace: Pace, level: str = "quick") -> Report:
+    """As ``check_schedule``, for a pace."""
+    return _check(Pace, pace, level)
 
 
 def check_weighting(weighting: Weighting, level: str = "quick") -> Report:

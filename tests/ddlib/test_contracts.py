@@ -9,6 +9,7 @@ from ddlib.testing import (
     check_corrector,
     check_guidance,
     check_hierarchy,
+    check_pace,
     check_process,
     check_registered,
     check_sampler,
@@ -22,8 +23,8 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles", "entropy_bounded", "hierarchical", "rate_matrix", "gidd", "uniform", "beta", "bell",
-        "tabulated")  # fmt: skip
+        "particles", "entropy_bounded", "confidence", "hierarchical", "noisy", "per_word", "rate_matrix", "gidd",
+        "uniform", "ramp", "beta", "bell", "tabulated")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 FULL = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
@@ -47,6 +48,7 @@ def test_kits_take_their_own_kind_and_return_the_report():
         check_hierarchy: dd.hierarchies.Flat(3),
         check_process: dd.presets.mdlm(3),
         check_time_density: dd.times.Beta(2.0, 1.0),
+        check_pace: dd.paces.Blocks(2),
         check_sampler: dd.samplers.FirstHitting(),
         check_corrector: dd.samplers.Gibbs(),
         check_guidance: dd.guidance.ClassifierFree.examples()[0],

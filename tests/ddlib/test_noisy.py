@@ -232,7 +232,7 @@ CORRECTED = [Corrected(Ancestral(), SelfCorrection(steps=4)), Corrected(Psi(0.9)
 
 
 @pytest.mark.parametrize("sampler", slow_but(CORRECTED, CORRECTED[0]), ids=repr)
-@pytest.mark.parametrize("example", [1, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2, 3))])
+@pytest.mark.parametrize("example", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))])
 def test_correctors_serve_the_words_of_a_tree(sampler, example):
     process = Noisy.examples()[example]
     if example == 1:
@@ -257,7 +257,7 @@ def test_gibbs_steps_mend_words_of_a_tree_in_place():
 SAMPLERS = [Ancestral(), Ancestral(True), Psi(0.5), Overshoot(0.5), Euler(), ThetaTrapezoidal(), *CORRECTED]
 
 
-@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[0], SAMPLERS[-1]), ids=repr)
+@pytest.mark.parametrize("sampler", slow_but(SAMPLERS, SAMPLERS[0]), ids=repr)
 def test_a_batch_and_the_output_layer_change_nothing(sampler):
     tree = Tree([[0, 0, 1, 1, 2, 3], [0, 1, 1, 0]], xi=[0.8, 1.0])
     process = Noisy(tree, Linear(), [0.3, 0.1, 0.0], [3, 1, 1, 2, 4, 1])

@@ -11,7 +11,6 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.processes import GIDD, Hierarchical, Masked
 from ddlib.testing import strategies
-from ddlib.testing.oracle import exact_cavity, tanh_sinh
 
 REGISTERED = [registry.get("processes", name).examples() for name in registry.available("processes")]
 EVERY = slow_but([each for some in REGISTERED for each in some], *(some[-1] for some in REGISTERED))
@@ -95,52 +94,3 @@ def test_gradients_of_the_fused_loss_at_a_time_per_position():
         found.append((h.grad, w.grad))
     for ours, expected in zip(*found, strict=True):
         assert torch.allclose(ours, expected, rtol=1e-9, atol=1e-12)
-
-
-def together(u):
-    return torch.stack([u, u]), torch.ones(2, dtype=F64)
-
-
-def ramp(u):
-    """The second position is ahead in the middle: 3 u^2 - 2 u^3 against u."""
-    return torch.stack([u, u**2 * (3 - 2 * u)]), torch.stack([torch.ones_like(u), 6 * u * (1 - u)])
-
-
-def second_alone(u):
-    return torch.stack([torch.zeros_like(u), u]), torch.tensor([0.0, 1.0], dtype=F64)
-
-
-def then_the_first(u):
-    return torch.stack([u, torch.ones_like(u)]), torch.tensor([1.0, 0.0], dtype=F64)
-
-
-PATHS = {"together": [together], "ramp": [ramp], "one by one": [second_alone, then_the_first]}
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    "process",
-    [
-        Masked(3, dd.schedules.Linear()),
-        pytest.param(GIDD(3, 0.3), marks=pytest.mark.slow),
-        pytest.param(dd.presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8), marks=pytest.mark.slow),
-        pytest.param(dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0]), marks=pytest.mark.slow),
-    ],
-    ids=lambda process: type(process).__name__,
-)
-def test_along_every_path_of_times_the_bound_of_the_best_network_is_the_entropy(process, path):
-    """Theory section 14, by enumeration: two words that depend on each other, from data to noise."""
-    law = torch.tensor([[0.3, 0.05, 0.1], [0.02, 0.2, 0.03], [0.1, 0.05, 0.15]], dtype=F64)
-    best, states = exact_cavity(process, law), torch.arange(process.num_states)
-    words, grid = torch.cartesian_prod(*[torch.arange(3)] * 2), torch.cartesian_prod(states, states)
-    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
-    chance, total = law.flatten().repeat_interleave(len(grid)), 0.0
-    for phase in PATHS[path]:
-        for node, weight in zip(*tanh_sinh(), strict=True):
-            times, slope = phase(node)
-            t = times.expand(len(x), 2)
-            mass = chance * process.likelihood(z, x, t).prod(-1)
-            kept = mass > 0
-            nats = dd.nelbo(process, best(z[kept], t[kept]), x[kept], z[kept], t[kept])
-            total += float(weight * torch.where(slope > 0, mass[kept, None] * nats * slope, 0.0).sum())
-    assert total == pytest.approx(float(-(law * law.log()).sum()), abs=1e-6)

@@ -252,7 +252,7 @@ def test_draws_follow_the_kernel_in_the_first_and_in_the_last_step_too(sampler):
     assert check.name == "steps" and check.ok, str(check)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("sampler", [*SOLVERS.values(), SMALL_THETA], ids=repr)
 def test_each_is_verified(sampler):

@@ -67,9 +67,9 @@ def python(*arguments, **environment):
     "chosen, of, least",
     [
         ("not slow", "kernels", 43),
-        pytest.param("slow", "kernels", 18, marks=pytest.mark.slow),
+        pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
         ("not slow", "children", 5),
-        pytest.param("slow", "children", 16, marks=pytest.mark.slow),
+        pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
     ],
 )
 def test_logic_in_the_interpreter(pytestconfig, chosen, of, least):

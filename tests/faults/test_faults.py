@@ -19,7 +19,6 @@ import faults_speeds
 import faults_steering
 import faults_times
 import pytest
-from cases import slow_but
 from planting import FAULTS
 
 import ddlib as dd
@@ -49,8 +48,15 @@ MODULES = (
 # particles run several texts in place of one: each takes seconds
 LONG = [fault for fault in FAULTS if fault.plant.__module__ == faults_particles.__name__]
 SHORT = [fault for fault in FAULTS if fault not in LONG]
+
+
+def asked(i):
+    """Each time one in sixteen, before each commit one in two, each night every one."""
+    return () if i % 16 == 4 else pytest.mark.slow if i % 2 else pytest.mark.nightly
+
+
 EVERY = [
-    *slow_but(SHORT, *SHORT[4::16]),
+    *(pytest.param(fault, marks=asked(i)) for i, fault in enumerate(SHORT)),
     *(pytest.param(fault, marks=pytest.mark.nightly if i % 3 else pytest.mark.slow) for i, fault in enumerate(LONG)),
 ]
 

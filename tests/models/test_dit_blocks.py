@@ -158,6 +158,7 @@ def test_the_last_layer_works_for_the_noisy_half_only():
     assert flops["DiT.head"] == 2 * tokens * d * WORDS
 
 
+@pytest.mark.slow
 def test_side_by_side_compiles_to_one_graph():
     model, (x, z, t) = trained(block_size=3), text(8)
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -9,9 +9,8 @@ from tiny import WORDS, trained
 
 import ddlib as dd
 
-pytest.importorskip("ddlib_models.cache")
 
-
+@pytest.mark.slow
 @settings(max_examples=examples(24))
 @given(
     st.sampled_from([(2, 2), (2, 4), (3, 3)]), st.sampled_from([dd.samplers.Ancestral(), dd.samplers.Psi(0.5)]),
