@@ -51,7 +51,7 @@ def tables(runs: list[Run]) -> str:
 
 def draw(runs: list[Run], path: Path) -> None:
     """Bits per word by the size of a block."""
-    figure, axis = plot.panels(1, 1, size=(6.0, 4.0))
+    figure, (axis,) = plot.panels(size=(6.0, 4.0))
     places = {size: place for place, size in enumerate(SIZES)}
     for kind, colour, shift in zip(KINDS, (plot.DARK, plot.BLUE), (-0.05, 0.05), strict=True):
         means = [(size, mean(run["bound"]["value"] for run in of(runs, kind, size))) for size in SIZES

@@ -119,7 +119,7 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
         tokens = dd.sample(
             run.process,
-            run.objective.predict,
+            run.objective.denoiser,
             (recipe.output.samples, recipe.data.length),
             steps=recipe.output.sample_steps,
             parameterization=run.objective.parameterization,

@@ -147,10 +147,14 @@ class Objective(nn.Module):
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
+    def predict(self, z: Int[Tensor, "B L"], t: Times, **told: Any) -> Float[Tensor, "B L K"]:
+        """The network's logits; a method of its own, before which FSDP gathers the weights."""
+        return self.model(z, t, **told)
+
     @property
-    def predict(self) -> Denoiser:
+    def denoiser(self) -> Denoiser:
         """The network as ``ddlib`` calls it."""
-        return called(self.model, self.half)
+        return called(self.model, self.half, self.predict)
 
     @cached_property
     def parameterization(self) -> Parameterization:

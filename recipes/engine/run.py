@@ -157,7 +157,7 @@ class Run:
         with self.averaged():
             return validate(
                 self.process,
-                self.objective.predict,
+                self.objective.denoiser,
                 self.data,
                 recipe,
                 self.world,

@@ -73,7 +73,7 @@ class Speeds:
         Raises:
             ValueError: a speed was learned to 0 or infinity, or its gradient is not finite.
         """
-        predict = torch.no_grad()(objective.predict)
+        predict = torch.no_grad()(objective.denoiser)
         tokens = torch.stack([batch.mask.sum() for batch in batches]).to(world.device, torch.float64)
         total = world.sum(tokens.sum())
         objective.eval()

@@ -11,17 +11,19 @@ TOLD = ("own_times", "block_size")
 """What a network says of itself that decides what it may be told, see ``ddlib.typing``."""
 
 
-def called(model: nn.Module, half: bool) -> Denoiser:
+def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
     """The network as a function that says of itself what the network says.
 
     Args:
         model: the network.
         half: whether products are taken in bfloat16.
+        by: what is called in the place of the network.
     """
+    call = model if by is None else by
 
     def denoiser(z: Tensor, t: Tensor, **told: Any) -> Tensor:
         with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
-            return model(z, t, **told)
+            return call(z, t, **told)
 
     denoiser.__qualname__ = type(model).__qualname__  # for messages
     for name in TOLD:

@@ -68,7 +68,7 @@ def python(*arguments, **environment):
     [
         ("not slow", "kernels", 43),
         pytest.param("slow", "kernels", 18, marks=pytest.mark.nightly),
-        ("not slow", "children", 5),
+        pytest.param("not slow", "children", 5, marks=pytest.mark.slow),
         pytest.param("slow", "children", 16, marks=pytest.mark.nightly),
     ],
 )

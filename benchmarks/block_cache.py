@@ -1,0 +1,64 @@
+"""What a step of block sampling costs with kept keys and values, early and late in a text.
+
+    python -m benchmarks.block_cache
+
+A 12 x 768 DiT by blocks of 32 tokens with random weights, one text, one thread of a CPU, float32. ``ours`` computes the
+last window of a text of 512 or 2,048 words from what it kept of the others, logits at all its positions; ``whole``
+computes the text so far, as a network without a cache would. The ratio of interest is that of ours late and early: work
+per token that does not depend on the text so far is 1, and attention, which looks at every word, comes on top.
+"""
+
+import torch
+
+from benchmarks.head import GPT2, TINY
+from benchmarks.measuring import command_line, medians, over_ours, report, require_equal, seconds
+from ddlib_models import DiT
+from ddlib_models.sizes import small
+
+BLOCK, LENGTHS = 32, (512, 2048)
+
+
+@torch.no_grad()
+def measure(length: int, block: int, repeats: int, words: int, network: dict[str, int]) -> dict[str, object]:
+    """Seconds of a step in the last window of a text, both ways."""
+    torch.manual_seed(0)
+    model = DiT(words + 1, words, **network, block_size=block).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    text = torch.randint(words, (1, length))
+    window, t = torch.full((1, block), words), torch.full((1, block), 0.5)
+    cache = model.prefill(text[:, :-block])
+    states = torch.cat([text[:, :-block], window], 1)
+    times = torch.cat([torch.zeros(1, length - block), t], 1)
+    methods = {
+        "ours": lambda: model.extend(window, t, cache),
+        "whole": lambda: model(states, times)[:, -block:],
+    }
+    require_equal({name: float(method().square().sum()) for name, method in methods.items()}, 1e-3)
+    taken = seconds(methods, repeats)
+    middle = medians(taken)
+    return {
+        "length": length,
+        "ratios": over_ours(middle, "time"),
+        "seconds_per_token": {name: value / block for name, value in middle.items()},
+        "measured": taken,
+    }
+
+
+def main() -> None:
+    """The command."""
+    options = command_line(__doc__).parse_args()
+    torch.set_num_threads(1)
+    lengths, block = ((16, 64), 4) if options.tiny else (LENGTHS, BLOCK)
+    given = (TINY.words, dict(dim=16, depth=2, heads=2)) if options.tiny else (GPT2.words, small())
+    runs = [measure(length, block, options.repeats, *given) for length in lengths]
+    early, late = (run["seconds_per_token"]["ours"] for run in runs)  # type: ignore[index]
+    for run in runs:
+        print(run["length"], run["seconds_per_token"], run["ratios"])
+    print(f"late over early: {late / early:.2f}")
+    if not options.tiny:
+        report("block_cache", runs)
+
+
+if __name__ == "__main__":
+    main()
