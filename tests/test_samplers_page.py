@@ -34,7 +34,7 @@ def test_every_sampler_is_named_on_the_page_and_drawn():
     assert (DOCS / "images" / "samplers.png").exists()
 
 
-@pytest.mark.parametrize("kind", ["masked", "gidd"])
+@pytest.mark.parametrize("kind", [pytest.param("masked", marks=pytest.mark.slow), "gidd"])
 def test_a_cell_says_what_verify_says(kind):
     notes = []
     processes = dd.registry.get("processes", kind).examples()[:1]

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
-from cases import examples, slow_but
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,10 +58,13 @@ ALONG = [
 CASES = [(name, *case) for name in PROCESSES for case in ALONG]
 
 
+NOW = (0, 13, 20, 26, 38)
+EACH = [CASES[i] if i in NOW else pytest.param(*CASES[i], marks=pytest.mark.nightly if i % 2 else pytest.mark.slow)
+        for i in range(len(CASES))]  # fmt: skip
+
+
 @pytest.mark.statistical
-@pytest.mark.parametrize(
-    ("name", "pace", "sampler", "steps"), slow_but(CASES, CASES[0], CASES[13], CASES[20], CASES[26], CASES[38])
-)
+@pytest.mark.parametrize(("name", "pace", "sampler", "steps"), EACH)
 def test_two_words_follow_their_joint_law_at_any_pace(name, pace, sampler, steps):
     process, law = PROCESSES[name], joint(2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):

@@ -23,8 +23,8 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # those of plugin_example take longest, and its own tests put them through the kits too; after them processes with many
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
-        "particles", "entropy_bounded", "confidence", "hierarchical", "noisy", "per_word", "rate_matrix", "gidd",
-        "uniform", "ramp", "beta", "bell", "tabulated")  # fmt: skip
+        "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
+        "gidd", "uniform", "ramp", "beta", "bell", "tabulated")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 FULL = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
