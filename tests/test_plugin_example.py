@@ -185,7 +185,9 @@ def test_sampling_one_word_is_exact_for_any_number_of_steps(name, sampler, steps
         assert agree(tokens, law)
 
 
-@pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), Restart()], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [dd.samplers.Ancestral(), pytest.param(Restart(), marks=pytest.mark.slow)], ids=repr
+)
 @pytest.mark.parametrize("name", slow_but(OURS, "ragged", "gidd"))
 def test_sampling_recovers_a_joint_law(name, sampler):
     process, law = OURS[name], PAIR / PAIR.sum()

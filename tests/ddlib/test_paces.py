@@ -161,7 +161,7 @@ def blockwise(process, law, size):
 
 
 @pytest.mark.parametrize("name", ["masks", "two levels"])
-@pytest.mark.parametrize("steps", [None, 400])
+@pytest.mark.parametrize("steps", [None, pytest.param(400, marks=SLOW)])
 def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(name, steps):
     process, law = PROCESSES[name], joint(3, 2, 3)
     denoiser = blockwise(process, law, 1)

@@ -47,6 +47,7 @@ def learned(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prepared")
 def test_a_run_learns_and_publishes_its_speeds(tmp_path, capsys):
     run = given(tmp_path, steps=6)
