@@ -29,7 +29,7 @@ from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from ddlib.vocabulary import fingerprint
-from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, plugins, time_density
+from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import make_console, plain_errors
 from recipes.data import Prepared, open_prepared
 from recipes.engine.exact import exact, reader
@@ -107,24 +107,23 @@ class Options:
 
 def pace_of(saved: Saved, options: Options) -> Pace:
     """The pace of the bound, which is that of the samples."""
-    return options.sampling.order(saved, saved.recipe.data.length)
+    return options.sampling.order(saved, saved.length)
 
 
 def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
     """The density of the times, within a part of the pace; None for the uniform one."""
-    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA, pace_of(saved, options))
+    return time_density(options.times, saved.process, saved.length, IN_STRATA, pace_of(saved, options))
 
 
-def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
+def bounds(saved: Saved, data: Prepared, options: Options, world: World, density: TimeDensity | None) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
-    density = drawn_from(saved, options)
     return [
         validate(
             saved.process,
             saved.denoiser,
             data,
-            saved.recipe,
+            saved.length,
             world,
             sequences=wanted,
             batch=min(options.batch, -(-wanted // world.size)),
@@ -143,16 +142,19 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
-    None if training took other noise or times, more sequences, another text or another bound.
+    None if training took other noise or times, more sequences, another text or another bound, or is not known.
     """
-    wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
+    if saved.recipe is None:
+        return None
+    trained = saved.recipe.output
+    wanted = min(trained.validate_sequences, len(data.validation))
     pace = pace_of(saved, options)
-    usual = quietest(saved.process, pace, saved.recipe.data.length)
+    usual = quietest(saved.process, pace, saved.length)
     if options.bound_steps is not None or options.bound_levels not in (None, usual):
         return None
-    if repr(pace) != repr(saved.recipe.order()):
+    if repr(pace) != repr(saved.pace):
         return None
-    other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
+    other = options.seed != NOISE or options.data is not None or options.times != trained.validate_times
     if other or wanted > len(replicates[0].index):
         return None
     terms = replicates[0].first(wanted)
@@ -161,7 +163,7 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
 
 def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
     """Words of samples from nothing, drawn by all processes; the same in each."""
-    length = saved.recipe.data.length
+    length = saved.length
     own = torch.arange(options.samples, device=world.device)[world.rank :: world.size]
     drawn = {}
     for index in own.split(options.batch) if len(own) else ():
@@ -196,28 +198,31 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             is measured.
     """
     saved = open_saved(options.run, world.device, options.precision, options.trust)
-    data = open_prepared(options.data or saved.recipe.data.folder)
+    data = open_prepared(options.data or saved.data)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
     pace = pace_of(saved, options)
-    levels = shared(saved.process, pace, saved.recipe.data.length, options.bound_levels)
+    levels = shared(saved.process, pace, saved.length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
     scorer, missing = judge(options, world)
+    if scored := any(world.gather(scorer is not None)):
+        options.sampling.course(saved, saved.length)
     asked = options.likelihood_steps, options.sequences, options.batch
     likely = None if order is None else exact(saved, data, order, *asked, world)
-    replicates = bounds(saved, data, options, world)
+    density = drawn_from(saved, options)
+    replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},
         "likelihood": likely,
         "protocol": {
             "run": options.run,
             "checkpoint_sha256": saved.sha256,
-            "ema": saved.recipe.optimizer.ema or None,
+            "ema": saved.ema,
             "sequences": len(replicates[0].index),
             "tokens": int(replicates[0].tokens.sum()),
             "replicates": options.replicates,
             "seed": options.seed,
-            "length": saved.recipe.data.length,
+            "length": saved.length,
             "wrapped": False,
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
@@ -229,9 +234,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             ),
             "steps": options.bound_steps or "continuous time",
             "levels": levels,
-            "density_of_times": UNIFORM if drawn_from(saved, options) is None else options.times,
+            "density_of_times": UNIFORM if density is None else options.times,
             "weights": "not clipped",
-            "parameterization": saved.recipe.loss.parameterization,
+            "parameterization": saved.law,
             "network_precision": saved.precision,
             "vocabulary": data.fingerprint,
             "text": data.manifest["inputs"],
@@ -243,7 +248,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         "validation": validation(saved, data, replicates, options),
         "generative": None,
     }
-    if any(world.gather(scorer is not None)):
+    if scored:
         drawn = samples(saved, options, world)
         try:
             result["generative"] = (
@@ -254,7 +259,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         except ValueError as error:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing
-    return result | {"provenance": provenance(plugins(saved.recipe))}
+    return result | {"provenance": provenance(saved.plugins)}
 
 
 def result_path(options: Options) -> Path:

@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ddlib import parts
-from recipes.config import at_least, own_times, plugins
+from recipes.config import at_least, own_times
 from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, check_page, write_page
@@ -96,7 +96,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
         states.append(special.eos)
     if len(states) > length:
         raise ValueError(f"prompt: {len(states)} tokens with its special ones, the sequence has only {length}")
-    if end and not saved.recipe.data.packed:
+    if end and saved.rows == "padded":
         states += [special.pad] * (length - len(states))
     return torch.tensor(states)
 
@@ -119,11 +119,11 @@ def generate(options: Options, console: Console) -> list[str]:
         check_page(options.html)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = open_saved(options.run, device, options.precision, options.trust)
-    length = options.length or saved.recipe.data.length
+    length = options.length or saved.length
     prompt = None if options.prompt is None else prompt_states(saved, options.prompt, length)
     if prompt is not None and GAP.search(options.prompt):
         length = len(prompt)
-    pace = options.sampling.order(saved, length)
+    pace = options.sampling.course(saved, length)
     if options.html is not None and own_times(pace, length):
         raise ValueError(f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any")
     trace: list[tuple[float, Tensor]] = []
@@ -151,7 +151,7 @@ def generate(options: Options, console: Console) -> list[str]:
         write_page(options.html, saved, shown, options.run, how | {"samples": len(rows), "shown here": len(shown)})
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        how["provenance"] = provenance(plugins(saved.recipe))
+        how["provenance"] = provenance(saved.plugins)
         lines = [
             json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)
             for number, text, row in zip(numbers, texts, rows, strict=True)

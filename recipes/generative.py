@@ -46,7 +46,7 @@ def generated(
         "empty_samples": found.empty,
         "samples_cut_by_scorer": found.cut,
         "scored_tokens": found.scored_tokens,
-        "protocol": protocol(saved, sampling, seed, saved.recipe.data.length)
+        "protocol": protocol(saved, sampling, seed, saved.length)
         | {
             "scorer": scorer.name,
             "scorer_revision": scorer.revision,

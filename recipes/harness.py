@@ -105,8 +105,8 @@ class DiffusionLM(LM):
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
         self.saved = open_saved(pretrained, self._device, precision, trust.split("+") if trust else ())
-        self.length = self.saved.recipe.data.length
-        if own_times(pace := self.saved.recipe.order(), self.length):
+        self.length = self.saved.length
+        if own_times(pace := self.saved.pace, self.length):
             raise ValueError(
                 f"pretrained={pretrained!r}: at pace={pace!r}; here only bounds of texts at one time are measured, "
                 "python -m recipes.evaluate has those of a pace"

@@ -11,6 +11,7 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
+from ddlib.samplers.windows import check_paced
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.abilities import served
 from recipes.saved import Saved
@@ -68,21 +69,33 @@ class Sampling:
             make_pace(self.pace)
 
     def order(self, saved: Saved, length: int) -> Pace:
-        """The pace: the one that is asked for, or that of the recipe.
+        """The pace: the one that is asked for, or that of the model.
 
         Raises:
             ValueError: it, or the network, cannot serve texts of this length.
         """
-        return served(
-            fitting(saved.recipe.order() if self.pace is None else make_pace(self.pace), length), length, saved.model
-        )
+        pace = saved.pace if self.pace is None else make_pace(self.pace)
+        return served(fitting(pace, length), length, saved.model)
+
+    def course(self, saved: Saved, length: int) -> Pace:
+        """The same for texts that the sampler draws.
+
+        Raises:
+            ValueError: as ``order``; a sampler that cannot follow the pace.
+        """
+        pace = self.order(saved, length)
+        if pace.block is not None or own_times(pace, length):
+            try:
+                check_paced(pace, parts.build("samplers", self.sampler))
+            except TypeError as error:
+                raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        return pace
 
     def endings(self, saved: Saved) -> list[Ending]:
         """When a text of this model is finished early."""
         special, found = saved.special, list[Ending]()
         if self.end == "last" or self.min_tokens:
-            fill = special.eos if saved.recipe.data.packed else special.pad
-            found.append(EndOfText(special.eos, self.min_tokens, last=self.end == "last", fill=fill))
+            found.append(EndOfText(special.eos, self.min_tokens, last=self.end == "last", fill=saved.behind))
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def forbidden_words(self, saved: Saved) -> list[int]:
@@ -123,39 +136,33 @@ def draw(
     Raises:
         ValueError: a pace that the texts, the network or the sampler cannot follow.
     """
-    pace = sampling.order(saved, length)
-    try:
-        return dd.sample(
-            saved.process,
-            saved.denoiser,
-            (len(index), length),
-            parts.build("samplers", sampling.sampler) if sampler is None else sampler,
-            sampling.steps,
-            None if prompt is None else prompt.to(index.device),
-            infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
-            temperature=_over_time(sampling.temperature),
-            top_p=_over_time(sampling.top_p),
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            forbidden=sampling.forbidden_words(saved),
-            repetition_penalty=sampling.repetition_penalty,
-            endings=sampling.endings(saved),
-            parameterization=saved.parameterization,
-            pace=pace,
-            generator=dd.KeyedGenerator(seed, NOISE, index),
-            on_step=on_step,
-        )
-    except TypeError as error:
-        if not own_times(pace, length):
-            raise
-        raise ValueError(f"sampler={sampling.sampler!r}: {error}") from error
+    return dd.sample(
+        saved.process,
+        saved.denoiser,
+        (len(index), length),
+        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
+        sampling.steps,
+        None if prompt is None else prompt.to(index.device),
+        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+        temperature=_over_time(sampling.temperature),
+        top_p=_over_time(sampling.top_p),
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        forbidden=sampling.forbidden_words(saved),
+        repetition_penalty=sampling.repetition_penalty,
+        endings=sampling.endings(saved),
+        parameterization=saved.parameterization,
+        pace=sampling.course(saved, length),
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
 
 
 def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
     """All that decides a sample."""
     return {
         "checkpoint_sha256": saved.sha256,
-        "ema": saved.recipe.optimizer.ema or None,
+        "ema": saved.ema,
         **asdict(sampling),
         "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
         "network_precision": saved.precision,

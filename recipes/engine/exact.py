@@ -44,15 +44,15 @@ def exact(
         batch: sequences that one process takes at a time.
         world: this process among others.
     """
-    packed, wanted = saved.recipe.data.packed, min(sequences or len(data.validation), len(data.validation))
+    alone, wanted = saved.rows != "padded", min(sequences or len(data.validation), len(data.validation))
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, saved.parameterization)
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, alone, saved.parameterization)
         calls.append(most)
         return terms
 
-    terms = over(data, saved.recipe, world, wanted, min(batch, -(-wanted // world.size)), measured)
+    terms = over(data, saved.length, world, wanted, min(batch, -(-wanted // world.size)), measured)
     found = in_units(Estimate.of(terms.per_token, []), data)
     return {name: asdict(estimate) for name, estimate in found.items()} | {
         "protocol": {
@@ -61,7 +61,7 @@ def exact(
             "calls": max(part for own in world.gather(calls) for part in own),
             "sequences": len(terms.index),
             "tokens": int(terms.tokens.sum()),
-            "padding": "none" if packed else "given",
+            "padding": "none" if alone else "given",
         }
     }
 

@@ -1,13 +1,10 @@
-"""What a run published, read back: the network, the noise, the tokenizer and the recipe."""
+"""A model, opened: the network, the noise, the tokenizer, and what else is asked of it."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import get_type_hints
 
 import torch
 from huggingface_hub import snapshot_download
@@ -18,65 +15,15 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.children import has_tree
-from ddlib.denoiser import Parameterization
-from ddlib.hierarchies.clusters import Clusters
-from ddlib.typing import Denoiser
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
-from recipes.config import Beside, Recipe, read_recipe
+from recipes.config import Beside, Recipe, plugins, read_recipe
 from recipes.data.hub import nothing
-from recipes.data.tokens import Special, add_special
-from recipes.saved.calling import called
+from recipes.data.tokens import add_special
+from recipes.saved.base import Precision, Saved
 from recipes.saved.known import Published
 from recipes.saved.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
-
-Precision = Literal["float32", "bfloat16"]
-"""Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A trained model with all that is needed to sample from it and to measure it."""
-
-    folder: Path
-    recipe: Recipe
-    process: dd.processes.ForwardProcess
-    model: nn.Module
-    tokenizer: Tokenizer
-    special: Special
-    clusters: Clusters | None
-    sha256: str
-    """Of the weights."""
-    precision: Precision = "float32"
-
-    @cached_property
-    def parameterization(self) -> Parameterization:
-        """What the network's output means."""
-        return meaning(self.model, self.recipe.loss.parameterization)
-
-    @property
-    def denoiser(self) -> Denoiser:
-        """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
-        return self.model if self.precision == "float32" else called(self.model, half=True)
-
-    def encode(self, text: str) -> list[int]:
-        """The words of a text, without special ones."""
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-    def document(self, words: Sequence[int]) -> list[int]:
-        """What stands between the beginning of a document, if it is there, and its end."""
-        return self.ended(words[1:] if words and words[0] == self.special.bos else words)
-
-    def ended(self, words: Sequence[int]) -> list[int]:
-        """What stands before the end of a document, which is the first end of text or padding."""
-        return list(takewhile(lambda word: word not in (self.special.eos, self.special.pad), words))
-
-
-def meaning(model: nn.Module, law: str) -> Parameterization:
-    """What a network's output means: of one that predicts children those of its tree, of another the law of words."""
-    return dd.Children.of(model, law) if has_tree(model) else law
 
 
 def open_saved(
@@ -127,9 +74,21 @@ def open_saved(
                 f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
                 "of different runs"
             )
-    sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    special = add_special(tokenizer, recipe.data.corpus)
-    return Saved(folder, recipe, process, model, tokenizer, special, known.saved_clusters(), sha256, precision)
+    return Saved(
+        process=process,
+        model=model,
+        law=recipe.loss.parameterization,
+        tokenizer=tokenizer,
+        special=add_special(tokenizer, recipe.data.corpus),
+        length=recipe.data.length,
+        rows="packed" if recipe.data.packed else "padded",
+        pace=recipe.order(),
+        sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        precision=precision,
+        clusters=known.saved_clusters(),
+        plugins=plugins(recipe),
+        recipe=recipe,
+    )
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
