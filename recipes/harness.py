@@ -13,10 +13,9 @@ together, without padding; with ``conditional=True`` that of the completion alon
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +23,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.sampling import Sampling, draw, protocol
+from recipes.sampling import Sampling, batches, draw, protocol
 from recipes.saved import Precision, open_saved
 
 try:
@@ -40,7 +39,6 @@ NAME = "ddlib"
 GENERATED = 256
 """Tokens that a task gets if it does not say how many."""
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -229,14 +227,6 @@ def key(request: Instance, text: str, window: int = 0) -> int:
     question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
     digest = hashlib.sha256(f"{window}\n{question}".encode()).digest()
     return int.from_bytes(digest[:5], "big") << 20
-
-
-def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
-    """Numbers of items that are alike, at most ``size`` together."""
-    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
-    for _, members in groupby(order, key=lambda number: alike(items[number])):
-        group = list(members)
-        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def until(text: str, stops: str | Sequence[str]) -> str:

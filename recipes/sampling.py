@@ -1,8 +1,9 @@
 """How words are drawn from a trained model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any, Literal, TypeVar
 
 from jaxtyping import Int
 from torch import Tensor
@@ -19,6 +20,7 @@ from recipes.saved import Saved
 NOISE = 2**62
 """Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
 
+T = TypeVar("T")
 OnStep = Callable[[int, Tensor, Tensor], None]
 Knob = float | tuple[float, float]
 """A number, or two: at noise and at words, and in between what lies between them."""
@@ -68,14 +70,17 @@ class Sampling:
         if self.pace is not None:
             make_pace(self.pace)
 
+    def named(self, saved: Saved) -> Pace:
+        """The pace that is asked for, or that of the model."""
+        return saved.pace if self.pace is None else make_pace(self.pace)
+
     def order(self, saved: Saved, length: int) -> Pace:
-        """The pace: the one that is asked for, or that of the model.
+        """The same for texts of a length.
 
         Raises:
             ValueError: it, or the network, cannot serve texts of this length.
         """
-        pace = saved.pace if self.pace is None else make_pace(self.pace)
-        return served(fitting(pace, length), length, saved.model)
+        return served(fitting(self.named(saved), length), length, saved.model)
 
     def course(self, saved: Saved, length: int) -> Pace:
         """The same for texts that the sampler draws.
@@ -92,10 +97,17 @@ class Sampling:
         return pace
 
     def endings(self, saved: Saved) -> list[Ending]:
-        """When a text of this model is finished early."""
-        special, found = saved.special, list[Ending]()
-        if self.end == "last" or self.min_tokens:
-            found.append(EndOfText(special.eos, self.min_tokens, last=self.end == "last", fill=saved.behind))
+        """When a text of this model is finished early.
+
+        Raises:
+            ValueError: by its end, and the model knows none.
+        """
+        found, last = list[Ending](), self.end == "last"
+        if last or self.min_tokens:
+            ends = saved.special.ends
+            if not ends:
+                raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
+            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def forbidden_words(self, saved: Saved) -> list[int]:
@@ -156,6 +168,14 @@ def draw(
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )
+
+
+def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
+    """Numbers of items that are alike, at most ``size`` together."""
+    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
+    for _, members in groupby(order, key=lambda number: alike(items[number])):
+        group = list(members)
+        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:

@@ -34,6 +34,11 @@ class Special:
     bos: int
     eos: int
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Those that end a text."""
+        return (self.eos,)
+
 
 def load_tokenizer(name: str) -> Tokenizer:
     """A tokenizer from the hub, a tokenizer.json, or a folder with one; it neither cuts off nor fills up texts.

@@ -17,14 +17,14 @@ from ddlib.typing import Denoiser
 from recipes.config import Recipe
 from recipes.data.tokens import Special
 from recipes.saved.calling import called
-from recipes.saved.spelling import Spelling
+from recipes.saved.spelling import Spelling, Talks
 
 Precision = Literal["float32", "bfloat16"]
 """Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
 
 Rows = Literal["padded", "packed", "free"]
 """What a network knows texts in: rows of one length with padding behind each text; rows of one length that several
-texts fill; a row as long as the text."""
+texts fill; a row as long as the text, whose beginning is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ class Saved:
     """Which position when, unless somebody asks for another."""
     sha256: str
     """Of the weights."""
+    name: str = ""
+    """What it is called, for messages."""
     precision: Precision = "float32"
     clusters: Clusters | None = None
     plugins: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
@@ -81,6 +83,22 @@ class Saved:
         """The word that fills a row behind the end of a text."""
         return self.special.pad if self.rows == "padded" else self.special.eos
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The words that end a text, padding too."""
+        return tuple(word for word in (*self.special.ends, self.special.pad) if word is not None)
+
+    def talk(self, message: str, system: str | None = None) -> str:
+        """A text that ends where the model is to answer a message.
+
+        Raises:
+            ValueError: the tokenizer says nowhere how messages are written.
+        """
+        if not isinstance(self.tokenizer, Talks):
+            raise ValueError(f"chat: the tokenizer of {self.name} has no chat template: leave out --chat")
+        said = [] if system is None else [{"role": "system", "content": system}]
+        return self.tokenizer.talk([*said, {"role": "user", "content": message}])
+
     def encode(self, text: str) -> list[int]:
         """The words of a text, without special ones."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -91,7 +109,7 @@ class Saved:
 
     def ended(self, words: Sequence[int]) -> list[int]:
         """What stands before the end of a document, which is the first end of text or padding."""
-        return list(takewhile(lambda word: word not in (self.special.eos, self.special.pad), words))
+        return list(takewhile(lambda word: word not in self.ends, words))
 
 
 def meaning(model: nn.Module, law: str) -> Parameterization:

@@ -84,6 +84,7 @@ def open_saved(
         rows="packed" if recipe.data.packed else "padded",
         pace=recipe.order(),
         sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        name=str(source),
         precision=precision,
         clusters=known.saved_clusters(),
         plugins=plugins(recipe),

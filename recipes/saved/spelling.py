@@ -1,7 +1,7 @@
 """What is asked of a tokenizer, whichever library it is of."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 
 class Encoded(Protocol):
@@ -31,4 +31,13 @@ class Spelling(Protocol):
 
     def get_vocab_size(self) -> int:
         """How many words there are: states from here on are none."""
+        ...
+
+
+@runtime_checkable
+class Talks(Protocol):
+    """It knows how a chat is written."""
+
+    def talk(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The text of messages, each with its ``role`` and its ``content``, up to where the answer begins."""
         ...
