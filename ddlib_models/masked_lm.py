@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.pretrained import Pretrained
@@ -68,23 +68,29 @@ class MaskedLM(Pretrained, nn.Module):
         model = _transformers().AutoModelForMaskedLM
         self._adopt(model.from_config(config, dtype=torch.float32, trust_remote_code=False))
 
-    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L V"]:
         """Logits over words at every position.
 
         Args:
             z: noisy states in 0..num_states-1.
             t: one time in [0, 1] per sequence, which is ignored.
+            present: False where nobody looks, such as at padding behind a text; None for everywhere.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
                 state out of range.
         """
-        return F.linear(self.features(z, t), *self.words())
+        return F.linear(self.features(z, t, present=present), *self.words())
 
-    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
+    def features(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
         """What the output layer reads, so that ``forward`` is ``features(...) @ weight.T + bias``."""
         self._check(z, t)
-        return self.network(inputs_embeds=self.embed(z), return_dict=True).logits
+        seen = {} if present is None else {"attention_mask": present.long()}
+        return self.network(inputs_embeds=self.embed(z), return_dict=True, **seen).logits
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
         """The words' rows of the output layer's matrix and bias."""
