@@ -41,7 +41,7 @@ from recipes.measure import Estimate, Terms, estimates
 from recipes.measure.scoring import Scorer, load_scorer
 from recipes.report import show
 from recipes.sampling import Sampling, draw
-from recipes.saved import WEIGHTS, Precision, Saved, open_saved
+from recipes.saved import WEIGHTS, Precision, Saved, one_of, open_saved
 
 NONE = "none"
 RESULT = "evaluation.json"
@@ -53,8 +53,10 @@ METHODS = {"stratified": "by neighbours in time, without what strata settle", "i
 class Options:
     """What ``python -m recipes.evaluate`` takes."""
 
-    run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
+    run: tyro.conf.Positional[str | None] = None
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    model: str | None = None
+    """The same by name, in place of that."""
     sequences: int | None = None
     """Validation sequences; all by default."""
     replicates: int = 4
@@ -87,12 +89,18 @@ class Options:
     """Of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
+    family: str | None = None
+    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
+    mask_token: str | None = None
+    """What stands for its mask; likewise."""
     trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, as package.module."""
+    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "run", one_of(self.run, self.model))
+        object.__setattr__(self, "model", None)  # so that replace() finds one
         at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
         limits["bound_steps"] = self.bound_steps
@@ -197,7 +205,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         ValueError: the text is of another tokenizer, or has no likelihood by the order that is named. Before anything
             is measured.
     """
-    saved = open_saved(options.run, world.device, options.precision, options.trust)
+    saved = open_saved(options.run, world.device, options.precision, options.trust, options.family, options.mask_token)
     data = open_prepared(options.data or saved.data)
     if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
         raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")

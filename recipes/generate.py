@@ -31,7 +31,7 @@ from recipes.film import Filmed, Text, check_page, write_page
 from recipes.lexicon.naming import cluster_names
 from recipes.prompt import Row, check_prompt, masked, read_prompts, row
 from recipes.sampling import OnStep, Sampling, batches, draw, protocol
-from recipes.saved import Precision, Saved, open_saved
+from recipes.saved import Precision, Saved, one_of, open_saved
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
@@ -44,8 +44,10 @@ FILMED = 16
 class Options:
     """What ``python -m recipes.generate`` takes."""
 
-    run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
+    run: tyro.conf.Positional[str | None] = None
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    model: str | None = None
+    """The same by name, in place of that."""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """How the text begins; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled. Once for each prompt."""
     prompts: Path | None = None
@@ -74,12 +76,18 @@ class Options:
     """Show the first sample on its way from noise."""
     html: Path | None = None
     """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
+    family: str | None = None
+    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
+    mask_token: str | None = None
+    """What stands for its mask; likewise."""
     trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, as package.module."""
+    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "run", one_of(self.run, self.model))
+        object.__setattr__(self, "model", None)  # so that replace() finds one
         given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
         object.__setattr__(self, "prompt", given)  # one may be said as it is
         limits = {name: 1 if (value := getattr(self, name)) is None else value for name in ("length", "new")}
@@ -213,7 +221,8 @@ def generate(options: Options, console: Console) -> list[str]:
     if options.html is not None:
         check_page(options.html)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    saved = open_saved(options.run, device, options.precision, options.trust)
+    ways = options.precision, options.trust, options.family, options.mask_token
+    saved = open_saved(options.run, device, *ways)
     samples = asked(options.rows(saved), options.numbers or range(options.samples))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]

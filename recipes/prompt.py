@@ -13,7 +13,7 @@ from ddlib.paces import Pace
 from recipes.saved import Saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
-LIKE_A_GAP = re.compile(r"[\[<({]\s*mask\s*(?::\s*\d*\s*)?[\]>)}]", re.IGNORECASE)
+LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
 """What others write for one."""
 
 NEW = 128

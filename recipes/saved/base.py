@@ -16,7 +16,6 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
 from recipes.data.tokens import Special
-from recipes.saved.calling import called
 from recipes.saved.spelling import Spelling, Talks
 
 Precision = Literal["float32", "bfloat16"]
@@ -33,6 +32,8 @@ class Saved:
 
     process: dd.processes.ForwardProcess
     model: nn.Module
+    denoiser: Denoiser
+    """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
     law: str
     """What its logits over words mean, "cavity" or "posterior"."""
     tokenizer: Spelling
@@ -50,6 +51,8 @@ class Saved:
     clusters: Clusters | None = None
     plugins: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     """Package and version of every part that is not ddlib's own, by its kind."""
+    leaves_out: bool = False
+    """Whether the network can be told, by ``present``, at which positions there is nothing."""
     recipe: Recipe | None = None
     """Of the run that trained it; None where no recipe did."""
 
@@ -57,11 +60,6 @@ class Saved:
     def parameterization(self) -> Parameterization:
         """What the network's output means."""
         return meaning(self.model, self.law)
-
-    @property
-    def denoiser(self) -> Denoiser:
-        """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
-        return self.model if self.precision == "float32" else called(self.model, half=True)
 
     @property
     def data(self) -> Path | None:

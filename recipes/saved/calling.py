@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.typing import Denoiser
-
-TOLD = ("own_times", "block_size")
-"""What a network says of itself that decides what it may be told, see ``ddlib.typing``."""
+from recipes.measure.given import telling
 
 
 def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
@@ -25,8 +23,4 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
         with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
             return call(z, t, **told)
 
-    denoiser.__qualname__ = type(model).__qualname__  # for messages
-    for name in TOLD:
-        if hasattr(model, name):
-            setattr(denoiser, name, getattr(model, name))
-    return denoiser
+    return telling(denoiser, model)

@@ -22,8 +22,27 @@ from recipes.config import Beside, Recipe, plugins, read_recipe
 from recipes.data.hub import nothing
 from recipes.data.tokens import add_special
 from recipes.saved.base import Precision, Saved
+from recipes.saved.calling import called
+from recipes.saved.foreign import open_foreign
 from recipes.saved.known import Published
 from recipes.saved.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
+
+CONFIG = "config.json"
+"""What transformers writes beside weights."""
+UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.tflite", "*.ot")
+"""Weights in forms that are never read: pickles, and those of other programs."""
+
+
+def one_of(run: str | None, model: str | None) -> str:
+    """The model that is asked for, whichever of two ways it is named in: ``open_saved`` finds out what it is.
+
+    Raises:
+        ValueError: neither, or both.
+    """
+    if (run is None) == (model is None):
+        said = "neither is said" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {said}")
+    return model if run is None else run
 
 
 def open_saved(
@@ -31,20 +50,28 @@ def open_saved(
     device: str | torch.device = "cpu",
     precision: Precision = "float32",
     trust: Collection[str] = (),
+    family: str | None = None,
+    mask_token: str | None = None,
 ) -> Saved:
-    """Reads the folder of a run, the weights in it, or weights on the Hugging Face hub.
+    """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
+
+    What a recipe published is told by its ``recipe.yaml``; all else is read by ``ddlib_models.hub``.
 
     Args:
         source: of all that.
         device: for the network and the noise.
-        precision: of the network's products.
+        precision: of the network's products; of a model of others of its weights too.
         trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is one's
-            own and needs none; weights alone may be a stranger's.
+            own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
+            comes with it may be run.
+        family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
+        mask_token: what stands for its mask, likewise.
 
     Raises:
         FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
-        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed.
-        PermissionError: a module that is not trusted.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; of a model of
+            others what ``ddlib_models.hub.load`` refuses.
+        PermissionError: a module, or a model's own code, that is not trusted.
     """
     folder = Path(source)
     own = (folder / WEIGHTS).is_dir()
@@ -54,11 +81,20 @@ def open_saved(
         if folder.is_absolute() or len(folder.parts) != 2:
             raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
         try:
-            folder = Path(snapshot_download(str(source)))
+            folder = Path(snapshot_download(str(source), ignore_patterns=UNREAD))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
             raise FileNotFoundError(nothing(str(source), error)) from error
+    if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
+        trusted = str(source) in trust
+        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token)
     if not (folder / RECIPE).exists():
-        raise FileNotFoundError(f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder")
+        raise FileNotFoundError(
+            f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "
+            "models of others have"
+        )
+    for name, value in {"family": family, "mask_token": mask_token}.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
     check_manifest(folder)  # so all files below are whole
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     known = Published(folder, tokenizer)
@@ -77,6 +113,7 @@ def open_saved(
     return Saved(
         process=process,
         model=model,
+        denoiser=model if precision == "float32" else called(model, half=True),
         law=recipe.loss.parameterization,
         tokenizer=tokenizer,
         special=add_special(tokenizer, recipe.data.corpus),

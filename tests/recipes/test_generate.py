@@ -210,7 +210,7 @@ def test_a_samplers_typo_ends_as_other_flags_do(command):
 def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def unreachable(name):
+    def unreachable(name, ignore_patterns):
         raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
 
     monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
