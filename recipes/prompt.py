@@ -121,7 +121,7 @@ def row(
         system: what is said to the model before.
 
     Raises:
-        ValueError: a prompt that does not fit, or as ``Saved.talk``.
+        ValueError: a prompt that does not fit, or as ``Saved.chat``.
     """
     block = pace.block or 1
     most = saved.length // block * block
@@ -132,7 +132,8 @@ def row(
             states = torch.cat([states, more])
         return Row(text, states, len(states), len(saved.beginning))
     if chat:
-        stands = saved.encode(saved.talk(text or "", system))
+        before = [] if system is None else [{"role": "system", "content": system}]
+        stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
     elif text is None:
         stands = saved.beginning if saved.rows == "free" else []
     else:

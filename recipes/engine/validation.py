@@ -39,6 +39,7 @@ def validate(
     steps: int | None = None,
     levels: str | None = None,
     pace: dd.paces.Pace | None = None,
+    alone: bool = False,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -57,6 +58,7 @@ def validate(
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
         pace: which position when; None is all together. All blocks in one call where the network can.
+        alone: see ``measure``.
 
     Raises:
         TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
@@ -66,7 +68,8 @@ def validate(
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how, pace, blocks)
+        ways = density, steps, how, pace, blocks, alone
+        return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)
 

@@ -4,6 +4,7 @@ from recipes.saved.base import Precision, Saved, meaning
 from recipes.saved.calling import called
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.saved.opening import one_of, open_saved
+from recipes.saved.reading import held_out, measured_length
 
 __all__ = [
     "CLUSTERS",
@@ -15,7 +16,9 @@ __all__ = [
     "Precision",
     "Saved",
     "called",
+    "held_out",
     "meaning",
+    "measured_length",
     "one_of",
     "open_saved",
 ]

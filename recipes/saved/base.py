@@ -86,16 +86,19 @@ class Saved:
         """The words that end a text, padding too."""
         return tuple(word for word in (*self.special.ends, self.special.pad) if word is not None)
 
-    def talk(self, message: str, system: str | None = None) -> str:
-        """A text that ends where the model is to answer a message.
+    def chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+        """The text of messages, each with its ``role`` and its ``content``.
+
+        Args:
+            messages: in their order.
+            answers: whether the model is to say the next one; else it goes on with the last.
 
         Raises:
-            ValueError: the tokenizer says nowhere how messages are written.
+            ValueError: the tokenizer does not know how a chat is written.
         """
         if not isinstance(self.tokenizer, Talks):
-            raise ValueError(f"chat: the tokenizer of {self.name} has no chat template: leave out --chat")
-        said = [] if system is None else [{"role": "system", "content": system}]
-        return self.tokenizer.talk([*said, {"role": "user", "content": message}])
+            raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
+        return self.tokenizer.talk(messages, answers)
 
     def encode(self, text: str) -> list[int]:
         """The words of a text, without special ones."""

@@ -48,9 +48,15 @@ class Theirs:
 class Talking(Theirs):
     """One that has a chat template."""
 
-    def talk(self, messages: Sequence[Mapping[str, str]]) -> str:
-        told = [dict(message) for message in messages]
-        return self._tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
+    @property
+    def template(self) -> str:
+        return self._tokenizer.get_chat_template()
+
+    def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+        told, on = [dict(message) for message in messages], bool(messages) and not answers
+        return self._tokenizer.apply_chat_template(
+            told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
+        )
 
 
 def open_foreign(

@@ -38,6 +38,9 @@ class Spelling(Protocol):
 class Talks(Protocol):
     """It knows how a chat is written."""
 
-    def talk(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The text of messages, each with its ``role`` and its ``content``, up to where the answer begins."""
+    template: str
+    """What says so."""
+
+    def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+        """The text of messages; see ``Saved.chat``."""
         ...
