@@ -1,5 +1,6 @@
 """A pretrained network as ddlib asks it: float32 logits at their own positions, none at ids that are no words."""
 
+import copy
 from typing import Any
 
 import torch
@@ -61,6 +62,20 @@ class Adapted(nn.Module):
         """
         self.special.check(z)
         return self._moved(self.network(z, self._times(z, t), **told)).float() + self.barred
+
+    def after(self, words: Int[Tensor, "*batch P"]) -> "Adapted":
+        """The same for texts that go on from these words, where the network keeps words before the text apart.
+
+        Raises:
+            TypeError: it does not: such words are the ``prompt`` of ``dd.sample``.
+        """
+        if not hasattr(self.network, "after"):
+            raise TypeError(
+                f"{type(self.network).__name__} keeps no words before the text: hand them to dd.sample as its prompt"
+            )
+        other = copy.copy(self)
+        other._modules = self._modules | {"network": self.network.after(words)}
+        return other
 
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":
         """The same for rows of which the first ``left`` positions are padding, see ``Padded``."""

@@ -27,7 +27,10 @@ class Source:
     num_states: int
     mask_id: int | None
     """The model's own id of the mask; None of noise without one."""
+    bos: int | None
+    """The id that begins a text."""
     block_size: int = 0
+    shift: int = 0
     rename: Mapping[str, str] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     revision: str | None = None

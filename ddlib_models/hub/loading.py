@@ -68,9 +68,11 @@ def load(
     special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
     process = found.noise(special.vocab_size).to(device)
     size = found.blocks(native) if block_size is None else block_size
-    states = process.vocab_size, process.num_states
-    made = network(Source(name, native, *states, mask_id, size, found.rename, dtype, revision, trust)).to(device)
-    return Loaded(process, adapted(made, special, found), tokenizer, special)
+    source = Source(
+        name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
+        dtype, revision, trust,
+    )  # fmt: skip
+    return Loaded(process, adapted(network(source).to(device), special, found), tokenizer, special)
 
 
 def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.hub.family import Source
-from ddlib_models.hub.reading import transformers
+from ddlib_models.hub.reading import pretrained, transformers
 from ddlib_models.masked_lm import MaskedLM
 from ddlib_models.masked_lm import masked_lm as pretrained_masked_lm
 
@@ -50,6 +50,4 @@ def remote(source: Source) -> Remote:
             f"{source.name}: {told[kind]} is code that comes with it, and to load it is to run it: read it, then say "
             "trust=True"
         )
-    read = getattr(transformers(), kind).from_pretrained
-    network = read(source.name, dtype=source.dtype, use_safetensors=True, **source.hub)
-    return Remote(network, source.vocab_size, source.mask_id)
+    return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)

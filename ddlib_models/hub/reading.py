@@ -5,6 +5,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
+from ddlib_models.hub.family import Source
 from ddlib_models.manifest import MANIFEST
 
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
@@ -77,6 +80,27 @@ def read_tokenizer(name: str, kind: str, trust: bool, revision: str | None = Non
         # where no file says what the tokens are, transformers makes up a handful
         raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")
     return tokenizer
+
+
+def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
+    """A network of transformers with its weights, which are read from safetensors only.
+
+    Args:
+        kind: the class that reads them, or an auto class.
+        source: of the weights.
+        options: of ``from_pretrained``.
+
+    Raises:
+        ValueError: weights that the network needs and the files have not, or the files have and it has not.
+    """
+    network, told = kind.from_pretrained(
+        source.name, dtype=source.dtype, use_safetensors=True, output_loading_info=True, **source.hub, **options
+    )
+    faults = {"the files have no": "missing_keys", "the network has no": "unexpected_keys"}
+    said = [f"{what} {', '.join(sorted(told[key]))}" for what, key in faults.items() if told[key]]
+    if said:
+        raise ValueError(f"{source.name}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
+    return network.eval()
 
 
 def generation(name: str, revision: str | None = None) -> dict[str, Any]:

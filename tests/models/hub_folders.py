@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from theirs import write_tokenizer
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 MASK, TOKENS = 4, 13
 
@@ -18,10 +19,14 @@ def scatter(network: nn.Module, seed: int = 0) -> nn.Module:
     return network.eval()
 
 
-def save(folder: Path, network: nn.Module, mask: int | None = MASK, tokens: int = TOKENS) -> Path:
-    """A folder as transformers writes it, with a tokenizer."""
+def save(folder: Path, network: nn.Module, mask: int | None = MASK, tokens: int = TOKENS, **special: str) -> Path:
+    """A folder as transformers writes it, with a tokenizer and its special tokens."""
     scatter(network).save_pretrained(folder)
     write_tokenizer(folder, mask, tokens)
+    if special:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer.add_special_tokens(special)
+        tokenizer.save_pretrained(folder)
     return folder
 
 
