@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 from rich.console import Console
+from rich.text import Text as RichText
 from torch import Tensor
 
 from ddlib import parts
@@ -29,8 +30,8 @@ from recipes.console import Drafts, make_console, on_its_way, plain_errors, rend
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, check_page, write_page
 from recipes.lexicon.naming import cluster_names
-from recipes.prompt import Row, check_prompt, masked, read_prompts, row
-from recipes.sampling import OnStep, Sampling, batches, draw, protocol
+from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
+from recipes.sampling import OnStep, Sampling, draw, protocol
 from recipes.saved import Precision, Saved, one_of, open_saved
 
 SNAPSHOTS = 6
@@ -177,34 +178,38 @@ def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) 
 def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console: Console) -> None:
     """Draws the samples, those of equally long rows together."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
-    states = [masked(saved, sample.row) for sample in samples]
-    sizes = [(sample.row.length, len(stands)) for sample, stands in zip(samples, states, strict=True)]
+    sampler = parts.build("samplers", options.sampling.sampler)
+    block = options.sampling.named(saved).block
     trace: list[tuple[float, Tensor]] = []
     filmed = 0
-    for group in batches(sizes, lambda size: size, options.batch):
+    for group in together(saved, [sample.row for sample in samples], block, sampler, options.batch):
         mine = [samples[place] for place in group]
+        prompt, length, lengths = stacked(saved, [one.row for one in mine])
         follow, film = list[OnStep](), None
         if options.trajectory and 0 in group:
-            follow.append(partial(_keep, trace, group.index(0)))
-        with Drafts(console, [one.name for one in mine], lambda z: render(saved.tokenizer, z, names)) as drafts:
+            follow.append(partial(_keep, trace, group.index(0), samples[0].row.length))
+        with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
             follow += [drafts] if options.stream else []
             on_step = partial(_tell, follow) if follow else None
             if options.html is not None and filmed < FILMED:
                 film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
-            prompt = torch.stack([states[place] for place in group]) if sizes[group[0]][1] else None
-            drawn = draw(saved, options.sampling, options.seed, index, mine[0].row.length, prompt, on_step, film)
+            drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths)
         for one, tokens in zip(mine, drawn.tolist(), strict=True):
-            one.tokens = tokens
+            one.tokens = tokens[: one.row.length]
         for one, text in zip(mine, [] if film is None else film.end(drawn), strict=False):
-            one.film, filmed = text, filmed + 1
+            one.film, filmed = text.first(one.row.length), filmed + 1
     if options.trajectory:
         show(saved, trace, console)
 
 
-def _keep(trace: list[tuple[float, Tensor]], place: int, k: int, t: Tensor, z: Tensor) -> None:
-    trace.append((float(t[place].mean()), z[place].cpu()))
+def _shown(saved: Saved, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
+    return render(saved.tokenizer, z[: samples[place].row.length], names)
+
+
+def _keep(trace: list[tuple[float, Tensor]], place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:
+    trace.append((float(t[place].mean()), z[place, :length].cpu()))
 
 
 def _tell(listeners: Sequence[OnStep], k: int, t: Tensor, z: Tensor) -> None:

@@ -1,15 +1,18 @@
 """What is to be drawn: a text that begins, one with gaps, or nothing yet, as states in a row."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from ddlib.paces import Pace
+from ddlib.samplers import Sampler
+from recipes.sampling import batches
 from recipes.saved import Saved
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
@@ -148,6 +151,17 @@ def row(
     return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat)
 
 
+class Batch(NamedTuple):
+    """Rows that are drawn together."""
+
+    states: Int[Tensor, "B P"] | None
+    """What stands and what is free, as ``dd.sample`` takes them; None where nothing stands."""
+    length: int
+    """Tokens of the longest."""
+    lengths: Int[Tensor, " B"] | None
+    """Tokens of each, where they are not the same."""
+
+
 def masked(saved: Saved, row: Row) -> Int[Tensor, " n"]:
     """The states of a row, filled up with masks, so that rows of several prompts can be drawn together.
 
@@ -155,3 +169,40 @@ def masked(saved: Saved, row: Row) -> Int[Tensor, " n"]:
     """
     more = row.length - len(row.states) if has_mask(saved) and len(row.states) else 0
     return torch.cat([row.states, torch.full((more,), saved.process.num_states - 1)])
+
+
+def together(saved: Saved, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int) -> Iterator[list[int]]:
+    """Numbers of rows that can be drawn together, at most ``size``: each is what it is alone.
+
+    Where the network can leave positions out these are rows of any length, the shorter ones with padding behind them,
+    where a position's noise does not depend on how long the row is; else those of one length.
+
+    Args:
+        saved: the model.
+        rows: all that are asked for.
+        block: positions of a block of the pace, None for no blocks.
+        sampler: what draws.
+        size: of a batch.
+    """
+    states = [masked(saved, row) for row in rows]
+    # a sampler that puts several texts in the place of a row is not asked about it by its number
+    pads = saved.leaves_out and has_mask(saved) and sampler.ends
+
+    def alike(number: int) -> tuple[int, ...]:
+        own, words = rows[number].length, bool((states[number] < saved.process.vocab_size).any())
+        # noise is split between blocks, where there are several
+        return (0, int(own == block)) if pads and words else (1, own, len(states[number]))
+
+    by_length = sorted(range(len(rows)), key=lambda number: rows[number].length)
+    for group in batches(by_length, alike, size):
+        yield [by_length[place] for place in group]
+
+
+def stacked(saved: Saved, rows: Sequence[Row]) -> Batch:
+    """Rows that ``together`` found, as one batch; padding is a word that stands in the row."""
+    states, lengths = [masked(saved, row) for row in rows], torch.tensor([row.length for row in rows])
+    longest = int(lengths.max())
+    if bool((lengths == longest).all()):
+        return Batch(torch.stack(states) if len(states[0]) else None, longest, None)
+    filled = [torch.cat([own, own[own < saved.process.vocab_size][:1].expand(longest - len(own))]) for own in states]
+    return Batch(torch.stack(filled), longest, lengths)

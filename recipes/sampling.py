@@ -15,7 +15,7 @@ from ddlib.samplers import Ending, EndOfText, Settled
 from ddlib.samplers.windows import check_paced
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.abilities import served
-from recipes.saved import Saved
+from recipes.saved import Saved, padded
 
 NOISE = 2**62
 """Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
@@ -132,6 +132,7 @@ def draw(
     prompt: Int[Tensor, "... P"] | None = None,
     on_step: OnStep | None = None,
     sampler: dd.samplers.Sampler | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
 
@@ -144,13 +145,15 @@ def draw(
         prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
         on_step: see ``dd.sample``.
         sampler: what draws; by default what ``sampling`` names.
+        lengths: tokens of each row, if some are shorter; behind them stands some word of the prompt. Only of a model
+            that ``leaves_out``.
 
     Raises:
         ValueError: a pace that the texts, the network or the sampler cannot follow.
     """
     return dd.sample(
         saved.process,
-        saved.denoiser,
+        saved.denoiser if lengths is None else padded(saved.denoiser, lengths),
         (len(index), length),
         parts.build("samplers", sampling.sampler) if sampler is None else sampler,
         sampling.steps,
@@ -164,6 +167,7 @@ def draw(
         repetition_penalty=sampling.repetition_penalty,
         endings=sampling.endings(saved),
         parameterization=saved.parameterization,
+        compact=lengths is None,
         pace=sampling.course(saved, length),
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recipes.console.screen import on_its_way
 
-Render = Callable[[Tensor], Text]
+Render = Callable[[int, Tensor], Text]
 
 
 class Drafts:
@@ -22,7 +22,7 @@ class Drafts:
     Args:
         console: where it is shown.
         names: of the texts, by row.
-        render: makes the states of a row readable.
+        render: makes the states of a row readable, given its number.
     """
 
     def __init__(self, console: Console, names: Sequence[str], render: Render) -> None:
@@ -46,7 +46,7 @@ class Drafts:
         times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
         lines = []
         for number, (name, when, states) in enumerate(zip(self._names, times.tolist(), z.cpu(), strict=False)):
-            text = self._render(states)
+            text = self._render(number, states)
             line = Text.assemble((name, "bold"), "  ", on_its_way(when, text))
             lines.append(line)
             if not self._console.is_terminal and text.plain != self._before[number]:

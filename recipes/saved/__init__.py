@@ -1,7 +1,7 @@
 """Models that are there: what a run published, and what others did."""
 
 from recipes.saved.base import Precision, Saved, meaning
-from recipes.saved.calling import called
+from recipes.saved.calling import called, padded
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.saved.opening import one_of, open_saved
 from recipes.saved.reading import held_out, measured_length
@@ -21,4 +21,5 @@ __all__ = [
     "measured_length",
     "one_of",
     "open_saved",
+    "padded",
 ]
