@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib.children import Children, has_tree
+from ddlib.denoiser import Parameterization
 from ddlib.typing import BlockDenoiser, SplitDenoiser
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special import Special
@@ -172,15 +174,17 @@ class Padded(nn.Module):
         return said.gather(1, back[..., None].expand(-1, -1, said.shape[-1]))
 
 
-class _Both(Blockwise, Halves):
-    pass
-
-
-def adapted(network: nn.Module, special: Special, family: Family) -> Adapted:
+def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
     """A network as ddlib asks it, with the abilities that it has, in evaluation mode."""
-    halves, blocks = isinstance(network, SplitDenoiser), bool(getattr(network, "block_size", 0))
-    kind = _KINDS[halves, blocks and isinstance(network, BlockDenoiser)]
-    return kind(network, special, family.shift, family.parameterization, family.timed).eval()
+    if family.timed and not special.undrawn and not family.shift:  # it is one already
+        network.parameterization = meaning(network, family.parameterization)
+        return network.eval()
+    blocks = bool(getattr(network, "block_size", 0)) and isinstance(network, BlockDenoiser)
+    kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
+    shift = family.shift - getattr(network, "shift", 0)  # what the network does not see to itself
+    return kind(network, special, shift, family.parameterization, family.timed).eval()
 
 
-_KINDS = {(False, False): Adapted, (True, False): Halves, (False, True): Blockwise, (True, True): _Both}
+def meaning(network: nn.Module, law: str) -> Parameterization:
+    """What the logits of a network of ours mean: of one that predicts children those of its tree."""
+    return Children.of(network, law) if has_tree(network) else law

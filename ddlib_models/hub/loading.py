@@ -9,7 +9,7 @@ from torch import nn
 from ddlib.processes import ForwardProcess
 from ddlib_models.hub.denoiser import adapted
 from ddlib_models.hub.family import Config, Family, Source, chosen
-from ddlib_models.hub.networks import remote
+from ddlib_models.hub.networks import check_sight, remote
 from ddlib_models.hub.reading import generation, read_config, read_tokenizer
 from ddlib_models.hub.special import Special, describe, find_mask
 
@@ -72,7 +72,11 @@ def load(
         name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
         dtype, revision, trust,
     )  # fmt: skip
-    return Loaded(process, adapted(network(source).to(device), special, found), tokenizer, special)
+    made = network(source)
+    if not found.timed:
+        barred = set(special.undrawn)
+        check_sight(name, made, [word for word in range(min(special.vocab_size, 99)) if word not in barred], size)
+    return Loaded(process, adapted(made.to(device), special, found), tokenizer, special)
 
 
 def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:

@@ -1,14 +1,15 @@
 """The files of a pretrained model that are no weights: configuration, tokenizer."""
 
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from huggingface_hub import snapshot_download
 from torch import nn
 
+from ddlib_models.dit import DiT
 from ddlib_models.hub.family import Source
-from ddlib_models.manifest import MANIFEST
+from ddlib_models.manifest import MANIFEST, read_facts
 
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
@@ -46,9 +47,10 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
             f"{name}: {quantised[0]} of config.json says that its weights are quantised, which is not read: take the "
             "repository that it was made from"
         )
+    if not folder.is_dir() and config.get("model_type") in (None, DiT.model_type):
+        folder = Path(snapshot_download(name, allow_patterns=[MANIFEST], **hub))
     if (folder / MANIFEST).is_file():
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        config |= {"model_type": "ddlib", "class": told.get("class")}
+        config |= {"model_type": "ddlib", "class": read_facts(folder).get("class")}
     return config
 
 

@@ -31,8 +31,10 @@ def test_a_folder_that_is_no_model(tmp_path, bert):
     (tmp_path / "adapter_config.json").write_text("{}")
     refused(r"holds an adapter and no model; merge it into its model", tmp_path)
     BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
-    refused(r"encoder: model_type 'bert', architecture 'BertModel': no family of masked_lm,? ", tmp_path / "encoder")
-    refused(r"family='nobody': must be one of masked_lm,? .*or a Family", bert, family="nobody")
+    refused(
+        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it", tmp_path / "encoder"
+    )
+    refused(r"family='nobody': must be one of a2d, .*, or a Family", bert, family="nobody")
 
 
 def test_a_folder_without_a_tokenizer(folder):
