@@ -6,7 +6,14 @@ import torch
 from published import SENTENCES
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
-from transformers import AutoModelForMaskedLM, BertConfig, ModernBertConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    ModernBertConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
 
 SPECIAL = dict(pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]")
 CHAT = (
@@ -31,19 +38,22 @@ def tokenizer() -> Tokenizer:
 
 def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     """A folder as transformers writes it, of random weights in which no bias and no row is zero."""
-    own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **SPECIAL)
+    named = SPECIAL if kind != "a2d" else dict(eos_token="[SEP]", pad_token="[PAD]")
+    own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **named)
     own.chat_template = CHAT if chat else None
     sizes = SIZE | dict(vocab_size=len(own) + 3, pad_token_id=own.pad_token_id)
-    ends = dict(bos_token_id=own.cls_token_id, eos_token_id=own.sep_token_id)
+    ends = dict(bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     config = {
         "bert": lambda: BertConfig(**sizes),
         "modernbert": lambda: ModernBertConfig(
-            **sizes, **ends, cls_token_id=own.cls_token_id, sep_token_id=own.sep_token_id, local_attention=8,
-            global_attn_every_n_layers=2,
+            **sizes, **ends, local_attention=8, global_attn_every_n_layers=2,
+        ),
+        "a2d": lambda: Qwen3Config(
+            **sizes, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2
         ),
     }[kind]()  # fmt: skip
     torch.manual_seed(0)
-    network = AutoModelForMaskedLM.from_config(config)
+    network = (AutoModelForCausalLM if kind == "a2d" else AutoModelForMaskedLM).from_config(config)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     network.save_pretrained(folder)

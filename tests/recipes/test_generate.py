@@ -295,6 +295,11 @@ def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
         Options(run="r", **values)
 
 
+def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
+    with pytest.raises(ValueError, match="family='a2d': only for models of others"):
+        open_saved(run, family="a2d")
+
+
 def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):
     (tmp_path / "none.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"none\.txt: holds no line of text"):
