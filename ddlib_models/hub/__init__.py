@@ -7,6 +7,20 @@ Needs transformers: ``pip install 'ddlib[hf]'``.
 from ddlib_models.hub.denoiser import Adapted, Padded
 from ddlib_models.hub.family import Family, Source, families
 from ddlib_models.hub.loading import Loaded, load
+from ddlib_models.hub.networks import remote
+from ddlib_models.hub.probe import Probe, leave_one_out_probe
 from ddlib_models.hub.special import Special
 
-__all__ = ["Adapted", "Family", "Loaded", "Padded", "Source", "Special", "families", "load"]
+__all__ = [
+    "Adapted",
+    "Family",
+    "Loaded",
+    "Padded",
+    "Probe",
+    "Source",
+    "Special",
+    "families",
+    "leave_one_out_probe",
+    "load",
+    "remote",
+]
