@@ -15,7 +15,6 @@ are at the pace that the model was trained at; ``--pace`` names another.
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -28,22 +27,20 @@ import tyro
 from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
-from ddlib.vocabulary import fingerprint
-from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, plugins, time_density
+from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import make_console, plain_errors
-from recipes.data import Prepared, open_prepared
+from recipes.data import Prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, quietest, shared, validate
-from recipes.generative import generated
+from recipes.generative import generated, judge, warned
 from recipes.measure import Estimate, Terms, estimates
-from recipes.measure.scoring import Scorer, load_scorer
+from recipes.prompt import masked, row
 from recipes.report import show
 from recipes.sampling import Sampling, draw
-from recipes.saved import WEIGHTS, Precision, Saved, open_saved
+from recipes.saved import WEIGHTS, Precision, Saved, held_out, measured_length, one_of, open_saved
 
-NONE = "none"
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
 """What ``Measure.method`` means, for whoever reads the result."""
@@ -53,8 +50,12 @@ METHODS = {"stratified": "by neighbours in time, without what strata settle", "i
 class Options:
     """What ``python -m recipes.evaluate`` takes."""
 
-    run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
+    run: tyro.conf.Positional[str | None] = None
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    model: str | None = None
+    """The same by name, in place of that."""
+    length: int | None = None
+    """Tokens of a sequence; as in training by default, and at most 512 of a model of others."""
     sequences: int | None = None
     """Validation sequences; all by default."""
     replicates: int = 4
@@ -87,15 +88,21 @@ class Options:
     """Of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
+    family: str | None = None
+    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
+    mask_token: str | None = None
+    """What stands for its mask; likewise."""
     trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, as package.module."""
+    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "run", one_of(self.run, self.model))
+        object.__setattr__(self, "model", None)  # so that replace() finds one
         at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
-        limits["bound_steps"] = self.bound_steps
+        limits |= {"bound_steps": self.bound_steps, "length": self.length}
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
         at_least(0, seed=self.seed)
         check_times("times", self.times)
@@ -105,26 +112,30 @@ class Options:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
+def length_of(saved: Saved, options: Options) -> int:
+    """Tokens of a sequence."""
+    return measured_length(saved, options.length, options.sampling.named(saved).block or 1)
+
+
 def pace_of(saved: Saved, options: Options) -> Pace:
     """The pace of the bound, which is that of the samples."""
-    return options.sampling.order(saved, saved.recipe.data.length)
+    return options.sampling.order(saved, length_of(saved, options))
 
 
 def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
     """The density of the times, within a part of the pace; None for the uniform one."""
-    return time_density(options.times, saved.process, saved.recipe.data.length, IN_STRATA, pace_of(saved, options))
+    return time_density(options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options))
 
 
-def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list[Terms]:
+def bounds(saved: Saved, data: Prepared, options: Options, world: World, density: TimeDensity | None) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
-    density = drawn_from(saved, options)
     return [
         validate(
             saved.process,
             saved.denoiser,
             data,
-            saved.recipe,
+            length_of(saved, options),
             world,
             sequences=wanted,
             batch=min(options.batch, -(-wanted // world.size)),
@@ -135,6 +146,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
             steps=options.bound_steps,
             levels=options.bound_levels,
             pace=pace_of(saved, options),
+            alone=saved.rows == "free",
         )
         for number in range(options.replicates)
     ]
@@ -143,16 +155,19 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World) -> list
 def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
-    None if training took other noise or times, more sequences, another text or another bound.
+    None if training took other noise or times, more sequences, another text or another bound, or is not known.
     """
-    wanted = min(saved.recipe.output.validate_sequences, len(data.validation))
+    if saved.recipe is None or length_of(saved, options) != saved.length:
+        return None
+    trained = saved.recipe.output
+    wanted = min(trained.validate_sequences, len(data.validation))
     pace = pace_of(saved, options)
-    usual = quietest(saved.process, pace, saved.recipe.data.length)
+    usual = quietest(saved.process, pace, saved.length)
     if options.bound_steps is not None or options.bound_levels not in (None, usual):
         return None
-    if repr(pace) != repr(saved.recipe.order()):
+    if repr(pace) != repr(saved.pace):
         return None
-    other = options.seed != NOISE or options.data is not None or options.times != saved.recipe.output.validate_times
+    other = options.seed != NOISE or options.data is not None or options.times != trained.validate_times
     if other or wanted > len(replicates[0].index):
         return None
     terms = replicates[0].first(wanted)
@@ -161,29 +176,15 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
 
 def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
     """Words of samples from nothing, drawn by all processes; the same in each."""
-    length = saved.recipe.data.length
+    start = row(saved, None, options.sampling.named(saved), length_of(saved, options))
+    prompt = masked(saved, start) if len(start.states) else None
     own = torch.arange(options.samples, device=world.device)[world.rank :: world.size]
     drawn = {}
     for index in own.split(options.batch) if len(own) else ():
-        drawn |= zip(index.tolist(), draw(saved, options.sampling, options.seed, index, length).tolist(), strict=True)
+        words = draw(saved, options.sampling, options.seed, index, start.length, prompt)
+        drawn |= zip(index.tolist(), words.tolist(), strict=True)
     everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
     return [everything[number] for number in range(options.samples)]
-
-
-def judge(options: Options, world: World) -> tuple[Scorer | None, str | None]:
-    """Who scores samples, in the process that does so; or why nobody does."""
-    if options.scorer == NONE or not world.first:
-        return None, "not asked for"
-    try:
-        return load_scorer(options.scorer, world.device, options.scorer_bos), None
-    except (ValueError, ImportError) as error:
-        return None, warned(error)
-
-
-def warned(error: Exception) -> str:
-    """What is missing, after it was told: the bound is worth having without it."""
-    print(f"warning: no generative perplexity, the bound alone: {error}", file=sys.stderr)
-    return str(error)
 
 
 def evaluate(options: Options, world: World) -> dict[str, Any]:
@@ -195,32 +196,35 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         ValueError: the text is of another tokenizer, or has no likelihood by the order that is named. Before anything
             is measured.
     """
-    saved = open_saved(options.run, world.device, options.precision, options.trust)
-    data = open_prepared(options.data or saved.recipe.data.folder)
-    if data.fingerprint != fingerprint(saved.tokenizer.get_vocab()):
-        raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
+    saved = open_saved(options.run, world.device, options.precision, options.trust, options.family, options.mask_token)
+    length, given = length_of(saved, options), saved.rows == "free"
+    data = held_out(saved, options.data)
     pace = pace_of(saved, options)
-    levels = shared(saved.process, pace, saved.recipe.data.length, options.bound_levels)
+    levels = shared(saved.process, pace, length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
-    scorer, missing = judge(options, world)
+    scorer, missing = judge(options.scorer, options.scorer_bos, world)
+    if scored := any(world.gather(scorer is not None)):
+        options.sampling.course(saved, length)
     asked = options.likelihood_steps, options.sequences, options.batch
-    likely = None if order is None else exact(saved, data, order, *asked, world)
-    replicates = bounds(saved, data, options, world)
+    likely = None if order is None else exact(saved, data, order, *asked, world, length)
+    density = drawn_from(saved, options)
+    replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
-        "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data).items()},
+        "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data, int(given)).items()},
         "likelihood": likely,
         "protocol": {
             "run": options.run,
             "checkpoint_sha256": saved.sha256,
-            "ema": saved.recipe.optimizer.ema or None,
+            "ema": saved.ema,
             "sequences": len(replicates[0].index),
             "tokens": int(replicates[0].tokens.sum()),
             "replicates": options.replicates,
             "seed": options.seed,
-            "length": saved.recipe.data.length,
+            "length": length,
             "wrapped": False,
             "long_documents": f"one random window each, seed {WINDOWS}",
             "padding": "not counted",
+            "beginning": "given" if given else "counted",
             "pace": repr(pace),
             "times": (
                 "one per block of a sequence and replicate, even over its blocks and stratified over the corpus"
@@ -229,9 +233,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             ),
             "steps": options.bound_steps or "continuous time",
             "levels": levels,
-            "density_of_times": UNIFORM if drawn_from(saved, options) is None else options.times,
+            "density_of_times": UNIFORM if density is None else options.times,
             "weights": "not clipped",
-            "parameterization": saved.recipe.loss.parameterization,
+            "parameterization": saved.law,
             "network_precision": saved.precision,
             "vocabulary": data.fingerprint,
             "text": data.manifest["inputs"],
@@ -243,7 +247,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         "validation": validation(saved, data, replicates, options),
         "generative": None,
     }
-    if any(world.gather(scorer is not None)):
+    if scored:
         drawn = samples(saved, options, world)
         try:
             result["generative"] = (
@@ -254,7 +258,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         except ValueError as error:
             missing = warned(error)
     result["protocol"]["no_generative"] = missing
-    return result | {"provenance": provenance(plugins(saved.recipe))}
+    return result | {"provenance": provenance(saved.plugins)}
 
 
 def result_path(options: Options) -> Path:

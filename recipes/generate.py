@@ -1,39 +1,38 @@
-"""Text from a trained model: from nothing, after a prompt, or in the gaps of a text.
+"""Text from a model: from nothing, after a prompt, in the gaps of a text, or in answer to a message.
 
     python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
     python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
     python -m recipes.generate runs/owt/hdlm --prompt "The [MASK:3] in Boston was [MASK]." --trajectory
     python -m recipes.generate runs/owt/hdlm --sampler remask:eta=0.05 --html text.html
+    python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
 
-Without a gap the prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
-are twelve, and all else stands. A space before a gap belongs to what fills it, as it does in tokens.
+Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
+are twelve, and all else stands. A space before a gap belongs to what fills it, as it does in tokens. Several prompts
+are drawn together, and each gives what it gives alone.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import tyro
-from jaxtyping import Int
 from rich.console import Console
+from rich.text import Text as RichText
 from torch import Tensor
 
 from ddlib import parts
-from recipes.config import at_least, own_times, plugins
-from recipes.console import make_console, on_its_way, plain_errors, render
+from recipes.config import at_least, own_times
+from recipes.console import Drafts, make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, check_page, write_page
 from recipes.lexicon.naming import cluster_names
-from recipes.sampling import Sampling, draw, protocol
-from recipes.saved import Precision, Saved, open_saved
-
-GAP = re.compile(r"\[MASK(?::(\d+))?\]")
-LIKE_A_GAP = re.compile(r"[\[<({]\s*mask\s*(?::\s*\d*\s*)?[\]>)}]", re.IGNORECASE)
-"""What others write for one."""
+from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
+from recipes.sampling import OnStep, Sampling, draw, protocol
+from recipes.saved import Precision, Saved, one_of, open_saved
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
@@ -46,13 +45,24 @@ FILMED = 16
 class Options:
     """What ``python -m recipes.generate`` takes."""
 
-    run: tyro.conf.Positional[str]
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub."""
-    prompt: str | None = None
-    """How the text begins; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled."""
+    run: tyro.conf.Positional[str | None] = None
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    model: str | None = None
+    """The same by name, in place of that."""
+    prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """How the text begins; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled. Once for each prompt."""
+    prompts: Path | None = None
+    """File with a prompt on each line, in place of that."""
+    chat: bool = False
+    """A prompt is what a user says to the model, which answers; for tokenizers with a chat template."""
+    system: str | None = None
+    """What a chat begins with."""
     samples: int = 4
+    """Of each prompt."""
     length: int | None = None
     """Tokens of a sequence; as in training by default."""
+    new: int | None = None
+    """Tokens behind each prompt, in place of that."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
     precision: Precision = "float32"
     """Of the network; draws are always made in float64."""
@@ -61,44 +71,100 @@ class Options:
     seed: int = 0
     numbers: tuple[int, ...] = ()
     """Of the samples, in place of 0, 1, 2 and so on: a number is a seed of its own, whatever is drawn beside it."""
+    stream: bool = False
+    """Show the texts as they stand after each step, redrawn in place on a terminal."""
     trajectory: bool = False
     """Show the first sample on its way from noise."""
     html: Path | None = None
     """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
+    family: str | None = None
+    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
+    mask_token: str | None = None
+    """What stands for its mask; likewise."""
     trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, as package.module."""
+    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
     def __post_init__(self) -> None:
-        at_least(1, samples=self.samples, batch=self.batch, length=1 if self.length is None else self.length)
+        object.__setattr__(self, "run", one_of(self.run, self.model))
+        object.__setattr__(self, "model", None)  # so that replace() finds one
+        given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
+        object.__setattr__(self, "prompt", given)  # one may be said as it is
+        limits = {name: 1 if (value := getattr(self, name)) is None else value for name in ("length", "new")}
+        at_least(1, samples=self.samples, batch=self.batch, **limits)
         at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
-        if self.prompt is not None and (found := LIKE_A_GAP.search(GAP.sub("", self.prompt))):
-            raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
+        if self.length is not None and self.new is not None:
+            raise ValueError(f"new={self.new}: not with length={self.length}, which says the whole")
+        if given and self.prompts is not None:
+            raise ValueError(f"prompts={self.prompts}: not with prompt={given[0]!r}, say all prompts in one way")
+        if self.system is not None and not self.chat:
+            raise ValueError(f"system={self.system!r}: only with --chat")
+        if self.chat and not given and self.prompts is None:
+            raise ValueError("chat: says nothing to the model, give a message by --prompt")
+        for text in given:
+            check_prompt(text, self.chat)
+
+    def texts(self) -> tuple[str | None, ...]:
+        """The prompts; None for a text from nothing.
+
+        Raises:
+            OSError, ValueError: a file that holds none, or one that would not be read as it is meant.
+        """
+        if self.prompts is None:
+            return self.prompt or (None,)
+        found = read_prompts(self.prompts)
+        for text in found:
+            check_prompt(text, self.chat)
+        return found
+
+    def rows(self, saved: Saved) -> list[Row]:
+        """The row of each prompt, and whether the model can be asked for it.
+
+        Raises:
+            ValueError: before anything is drawn, whatever does not fit.
+        """
+        pace = self.sampling.named(saved)
+        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in self.texts()]
+        for length in dict.fromkeys(one.length for one in found):
+            pace = self.sampling.course(saved, length)
+            if self.html is not None and own_times(pace, length):
+                raise ValueError(
+                    f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any"
+                )
+        return found
 
 
-def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
-    """What stands and what is free: words, and the mask at every free position of a text with gaps.
+@dataclass
+class Sample:
+    """A text that is drawn."""
 
-    A text with gaps is a whole document: behind it come the end of text and, unless the model was trained on packed
-    rows, padding up to ``length``. A text without gaps is a beginning: what follows it is free.
+    row: Row
+    number: int
+    name: str
+    """What it is called among the others."""
+    tokens: list[int] = field(default_factory=list)
+    film: Text | None = None
 
-    Raises:
-        ValueError: it is longer than ``length``.
-    """
-    states, special, end = [saved.special.bos], saved.special, 0
-    for gap in GAP.finditer(text):
-        states += saved.encode(text[end : gap.start()].removesuffix(" "))
-        states += [saved.process.num_states - 1] * int(gap[1] or 1)
-        end = gap.end()
-    states += saved.encode(text[end:])
-    if end:
-        states.append(special.eos)
-    if len(states) > length:
-        raise ValueError(f"prompt: {len(states)} tokens with its special ones, the sequence has only {length}")
-    if end and not saved.recipe.data.packed:
-        states += [special.pad] * (length - len(states))
-    return torch.tensor(states)
+    def shown(self, saved: Saved) -> list[int]:
+        """The words that are shown: without beginning and end; of a chat the answer."""
+        first = self.row.first
+        return saved.ended(self.tokens[first:]) if self.row.chat else saved.document(self.tokens)
+
+    def about(self, saved: Saved, options: Options) -> dict[str, Any]:
+        """All that decides it but its number."""
+        how = protocol(saved, options.sampling, options.seed, self.row.length) | {"prompt": self.row.text}
+        return how | ({"chat": True, "system": options.system} if self.row.chat else {})
+
+
+def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
+    """The samples of each prompt, by number."""
+    several = len(rows) > 1
+    return [
+        Sample(row, number, f"prompt {place}, sample {number}" if several else f"sample {number}")
+        for place, row in enumerate(rows)
+        for number in numbers
+    ]
 
 
 def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
@@ -109,8 +175,50 @@ def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) 
         console.print(on_its_way(t, render(saved.tokenizer, states, names)))
 
 
+def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console: Console) -> None:
+    """Draws the samples, those of equally long rows together."""
+    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
+    sampler = parts.build("samplers", options.sampling.sampler)
+    block = options.sampling.named(saved).block
+    trace: list[tuple[float, Tensor]] = []
+    filmed = 0
+    for group in together(saved, [sample.row for sample in samples], block, sampler, options.batch):
+        mine = [samples[place] for place in group]
+        prompt, length, lengths = stacked(saved, [one.row for one in mine])
+        follow, film = list[OnStep](), None
+        if options.trajectory and 0 in group:
+            follow.append(partial(_keep, trace, group.index(0), samples[0].row.length))
+        with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
+            follow += [drafts] if options.stream else []
+            on_step = partial(_tell, follow) if follow else None
+            if options.html is not None and filmed < FILMED:
+                film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - filmed, on_step)
+                on_step = film.on_step
+            index = torch.tensor([one.number for one in mine], device=saved.process.device)
+            drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths)
+        for one, tokens in zip(mine, drawn.tolist(), strict=True):
+            one.tokens = tokens[: one.row.length]
+        for one, text in zip(mine, [] if film is None else film.end(drawn), strict=False):
+            one.film, filmed = text.first(one.row.length), filmed + 1
+    if options.trajectory:
+        show(saved, trace, console)
+
+
+def _shown(saved: Saved, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
+    return render(saved.tokenizer, z[: samples[place].row.length], names)
+
+
+def _keep(trace: list[tuple[float, Tensor]], place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:
+    trace.append((float(t[place].mean()), z[place, :length].cpu()))
+
+
+def _tell(listeners: Sequence[OnStep], k: int, t: Tensor, z: Tensor) -> None:
+    for listener in listeners:
+        listener(k, t, z)
+
+
 def generate(options: Options, console: Console) -> list[str]:
-    """Draws, prints and keeps samples; returns their texts.
+    """Draws, prints and keeps samples; returns their texts, those of the first prompt first.
 
     Raises:
         ValueError: before anything is drawn, whatever does not fit.
@@ -118,47 +226,50 @@ def generate(options: Options, console: Console) -> list[str]:
     if options.html is not None:
         check_page(options.html)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    saved = open_saved(options.run, device, options.precision, options.trust)
-    length = options.length or saved.recipe.data.length
-    prompt = None if options.prompt is None else prompt_states(saved, options.prompt, length)
-    if prompt is not None and GAP.search(options.prompt):
-        length = len(prompt)
-    pace = options.sampling.order(saved, length)
-    if options.html is not None and own_times(pace, length):
-        raise ValueError(f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any")
-    trace: list[tuple[float, Tensor]] = []
-    follow = (lambda k, t, z: trace.append((float(t[0].mean()), z[0].cpu()))) if options.trajectory else None
-    rows: list[list[int]] = []
-    filmed: list[Text] = []
-    numbers = options.numbers or range(options.samples)
-    for index in torch.tensor(numbers, device=device).split(options.batch):
-        on_step, film = follow if not rows else None, None
-        if options.html is not None and len(rows) < FILMED:
-            film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - len(rows), on_step)
-            on_step = film.on_step
-        drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film)
-        filmed += [] if film is None else film.end(drawn)
-        rows += drawn.tolist()
-    if options.trajectory:
-        show(saved, trace, console)
-    texts = [saved.tokenizer.decode(saved.document(row)) for row in rows]
-    for number, text in zip(numbers, texts, strict=True):
-        console.print(f"sample {number}", style="bold")
+    ways = options.precision, options.trust, options.family, options.mask_token
+    saved = open_saved(options.run, device, *ways)
+    samples = asked(options.rows(saved), options.numbers or range(options.samples))
+    draw_all(saved, options, samples, console)
+    texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
+    for one, text in zip(samples, texts, strict=True):
+        console.print(one.name, style="bold")
         console.print(text, markup=False)
-    how = protocol(saved, options.sampling, options.seed, length) | {"prompt": options.prompt}
     if options.html is not None:
-        shown = list(zip(numbers, filmed, rows, strict=False))  # as many as were filmed
-        write_page(options.html, saved, shown, options.run, how | {"samples": len(rows), "shown here": len(shown)})
+        page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        how["provenance"] = provenance(plugins(saved.recipe))
-        lines = [
-            json.dumps({"index": number, "text": text, "tokens": row, "protocol": how}, ensure_ascii=False)
-            for number, text, row in zip(numbers, texts, rows, strict=True)
-        ]
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        keep(options.out, options, saved, samples, texts)
     return texts
+
+
+def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
+    """Writes the page of the samples that were filmed."""
+    several = len({id(one.row) for one in samples}) > 1
+    shown = [
+        (one.name if several else one.number, one.film, one.row.first + len(saved.ended(one.tokens[one.row.first :])))
+        for one in samples
+        if one.film is not None
+    ]
+    how = samples[0].about(saved, options)
+    if several:
+        how |= {"prompt": list(options.texts()), "length": [one.length for one in options.rows(saved)]}
+    write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
+
+
+def keep(path: Path, options: Options, saved: Saved, samples: Sequence[Sample], texts: Sequence[str]) -> None:
+    """Writes a line for each sample, with all that it takes to draw it again."""
+    where = provenance(saved.plugins)
+    lines = [
+        {
+            "index": one.number,
+            "text": text,
+            "tokens": one.tokens,
+            "protocol": one.about(saved, options) | {"provenance": where},
+        }
+        for one, text in zip(samples, texts, strict=True)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,14 +1,35 @@
 """Generative perplexity, as an evaluation reports it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
+from recipes.engine.parallel import World
 from recipes.measure import Estimate
-from recipes.measure.scoring import Scorer, generative, score
+from recipes.measure.scoring import Scorer, generative, load_scorer, score
 from recipes.sampling import Sampling, protocol
 from recipes.saved import Saved
+
+NONE = "none"
+"""Says that nobody is to score."""
+
+
+def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
+    """Who scores samples, in the process that does so; or why nobody does."""
+    if name == NONE or not world.first:
+        return None, "not asked for"
+    try:
+        return load_scorer(name, world.device, bos), None
+    except (ValueError, ImportError) as error:
+        return None, warned(error)
+
+
+def warned(error: Exception) -> str:
+    """What is missing, after it was told: the bound is worth having without it."""
+    print(f"warning: no generative perplexity, the bound alone: {error}", file=sys.stderr)
+    return str(error)
 
 
 def generated(
@@ -25,7 +46,7 @@ def generated(
     Args:
         saved: the model.
         scorer: who reads them.
-        drawn: words of each sample.
+        drawn: words of each sample, all of one length.
         sampling: how they were drawn.
         seed: of their noise.
         bos: see ``score``.
@@ -46,7 +67,7 @@ def generated(
         "empty_samples": found.empty,
         "samples_cut_by_scorer": found.cut,
         "scored_tokens": found.scored_tokens,
-        "protocol": protocol(saved, sampling, seed, saved.recipe.data.length)
+        "protocol": protocol(saved, sampling, seed, len(drawn[0]))
         | {
             "scorer": scorer.name,
             "scorer_revision": scorer.revision,

@@ -13,19 +13,19 @@ together, without padding; with ``conditional=True`` that of the completion alon
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.sampling import Sampling, draw, protocol
-from recipes.saved import Precision, open_saved
+from recipes.measure import given
+from recipes.sampling import Sampling, batches, draw, protocol
+from recipes.saved import Precision, measured_length, open_saved
 
 try:
     import lm_eval.models  # noqa: F401  fills the registry, which is left empty if ours is the first to enter
@@ -40,7 +40,6 @@ NAME = "ddlib"
 GENERATED = 256
 """Tokens that a task gets if it does not say how many."""
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +61,8 @@ class DiffusionLM(LM):
     rest on it, such as LAMBADA's, means nothing here; that of multiple choice does not use it.
 
     Args:
-        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub.
+        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others
+            as well.
         samples: draws of time and noise for each text, at stratified times.
         conditional: measure the completion given the context instead of both together. The context then stays clean
             and only the completion is noised: the bound of -log p(completion | context) of a model that writes it as
@@ -74,7 +74,10 @@ class DiffusionLM(LM):
         device: ``lm_eval`` asks for cuda:0 unless told otherwise; where there is no CUDA it is the CPU.
         precision: of the network.
         steps, sampler, top_p: for tasks that generate.
-        trust: modules that weights from elsewhere may import parts from, as package.module, with + between several.
+        trust: modules that weights from elsewhere may import parts from, as package.module, with + between several; or
+            the name of a model of others, to run code that comes with it.
+        length: tokens of a sequence; by default as in training, and at most 512 of a model of others.
+        family, mask_token: of a model of others, see ``ddlib_models.hub.load``.
 
     Raises:
         ValueError: a value out of range, or what ``open_saved`` refuses.
@@ -94,19 +97,24 @@ class DiffusionLM(LM):
         sampler: str = "ancestral",
         top_p: float = 1.0,
         trust: str = "",
+        length: int | None = None,
+        family: str | None = None,
+        mask_token: str | None = None,
     ) -> None:
         super().__init__()
         if not str(batch_size).isdigit():
             raise ValueError(f"batch_size={batch_size!r}: must be a number of texts")
         at_least(1, samples=samples, batch_size=int(batch_size))
         at_least(0, seed=seed)
+        at_least(1, length=1 if length is None else length)
         self._device = torch.device(device or "cuda")
         if self._device.type == "cuda" and not torch.cuda.is_available():
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
-        self.saved = open_saved(pretrained, self._device, precision, trust.split("+") if trust else ())
-        self.length = self.saved.recipe.data.length
-        if own_times(pace := self.saved.recipe.order(), self.length):
+        trusted = trust.split("+") if trust else ()
+        self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask_token)
+        self.length = measured_length(self.saved, length, 1)
+        if own_times(pace := self.saved.pace, self.length):
             raise ValueError(
                 f"pretrained={pretrained!r}: at pace={pace!r}; here only bounds of texts at one time are measured, "
                 "python -m recipes.evaluate has those of a pace"
@@ -135,10 +143,10 @@ class DiffusionLM(LM):
         """Minus the bound of every text in nats; a long one is cut into windows that do not see each other."""
         rows, owner = [], []
         for number, request in enumerate(requests):
-            words = [self.saved.special.bos, *self.saved.encode(request.args[0])]
+            words = self._words(request.args[0])
             for start in range(0, len(words), self.length):
                 window = tuple(words[start : start + self.length])
-                rows.append(Row(window, int(start == 0), key(request, request.args[0], start)))
+                rows.append(Row(window, self._first(words) if start == 0 else 0, key(request, request.args[0], start)))
                 owner.append(number)
         totals = [0.0] * len(requests)
         for number, nats in zip(owner, self._bounds(rows, disable_tqdm), strict=True):
@@ -162,9 +170,9 @@ class DiffusionLM(LM):
             _, temperature, limit = jobs[group[0]]
             prompt = torch.tensor([jobs[number][0] for number in group], device=self._device)
             index = torch.tensor([noise[number] for number in group], device=self._device)
-            drawn = draw(
-                self.saved, replace(self.sampling, temperature=temperature), self.seed, index, self.length, prompt
-            )
+            sampling, length = replace(self.sampling, temperature=temperature), prompt.shape[1] + limit
+            length = length if self.saved.rows == "free" else self.length
+            drawn = draw(self.saved, sampling, self.seed, index, length, prompt)
             for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
                 text = self.saved.tokenizer.decode(self.saved.ended(words)[:limit])
                 texts[number] = until(text, requests[number].args[1].get("until") or ())
@@ -178,20 +186,46 @@ class DiffusionLM(LM):
             "is_greedy": "not known, always False",
         }
 
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a chat, where the model's tokenizer knows how one is written.
+
+        Raises:
+            ValueError: it does not.
+        """
+        return self.saved.chat(chat_history, add_generation_prompt)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What ``lm_eval`` keeps texts of a chat under."""
+        return self.saved.name.replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """What the tokenizer says of how a chat is written; it knows one way."""
+        return getattr(self.saved.tokenizer, "template", None) if chat_template else None
+
+    def _words(self, text: str) -> list[int]:
+        """The words of a text with its beginning; a chat may bring that itself."""
+        beginning, words = self.saved.beginning, self.saved.encode(text)
+        return words if words[: len(beginning)] == beginning else [*beginning, *words]
+
+    def _first(self, words: Sequence[int]) -> int:
+        """How many words the beginning is, which is given."""
+        beginning = self.saved.beginning
+        return len(beginning) if words[: len(beginning)] == beginning else 0
+
     def _row(self, context: str, continuation: str, noise: int) -> Row:
-        special, encode = self.saved.special, self.saved.encode
-        words = [special.bos, *encode(context + continuation)]
+        words = self._words(context + continuation)
         # a space between the two belongs to the word that follows it
-        given = 1 + len(encode(context.rstrip())) if self.conditional else 1
+        stands = len(self._words(context.rstrip())) if self.conditional else self._first(words)
         cut = max(len(words) - self.length, 0)
-        if cut > 1 + len(encode(context)):
+        if cut > len(self._words(context)):
             log.warning("a continuation is longer than the model's %d tokens: its beginning is left out", self.length)
-        return Row(tuple(words[cut:]), max(min(given, len(words)) - cut, 0), noise)
+        return Row(tuple(words[cut:]), max(min(stands, len(words)) - cut, 0), noise)
 
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
         """Prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
-        prompt = [self.saved.special.bos, *self.saved.encode(context)][-(self.length - limit) :]
+        prompt = self._words(context)[-(self.length - limit) :]
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
         return tuple(prompt), temperature, limit
 
@@ -208,16 +242,14 @@ class DiffusionLM(LM):
         """Of rows of equal length, in nats: the mean over the samples."""
         device, saved, count = self._device, self.saved, self.samples
         x = torch.tensor([row.words for row in rows], device=device).repeat_interleave(count, 0)
-        given = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
-        fixed = torch.arange(x.shape[1], device=device) < given[:, None]
+        stands = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
+        fixed = torch.arange(x.shape[1], device=device) < stands[:, None]
         index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
 
-        def denoiser(z: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L V"]:
-            # the network sees what is given as it is; the bound is a sum over positions, so those can be left out
-            return saved.denoiser(torch.where(fixed, x, z), t)
-
         noise = dd.KeyedGenerator(self.seed, 0, index.flatten())
-        bound = dd.bound(saved.process, denoiser, x, noise, parameterization=saved.parameterization)
+        bound = dd.bound(
+            saved.process, given(saved.denoiser, x, fixed), x, noise, parameterization=saved.parameterization
+        )
         return torch.where(fixed, 0.0, bound.total.double()).sum(1).view(-1, count).mean(1)
 
 
@@ -229,14 +261,6 @@ def key(request: Instance, text: str, window: int = 0) -> int:
     question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
     digest = hashlib.sha256(f"{window}\n{question}".encode()).digest()
     return int.from_bytes(digest[:5], "big") << 20
-
-
-def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
-    """Numbers of items that are alike, at most ``size`` together."""
-    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
-    for _, members in groupby(order, key=lambda number: alike(items[number])):
-        group = list(members)
-        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def until(text: str, stops: str | Sequence[str]) -> str:

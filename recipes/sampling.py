@@ -1,8 +1,9 @@
 """How words are drawn from a trained model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any, Literal, TypeVar
 
 from jaxtyping import Int
 from torch import Tensor
@@ -11,13 +12,15 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
+from ddlib.samplers.windows import check_paced
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.abilities import served
-from recipes.saved import Saved
+from recipes.saved import Saved, padded
 
 NOISE = 2**62
 """Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
 
+T = TypeVar("T")
 OnStep = Callable[[int, Tensor, Tensor], None]
 Knob = float | tuple[float, float]
 """A number, or two: at noise and at words, and in between what lies between them."""
@@ -67,22 +70,44 @@ class Sampling:
         if self.pace is not None:
             make_pace(self.pace)
 
+    def named(self, saved: Saved) -> Pace:
+        """The pace that is asked for, or that of the model."""
+        return saved.pace if self.pace is None else make_pace(self.pace)
+
     def order(self, saved: Saved, length: int) -> Pace:
-        """The pace: the one that is asked for, or that of the recipe.
+        """The same for texts of a length.
 
         Raises:
             ValueError: it, or the network, cannot serve texts of this length.
         """
-        return served(
-            fitting(saved.recipe.order() if self.pace is None else make_pace(self.pace), length), length, saved.model
-        )
+        return served(fitting(self.named(saved), length), length, saved.model)
+
+    def course(self, saved: Saved, length: int) -> Pace:
+        """The same for texts that the sampler draws.
+
+        Raises:
+            ValueError: as ``order``; a sampler that cannot follow the pace.
+        """
+        pace = self.order(saved, length)
+        if pace.block is not None or own_times(pace, length):
+            try:
+                check_paced(pace, parts.build("samplers", self.sampler))
+            except TypeError as error:
+                raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        return pace
 
     def endings(self, saved: Saved) -> list[Ending]:
-        """When a text of this model is finished early."""
-        special, found = saved.special, list[Ending]()
-        if self.end == "last" or self.min_tokens:
-            fill = special.eos if saved.recipe.data.packed else special.pad
-            found.append(EndOfText(special.eos, self.min_tokens, last=self.end == "last", fill=fill))
+        """When a text of this model is finished early.
+
+        Raises:
+            ValueError: by its end, and the model knows none.
+        """
+        found, last = list[Ending](), self.end == "last"
+        if last or self.min_tokens:
+            ends = saved.special.ends
+            if not ends:
+                raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
+            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def forbidden_words(self, saved: Saved) -> list[int]:
@@ -107,6 +132,7 @@ def draw(
     prompt: Int[Tensor, "... P"] | None = None,
     on_step: OnStep | None = None,
     sampler: dd.samplers.Sampler | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, "B L"]:
     """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
 
@@ -119,43 +145,48 @@ def draw(
         prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
         on_step: see ``dd.sample``.
         sampler: what draws; by default what ``sampling`` names.
+        lengths: tokens of each row, if some are shorter; behind them stands some word of the prompt. Only of a model
+            that ``leaves_out``.
 
     Raises:
         ValueError: a pace that the texts, the network or the sampler cannot follow.
     """
-    pace = sampling.order(saved, length)
-    try:
-        return dd.sample(
-            saved.process,
-            saved.denoiser,
-            (len(index), length),
-            parts.build("samplers", sampling.sampler) if sampler is None else sampler,
-            sampling.steps,
-            None if prompt is None else prompt.to(index.device),
-            infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
-            temperature=_over_time(sampling.temperature),
-            top_p=_over_time(sampling.top_p),
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            forbidden=sampling.forbidden_words(saved),
-            repetition_penalty=sampling.repetition_penalty,
-            endings=sampling.endings(saved),
-            parameterization=saved.parameterization,
-            pace=pace,
-            generator=dd.KeyedGenerator(seed, NOISE, index),
-            on_step=on_step,
-        )
-    except TypeError as error:
-        if not own_times(pace, length):
-            raise
-        raise ValueError(f"sampler={sampling.sampler!r}: {error}") from error
+    return dd.sample(
+        saved.process,
+        saved.denoiser if lengths is None else padded(saved.denoiser, lengths),
+        (len(index), length),
+        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
+        sampling.steps,
+        None if prompt is None else prompt.to(index.device),
+        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+        temperature=_over_time(sampling.temperature),
+        top_p=_over_time(sampling.top_p),
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        forbidden=sampling.forbidden_words(saved),
+        repetition_penalty=sampling.repetition_penalty,
+        endings=sampling.endings(saved),
+        parameterization=saved.parameterization,
+        compact=lengths is None,
+        pace=sampling.course(saved, length),
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
+
+
+def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
+    """Numbers of items that are alike, at most ``size`` together."""
+    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
+    for _, members in groupby(order, key=lambda number: alike(items[number])):
+        group = list(members)
+        yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
 def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
     """All that decides a sample."""
     return {
         "checkpoint_sha256": saved.sha256,
-        "ema": saved.recipe.optimizer.ema or None,
+        "ema": saved.ema,
         **asdict(sampling),
         "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
         "network_precision": saved.precision,

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.denoiser import check_told
 from ddlib.noise import Generator, KeyedGenerator, rand
 from ddlib.paces import Pace
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import Run, Sampler
 from ddlib.samplers.course import Course
 from ddlib.samplers.network import Network
 from ddlib.samplers.sight import Around, Kept, Sight
@@ -41,8 +41,7 @@ def along(pace: Pace, course: Course, run: Run, fixed: Tokens, networks: Network
     rows, length = fixed.shape
     parts = pace.parts(length)
     if pace.block is not None:
-        if not course.sampler.ends:
-            raise TypeError(f"pace is {pace!r}, which {course.sampler!r} cannot serve: a row is several texts there")
+        check_paced(pace, course.sampler)
         _check_network(pace, run)
         return _by_blocks(pace.block, course, run, fixed, networks, keep)
     chance = torch.zeros(rows, length, dtype=torch.float64, device=fixed.device)
@@ -56,13 +55,20 @@ def along(pace: Pace, course: Course, run: Run, fixed: Tokens, networks: Network
 
     if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # then one text tells the time of all
         return course.words(replace(run, times=path(grid)), fixed)
-    if not course.sampler.own_times:
-        raise TypeError(
-            f"pace is {pace!r}, which {course.sampler!r} cannot serve: its step takes all positions of a text at one "
-            "time; Ancestral() serves it"
-        )
+    check_paced(pace, course.sampler)
     _check_network(pace, run)
     return course.words(replace(run, times=grid, path=path), fixed)
+
+
+def check_paced(pace: Pace, sampler: Sampler) -> None:
+    """Raises TypeError unless the sampler can follow a pace of blocks, or of positions with times of their own."""
+    if pace.block is None and not sampler.own_times:
+        raise TypeError(
+            f"pace is {pace!r}, which {sampler!r} cannot serve: its step takes all positions of a text at one time; "
+            "Ancestral() serves it"
+        )
+    if pace.block is not None and not sampler.ends:
+        raise TypeError(f"pace is {pace!r}, which {sampler!r} cannot serve: a row is several texts there")
 
 
 def _by_blocks(size: int, course: Course, run: Run, fixed: Tokens, networks: Networks, keep: bool) -> Tokens:

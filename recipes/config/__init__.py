@@ -4,13 +4,12 @@ from recipes.config.files import differences, numbers, plugins, read_loss, read_
 from recipes.config.knowledge import Beside, Knowledge
 from recipes.config.limits import at_least
 from recipes.config.loss import Loss
-from recipes.config.paces import TOGETHER, at_once, fitting, make_pace, own_times
+from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
 
 __all__ = [
     "IN_STRATA",
-    "TOGETHER",
     "UNIFORM",
     "Beside",
     "Data",

@@ -71,9 +71,12 @@ class Documents(Sequence[np.ndarray]):
         """UTF-8 bytes of each document's text; special tokens stand for none."""
         return self._num_bytes.to_numpy()
 
-    def bits_per_byte(self, nats_per_token: float) -> float:
-        """The same information per byte of text: nats/token × tokens / bytes / ln 2, over all documents."""
-        return nats_per_token * int(self.lengths.sum()) / int(self.num_bytes.sum()) / math.log(2)
+    def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
+        """The same information per byte of text: nats/token × tokens / bytes / ln 2, over all documents.
+
+        Of each document ``given`` tokens are left out, which nobody has to tell.
+        """
+        return nats_per_token * (int(self.lengths.sum()) - given * len(self)) / int(self.num_bytes.sum()) / math.log(2)
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,18 @@ LEARNED_FROM = 50_000
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of the tokens that stand for no text."""
+    """Ids of the tokens that stand for no text. A tokenizer of somebody else's may lack any of them."""
 
-    pad: int
-    bos: int
-    eos: int
+    pad: int | None
+    bos: int | None
+    eos: int | None
+    others: tuple[int, ...] = ()
+    """Others that end a text."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Those that end a text."""
+        return tuple(dict.fromkeys(word for word in (self.eos, *self.others) if word is not None))
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -29,7 +29,14 @@ def reader(saved: Saved, name: str) -> Sampler:
 
 
 def exact(
-    saved: Saved, data: Prepared, order: Sampler, steps: int | None, sequences: int | None, batch: int, world: World
+    saved: Saved,
+    data: Prepared,
+    order: Sampler,
+    steps: int | None,
+    sequences: int | None,
+    batch: int,
+    world: World,
+    length: int | None = None,
 ) -> dict[str, Any]:
     """The likelihood of the first validation sequences in its units, and how it was found.
 
@@ -43,17 +50,20 @@ def exact(
         sequences: how many; None for all.
         batch: sequences that one process takes at a time.
         world: this process among others.
+        length: tokens of a sequence; by default the model's.
     """
-    packed, wanted = saved.recipe.data.packed, min(sequences or len(data.validation), len(data.validation))
+    packed, free = saved.rows != "padded", saved.rows == "free"
+    wanted = min(sequences or len(data.validation), len(data.validation))
+    ways = saved.parameterization, free
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, saved.parameterization)
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, *ways)
         calls.append(most)
         return terms
 
-    terms = over(data, saved.recipe, world, wanted, min(batch, -(-wanted // world.size)), measured)
-    found = in_units(Estimate.of(terms.per_token, []), data)
+    terms = over(data, length or saved.length, world, wanted, min(batch, -(-wanted // world.size)), measured)
+    found = in_units(Estimate.of(terms.per_token, []), data, int(free))
     return {name: asdict(estimate) for name, estimate in found.items()} | {
         "protocol": {
             "order": repr(order),

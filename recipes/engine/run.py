@@ -159,7 +159,7 @@ class Run:
                 self.process,
                 self.objective.denoiser,
                 self.data,
-                recipe,
+                recipe.data.length,
                 self.world,
                 sequences=recipe.output.validate_sequences,
                 batch=micro_batch(recipe, self.world),

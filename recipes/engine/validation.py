@@ -8,7 +8,7 @@ import ddlib as dd
 from ddlib.bound import check_unbiased
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
-from recipes.config import Recipe, at_once, own_times
+from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.measure import Terms, measure
@@ -27,7 +27,7 @@ def validate(
     process: dd.processes.ForwardProcess,
     denoiser: Denoiser,
     data: Prepared,
-    recipe: Recipe,
+    length: int,
     world: World,
     *,
     sequences: int,
@@ -39,6 +39,7 @@ def validate(
     steps: int | None = None,
     levels: str | None = None,
     pace: dd.paces.Pace | None = None,
+    alone: bool = False,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -46,7 +47,7 @@ def validate(
         process: the noise.
         denoiser: ``(z, t) -> logits``.
         data: the prepared text.
-        recipe: says the length of a sequence.
+        length: tokens of a sequence.
         world: this process among others; each measures its share.
         sequences: how many; all if there are fewer.
         batch: sequences that one process takes at a time.
@@ -56,19 +57,21 @@ def validate(
         parameterization: what the logits mean.
         steps: of the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
-        pace: which position when; None is the recipe's. All blocks in one call where the network can.
+        pace: which position when; None is all together. All blocks in one call where the network can.
+        alone: see ``measure``.
 
     Raises:
         TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
     """
-    pace = recipe.order() if pace is None else pace
-    how = shared(process, pace, recipe.data.length, levels)
+    pace = dd.paces.Together() if pace is None else pace
+    how = shared(process, pace, length, levels)
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        return measure(process, denoiser, batches, seed, replicate, parameterization, density, steps, how, pace, blocks)
+        ways = density, steps, how, pace, blocks, alone
+        return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
-    return over(data, recipe, world, sequences, batch, measured)
+    return over(data, length, world, sequences, batch, measured)
 
 
 def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
@@ -101,7 +104,7 @@ def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: in
 
 def over(
     data: Prepared,
-    recipe: Recipe,
+    length: int,
     world: World,
     sequences: int,
     batch: int,
@@ -111,7 +114,7 @@ def over(
     wanted = min(sequences, len(data.validation))
     stream = examples(
         data.validation,
-        length=recipe.data.length,
+        length=length,
         pad_id=data.pad_id,
         batch_size=batch,
         seed=WINDOWS,

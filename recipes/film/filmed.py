@@ -64,6 +64,11 @@ class Text:
     frames: list[Frame] = field(default_factory=list)
     """What changed in each step; one more where the sampler's end changed something."""
 
+    def first(self, length: int) -> "Text":
+        """The same without positions behind the first so many."""
+        frames = [Frame(t, calls, [one for one in events if one.position < length]) for t, calls, events in self.frames]
+        return Text(self.start[:length], [place for place in self.given if place < length], frames)
+
     def states(self, frame: int) -> list[int]:
         """The states after so many frames."""
         states = list(self.start)

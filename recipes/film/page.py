@@ -53,7 +53,7 @@ def check_page(path: Path) -> None:
 def write_page(
     path: Path,
     saved: Saved,
-    shown: Sequence[tuple[int, Text, Sequence[int]]],
+    shown: Sequence[tuple[int | str, Text, int]],
     title: str,
     about: Mapping[str, Any],
 ) -> None:
@@ -62,13 +62,14 @@ def write_page(
     Args:
         path: of the page, see ``check_page``.
         saved: the model that the texts were drawn from.
-        shown: of each sample its number, its text on its way, and its tokens.
+        shown: of each sample its number or name, its text on its way, and the position of its end.
         title: of the page.
         about: how they were drawn, by name.
     """
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
-    ends = [1 + len(saved.ended(row[1:])) for _, _, row in shown]
-    film = pack([text for _, text, _ in shown], ends, saved.process, speller(saved.tokenizer, names))
+    film = pack(
+        [text for _, text, _ in shown], [end for *_, end in shown], saved.process, speller(saved.tokenizer, names)
+    )
     numbers = {"numbers": [number for number, _, _ in shown]}
     path.write_text(page(title, about, numbers | film), encoding="utf-8")
 

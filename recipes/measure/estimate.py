@@ -41,19 +41,19 @@ class Estimate:
         return self.scaled(value, unit, value)
 
 
-def in_units(per_token: Estimate, data: Prepared) -> dict[str, Estimate]:
-    """Nats per token, and what follows from them."""
+def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
+    """Nats per token, and what follows from them; of each document so many words are ``given``, and cost nothing."""
     return {
         "nats_per_token": per_token,
         "perplexity": per_token.perplexity("per token"),
-        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0), "bits/byte"),
+        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0, given), "bits/byte"),
     }
 
 
-def estimates(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
-    """The bound in its units, then its three terms."""
+def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
+    """The bound in its units, then its three terms; ``given`` as ``in_units``."""
     whole = Terms.average(replicates)
-    found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data)
+    found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given)
     for number, name in enumerate(_TERMS):
         found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
     return found

@@ -20,6 +20,7 @@ def read(
     wanted: int,
     packed: bool = False,
     parameterization: Parameterization = "cavity",
+    alone: bool = False,
 ) -> tuple[Terms, int]:
     """-log p(x) of every sequence by an order, and the most network calls that a batch took.
 
@@ -32,6 +33,7 @@ def read(
         wanted: sequences from this number on are left out, since each call is dear.
         packed: whether the network knows no padding: each sequence is read at its own length.
         parameterization: what the logits mean.
+        alone: whether that holds and its first word is given, as ``measure``.
 
     Raises:
         TypeError, ValueError: as ``ddlib.likelihood``, before the network runs.
@@ -41,7 +43,10 @@ def read(
         own = batch.index < wanted
         x, mask, index = batch.x[own], batch.mask[own], batch.index[own]
         tokens, nats = mask.sum(1), torch.zeros(len(x), dtype=torch.float64)
-        lengths = tokens if packed else torch.full_like(tokens, x.shape[1])
+        lengths = tokens if packed or alone else torch.full_like(tokens, x.shape[1])
+        if alone:
+            mask, tokens = mask.clone(), tokens - 1
+            mask[:, 0] = False
         for length in lengths.unique().tolist():
             rows = lengths == length
             found = dd.likelihood(

@@ -1,7 +1,8 @@
 """The bound of a corpus or its likelihood, sequence by sequence: whatever the batch size and number of processes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +12,7 @@ import ddlib as dd
 from ddlib.denoiser import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
+from recipes.measure.given import given
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,24 @@ def basis(texts: int, draws: int) -> str:
     return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
+def by_length(batch: Batch, block: int = 1) -> Iterator[Batch]:
+    """The sequences of a batch without their padding, equally long ones together; the first word is given.
+
+    Args:
+        batch: of unpacked sequences.
+        block: rows are whole blocks of so many: what fills them up is given too, their last word again and again.
+    """
+    lengths = batch.mask.sum(1)
+    for length in lengths.unique().tolist():
+        rows = lengths == length
+        x, more = batch.x[rows, :length], -length % block
+        x = torch.cat([x, x[:, -1:].expand(-1, more)], 1)
+        mask = torch.ones_like(x, dtype=torch.bool)
+        mask[:, length:] = False
+        mask[:, :1] = False
+        yield Batch(x, mask, batch.index[rows])
+
+
 @torch.no_grad()
 def measure(
     process: dd.processes.ForwardProcess,
@@ -99,6 +119,7 @@ def measure(
     levels: str = "independent",
     pace: dd.paces.Pace | None = None,
     at_once: bool = False,
+    alone: bool = False,
 ) -> Terms:
     """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
 
@@ -114,15 +135,19 @@ def measure(
         levels: how the tokens of a text share its noise, as ``ddlib.bound``.
         pace: which position when, likewise.
         at_once: whether every block of a text has a draw of its own, likewise.
+        alone: whether each sequence is read in a row as long as it is, its first word given: see ``given``.
 
     Raises:
         ValueError: no sequence at all; as ``ddlib.bound``.
     """
     parts = []
-    for batch in batches:
-        noise = dd.KeyedGenerator(seed, replicate, batch.index)
+    block = 1 if pace is None else pace.block or 1
+    for batch in chain.from_iterable(by_length(batch, block) for batch in batches) if alone else batches:
+        noise, asked = dd.KeyedGenerator(seed, replicate, batch.index), denoiser
+        if alone:
+            asked = given(denoiser, batch.x, ~batch.mask)
         bound = dd.bound(
-            process, denoiser, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
+            process, asked, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
             levels=levels, pace=pace, at_once=at_once,
         )  # fmt: skip
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()

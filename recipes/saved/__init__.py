@@ -1,8 +1,10 @@
-"""What a run published, read back."""
+"""Models that are there: what a run published, and what others did."""
 
-from recipes.saved.calling import called
+from recipes.saved.base import Precision, Saved, meaning
+from recipes.saved.calling import called, padded
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
-from recipes.saved.opening import Precision, Saved, meaning, open_saved
+from recipes.saved.opening import one_of, open_saved
+from recipes.saved.reading import held_out, measured_length
 
 __all__ = [
     "CLUSTERS",
@@ -14,6 +16,10 @@ __all__ = [
     "Precision",
     "Saved",
     "called",
+    "held_out",
     "meaning",
+    "measured_length",
+    "one_of",
     "open_saved",
+    "padded",
 ]

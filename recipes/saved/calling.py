@@ -1,14 +1,13 @@
-"""A network as ``ddlib`` calls it, whatever its products are computed in."""
+"""A network as ``ddlib`` calls it, whatever its products are computed in and however long its rows are."""
 
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from ddlib.typing import Denoiser
-
-TOLD = ("own_times", "block_size")
-"""What a network says of itself that decides what it may be told, see ``ddlib.typing``."""
+from recipes.measure.given import telling
 
 
 def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser:
@@ -25,8 +24,21 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
         with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
             return call(z, t, **told)
 
-    denoiser.__qualname__ = type(model).__qualname__  # for messages
-    for name in TOLD:
-        if hasattr(model, name):
-            setattr(denoiser, name, getattr(model, name))
-    return denoiser
+    return telling(denoiser, model)
+
+
+def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
+    """A denoiser of rows with padding behind them, each told what it would be told alone.
+
+    It goes by the number of the row: ``dd.sample(..., compact=False)``. What stands in the padding is no matter.
+
+    Args:
+        denoiser: of a network that can leave positions out, by ``present`` (B, L) bool.
+        lengths: (B,) tokens of each row before its padding.
+    """
+
+    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
+        present = torch.arange(z.shape[1], device=z.device) < lengths.to(z.device)[:, None]
+        return denoiser(z, t, present=present, **told)
+
+    return telling(see, denoiser)

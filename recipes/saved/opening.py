@@ -1,13 +1,10 @@
-"""What a run published, read back: the network, the noise, the tokenizer and the recipe."""
+"""A model, opened: the network, the noise, the tokenizer, and what else is asked of it."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
-from typing import Literal, get_type_hints
+from typing import get_type_hints
 
 import torch
 from huggingface_hub import snapshot_download
@@ -18,65 +15,34 @@ from torch import nn
 
 import ddlib as dd
 from ddlib import parts, registry
-from ddlib.children import has_tree
-from ddlib.denoiser import Parameterization
-from ddlib.hierarchies.clusters import Clusters
-from ddlib.typing import Denoiser
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
-from recipes.config import Beside, Recipe, read_recipe
+from recipes.config import Beside, Recipe, plugins, read_recipe
 from recipes.data.hub import nothing
-from recipes.data.tokens import Special, add_special
+from recipes.data.tokens import add_special
+from recipes.saved.base import Precision, Saved
 from recipes.saved.calling import called
+from recipes.saved.foreign import open_foreign
 from recipes.saved.known import Published
 from recipes.saved.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 
-Precision = Literal["float32", "bfloat16"]
-"""Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
+CONFIG = "config.json"
+"""What transformers writes beside weights."""
+UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.tflite", "*.ot")
+"""Weights in forms that are never read: pickles, and those of other programs."""
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A trained model with all that is needed to sample from it and to measure it."""
+def one_of(run: str | None, model: str | None) -> str:
+    """The model that is asked for, whichever of two ways it is named in: ``open_saved`` finds out what it is.
 
-    folder: Path
-    recipe: Recipe
-    process: dd.processes.ForwardProcess
-    model: nn.Module
-    tokenizer: Tokenizer
-    special: Special
-    clusters: Clusters | None
-    sha256: str
-    """Of the weights."""
-    precision: Precision = "float32"
-
-    @cached_property
-    def parameterization(self) -> Parameterization:
-        """What the network's output means."""
-        return meaning(self.model, self.recipe.loss.parameterization)
-
-    @property
-    def denoiser(self) -> Denoiser:
-        """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
-        return self.model if self.precision == "float32" else called(self.model, half=True)
-
-    def encode(self, text: str) -> list[int]:
-        """The words of a text, without special ones."""
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-    def document(self, words: Sequence[int]) -> list[int]:
-        """What stands between the beginning of a document, if it is there, and its end."""
-        return self.ended(words[1:] if words and words[0] == self.special.bos else words)
-
-    def ended(self, words: Sequence[int]) -> list[int]:
-        """What stands before the end of a document, which is the first end of text or padding."""
-        return list(takewhile(lambda word: word not in (self.special.eos, self.special.pad), words))
-
-
-def meaning(model: nn.Module, law: str) -> Parameterization:
-    """What a network's output means: of one that predicts children those of its tree, of another the law of words."""
-    return dd.Children.of(model, law) if has_tree(model) else law
+    Raises:
+        ValueError: neither, or both.
+    """
+    if (run is None) == (model is None):
+        said = "neither is said" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {said}")
+    return model if run is None else run
 
 
 def open_saved(
@@ -84,20 +50,28 @@ def open_saved(
     device: str | torch.device = "cpu",
     precision: Precision = "float32",
     trust: Collection[str] = (),
+    family: str | None = None,
+    mask_token: str | None = None,
 ) -> Saved:
-    """Reads the folder of a run, the weights in it, or weights on the Hugging Face hub.
+    """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
+
+    What a recipe published is told by its ``recipe.yaml``; all else is read by ``ddlib_models.hub``.
 
     Args:
         source: of all that.
         device: for the network and the noise.
-        precision: of the network's products.
+        precision: of the network's products; of a model of others of its weights too.
         trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is one's
-            own and needs none; weights alone may be a stranger's.
+            own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
+            comes with it may be run.
+        family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
+        mask_token: what stands for its mask, likewise.
 
     Raises:
         FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
-        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed.
-        PermissionError: a module that is not trusted.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; of a model of
+            others what ``ddlib_models.hub.load`` refuses.
+        PermissionError: a module, or a model's own code, that is not trusted.
     """
     folder = Path(source)
     own = (folder / WEIGHTS).is_dir()
@@ -107,11 +81,20 @@ def open_saved(
         if folder.is_absolute() or len(folder.parts) != 2:
             raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
         try:
-            folder = Path(snapshot_download(str(source)))
+            folder = Path(snapshot_download(str(source), ignore_patterns=UNREAD))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
             raise FileNotFoundError(nothing(str(source), error)) from error
+    if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
+        trusted = str(source) in trust
+        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token)
     if not (folder / RECIPE).exists():
-        raise FileNotFoundError(f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder")
+        raise FileNotFoundError(
+            f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "
+            "models of others have"
+        )
+    for name, value in {"family": family, "mask_token": mask_token}.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
     check_manifest(folder)  # so all files below are whole
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     known = Published(folder, tokenizer)
@@ -127,9 +110,23 @@ def open_saved(
                 f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
                 "of different runs"
             )
-    sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    special = add_special(tokenizer, recipe.data.corpus)
-    return Saved(folder, recipe, process, model, tokenizer, special, known.saved_clusters(), sha256, precision)
+    return Saved(
+        process=process,
+        model=model,
+        denoiser=model if precision == "float32" else called(model, half=True),
+        law=recipe.loss.parameterization,
+        tokenizer=tokenizer,
+        special=add_special(tokenizer, recipe.data.corpus),
+        length=recipe.data.length,
+        rows="packed" if recipe.data.packed else "padded",
+        pace=recipe.order(),
+        sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        name=str(source),
+        precision=precision,
+        clusters=known.saved_clusters(),
+        plugins=plugins(recipe),
+        recipe=recipe,
+    )
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:

@@ -18,7 +18,7 @@ from recipes.console import make_console
 from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
-from recipes.evaluate import Estimate, Options, bounds, estimates, evaluate, main, result_path, samples
+from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, main, result_path, samples
 from recipes.measure import Terms, measure
 from recipes.sampling import Sampling
 from recipes.saved import open_saved
@@ -40,7 +40,7 @@ def options(published):
 def measured(options, world=ALONE):
     saved = open_saved(options.run)
     data = open_prepared(saved.recipe.data.folder)
-    return bounds(saved, data, options, world), samples(saved, options, world)
+    return bounds(saved, data, options, world, drawn_from(saved, options)), samples(saved, options, world)
 
 
 def close(one, other):

@@ -96,7 +96,7 @@ def test_fewer_steps_are_another_model(published):
 
 
 def test_a_network_of_packed_rows_sees_no_padding(packed):
-    saved, seen = replace(open_saved(packed.run), precision="bfloat16"), []  # called as a whole
+    saved, seen = open_saved(packed.run, precision="bfloat16"), []  # called as a whole
     saved.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     likely = exact(saved, packed.data, reader(saved, "confidence"), 3, 4, 4, ALONE)
     assert likely["protocol"]["padding"] == "none" and len({z.shape[1] for z in seen}) > 1

@@ -3,14 +3,17 @@ import json
 
 import pytest
 import torch
+from cases import slow_but
 from huggingface_hub.errors import LocalEntryNotFoundError
 from published import LENGTH, publish_tiny
+from rich.console import Console
 
 import ddlib as dd
 from recipes import evaluate
 from recipes.console import make_console
-from recipes.generate import Options, generate, main, prompt_states
+from recipes.generate import Options, generate, main
 from recipes.lexicon.naming import cluster_names
+from recipes.prompt import prompt_states
 from recipes.sampling import NOISE, Sampling, draw, protocol, told
 from recipes.saved import open_saved
 
@@ -207,7 +210,7 @@ def test_a_samplers_typo_ends_as_other_flags_do(command):
 def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def unreachable(name):
+    def unreachable(name, ignore_patterns):
         raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
 
     monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
@@ -227,3 +230,81 @@ def test_sampler_options_reach_it():
 def test_the_command_line(run, capsys):
     main([str(run), "--prompt", "We", "--steps", "2", "--samples", "1", "--sampler", "first_hitting"])
     assert "sample 0\nWe" in capsys.readouterr().out
+    main([str(run), "--prompt", "We", "--prompt", "No", "--steps", "2", "--samples", "1", "--stream"])
+    shown = capsys.readouterr().out
+    assert "prompt 1, sample 0  t = 1.000: No _ _" in shown and "prompt 0, sample 0\nWe" in shown
+
+
+PROMPTS = ("We", "The state of our union is", "The [MASK:3] of our[MASK]")
+
+
+@pytest.mark.parametrize("sampler", slow_but(["ancestral", "confidence:threshold=0.5"], "ancestral"))
+def test_each_of_several_prompts_gives_what_it_gives_alone(run, sampler):
+    options = dict(run=str(run), samples=2, sampling=Sampling(steps=2, sampler=sampler))
+    alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
+    assert generate(Options(**options, prompt=PROMPTS, batch=4), quiet()) == alone
+    assert len(set(alone)) > 3
+
+
+def test_several_prompts_are_read_from_a_file_and_told_apart(run, tmp_path):
+    out, page, console = tmp_path / "out.jsonl", tmp_path / "page.html", quiet()
+    (tmp_path / "prompts.txt").write_text(f"{PROMPTS[0]}\n\n{PROMPTS[1]}\n", encoding="utf-8")
+    sampling = Sampling(steps=2)
+    given = dict(run=str(run), samples=1, sampling=sampling, new=4, out=out, html=page)
+    generate(Options(prompts=tmp_path / "prompts.txt", **given), console)
+    assert "prompt 1, sample 0" in console.file.getvalue()
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["protocol"]["prompt"] for line in lines] == list(PROMPTS[:2])
+    assert [line["protocol"]["length"] for line in lines] == [len(line["tokens"]) for line in lines]
+    saved = open_saved(run)
+    assert len(lines[1]["tokens"]) == 1 + len(saved.encode(PROMPTS[1])) + 4
+    assert "prompt 1, sample 0" in page.read_text(encoding="utf-8")
+
+
+def test_texts_are_streamed_as_they_stand(run, saved):
+    console = quiet()
+    plain = dict(run=str(run), samples=2, sampling=Sampling(steps=3), length=8)
+    texts = generate(Options(**plain), quiet())
+    assert generate(Options(**plain, stream=True), console) == texts
+    lines = console.file.getvalue().splitlines()
+    drafts = [line for line in lines if line.startswith("sample 1  t = ")]
+    assert drafts[0] == "sample 1  t = 1.000: " + " ".join("_" * 8)
+    assert 2 <= len(drafts) <= 4 and "_ _" not in drafts[-1] and drafts[-1].startswith("sample 1  t = 0.000")
+    # on a terminal the drafts go when the texts are there
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
+    assert generate(Options(**plain, stream=True, html=None), terminal) == texts
+    shown = terminal.file.getvalue()
+    assert "\x1b[2K" in shown and shown.index("t = 1.000") < shown.index("t = 0.000")
+    assert "t = " not in shown[shown.rindex("\x1b[2K") :]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"new": 0}, "new=0: must be at least 1"),
+        ({"new": 3, "length": 9}, "new=3: not with length=9"),
+        ({"prompt": ("We", "No <mask>")}, "<mask> would be read as text"),
+        ({"prompt": "We", "prompts": "p.txt"}, "prompts=p.txt: not with prompt='We'"),
+        ({"system": "Be short."}, "system='Be short.': only with --chat"),
+        ({"chat": True}, "chat: says nothing to the model"),
+        ({"chat": True, "prompt": "What is [MASK]?"}, r"\[MASK\] is a gap, and a message has none"),
+    ],
+)
+def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
+    with pytest.raises(ValueError, match=message):
+        Options(run="r", **values)
+
+
+def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
+    with pytest.raises(ValueError, match="family='a2d': only for models of others"):
+        open_saved(run, family="a2d")
+
+
+def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):
+    (tmp_path / "none.txt").write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"none\.txt: holds no line of text"):
+        generate(Options(run=str(run), prompts=tmp_path / "none.txt"), quiet())
+    with pytest.raises(FileNotFoundError):
+        generate(Options(run=str(run), prompts=tmp_path / "not_there.txt"), quiet())
+    with pytest.raises(ValueError, match=r"chat: the tokenizer of .* has no chat template"):
+        generate(Options(run=str(run), chat=True, prompt="Who are you?"), quiet())

@@ -243,7 +243,7 @@ def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
     saved, wanted = open_saved(tiny.run), 6
     for pace, once in ((Blocks(4), True), (Blocks(8), False), (Together(), False)):
         terms = validate(
-            saved.process, saved.denoiser, tiny.data, saved.recipe, ALONE, sequences=wanted, batch=wanted, seed=5,
+            saved.process, saved.denoiser, tiny.data, saved.length, ALONE, sequences=wanted, batch=wanted, seed=5,
             replicate=1, density=None, parameterization=saved.parameterization, pace=pace,
         )  # fmt: skip
         stream = examples(tiny.data.validation, length=24, pad_id=tiny.data.pad_id, batch_size=wanted, seed=0)
@@ -286,6 +286,13 @@ def test_samples_are_those_of_the_pace(tiny):
         draw(saved, Sampling(pace="blocks:5"), 1, index, 24)
     with pytest.raises(ValueError, match=r"sampler='first_hitting': pace is RandomOrder"):
         draw(saved, Sampling(pace="random_order", sampler="first_hitting"), 1, index, 24)
+
+
+def test_a_fault_of_a_network_at_a_pace_is_no_refusal_of_the_sampler(tiny):
+    saved = open_saved(tiny.run)
+    saved.model.blocks[0].register_forward_pre_hook(lambda *_: 1 + "1")
+    with pytest.raises(TypeError, match="unsupported operand"):
+        draw(saved, Sampling(steps=1, pace="random_order"), 1, torch.arange(1), 24)
 
 
 def test_levels_of_one_time_are_refused_at_a_pace(tiny):

@@ -1,0 +1,56 @@
+"""Texts on their way from noise, as they stand, while they are drawn."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+from torch import Tensor
+
+from recipes.console.screen import on_its_way
+
+Render = Callable[[int, Tensor], Text]
+
+
+class Drafts:
+    """The present state of some texts: redrawn in place on a terminal; elsewhere a line for each that has changed.
+
+    What it shows goes when it ends, so that the finished texts can be printed in its place.
+
+    Args:
+        console: where it is shown.
+        names: of the texts, by row.
+        render: makes the states of a row readable, given its number.
+    """
+
+    def __init__(self, console: Console, names: Sequence[str], render: Render) -> None:
+        self._console, self._names, self._render = console, names, render
+        self._before: list[str | None] = [None] * len(names)
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def __call__(self, k: int, t: Tensor, z: Tensor) -> None:
+        """Shows the states after a step, as ``dd.sample`` tells them."""
+        times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
+        lines = []
+        for number, (name, when, states) in enumerate(zip(self._names, times.tolist(), z.cpu(), strict=False)):
+            text = self._render(number, states)
+            line = Text.assemble((name, "bold"), "  ", on_its_way(when, text))
+            lines.append(line)
+            if not self._console.is_terminal and text.plain != self._before[number]:
+                self._console.print(line, soft_wrap=True)
+            self._before[number] = text.plain
+        if self._console.is_terminal:
+            self._live.update(Group(*lines), refresh=True)

@@ -1,0 +1,61 @@
+"""Tiny models as others publish them, with a tokenizer that has words, ends of texts and a chat template."""
+
+from pathlib import Path
+
+import torch
+from published import SENTENCES
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    ModernBertConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
+
+SPECIAL = dict(pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]", unk_token="[UNK]")
+CHAT = (
+    "{% for one in messages %}[{{ one['role'] }}] {{ one['content'] }}[SEP]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SIZE |= dict(max_position_embeddings=96)
+
+
+def tokenizer() -> Tokenizer:
+    """Words and pieces of them, from the sentences that every test's text is of."""
+    made = Tokenizer(models.BPE(unk_token="[UNK]"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=list(SPECIAL.values()), initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(SENTENCES, trainer)
+    return made
+
+
+def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
+    """A folder as transformers writes it, of random weights in which no bias and no row is zero."""
+    named = SPECIAL if kind != "a2d" else dict(eos_token="[SEP]", pad_token="[PAD]")
+    own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **named)
+    own.chat_template = CHAT if chat else None
+    sizes = SIZE | dict(vocab_size=len(own) + 3, pad_token_id=own.pad_token_id)
+    ends = dict(bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    config = {
+        "bert": lambda: BertConfig(**sizes),
+        "modernbert": lambda: ModernBertConfig(
+            **sizes, **ends, local_attention=8, global_attn_every_n_layers=2,
+        ),
+        "a2d": lambda: Qwen3Config(
+            **sizes, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2
+        ),
+    }[kind]()  # fmt: skip
+    torch.manual_seed(0)
+    network = (AutoModelForCausalLM if kind == "a2d" else AutoModelForMaskedLM).from_config(config)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    network.save_pretrained(folder)
+    own.save_pretrained(folder)
+    return folder

@@ -1,0 +1,220 @@
+"""Pretrained denoisers that no recipe trained, through the commands."""
+
+import io
+import json
+
+import pytest
+import torch
+from cases import slow_but
+from lm_eval.api.instance import Instance
+from pretrained_by_others import write
+from published import SENTENCES, publish_tiny
+from transformers import AutoTokenizer
+
+import ddlib as dd
+from ddlib_models import hub
+from recipes.console import make_console
+from recipes.data import local, open_prepared, prepare
+from recipes.data.stream import examples
+from recipes.engine.parallel import World
+from recipes.evaluate import Options as EvaluateOptions
+from recipes.evaluate import evaluate
+from recipes.generate import Options, generate, main
+from recipes.harness import DiffusionLM
+from recipes.sampling import NOISE, Sampling
+from recipes.saved import open_saved
+
+ALONE = World(0, 1, torch.device("cpu"))
+KINDS = ("modernbert", "a2d", "bert")
+EACH = pytest.mark.parametrize("kind", slow_but(KINDS, "modernbert"))
+
+
+class Written(dict):
+    """Folders by kind, made when they are asked for."""
+
+    def __init__(self, root):
+        super().__init__()
+        self._root = root
+
+    def __missing__(self, kind):
+        self[kind] = str(write(self._root / kind, kind, chat=kind != "bert"))
+        return self[kind]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("others")
+    return Written(root)
+
+
+@pytest.fixture(scope="module")
+def data(folders, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "text.txt").write_text("\n".join(SENTENCES * 3), encoding="utf-8")
+    return prepare(local(str(folder / "text.txt"), folders["modernbert"], held_out=5), folder / "data").folder
+
+
+def quiet():
+    return make_console(io.StringIO())
+
+
+def ids(folder, text):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    begin = [] if tokenizer.cls_token_id is None else [tokenizer.cls_token_id]
+    return [*begin, *tokenizer.encode(text, add_special_tokens=False)]
+
+
+@EACH
+def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
+    out, sampling = tmp_path / "out.jsonl", Sampling(steps=4, sampler="confidence:threshold=0.5", pace="blocks:4")
+    options = Options(model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, out=out)
+    texts = generate(options, quiet())
+    process, denoiser, _, special = hub.load(folders[kind])
+    prompt = torch.tensor(ids(folders[kind], "We will"))
+    length = -(-(len(prompt) + 5) // 4) * 4  # whole blocks
+    expected = dd.sample(
+        process, denoiser, (2, length), dd.samplers.Confidence(threshold=0.5), 4, prompt, pace=dd.paces.Blocks(4),
+        generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["tokens"] for line in lines] == expected.tolist()
+    assert all(text.startswith("We will") for text in texts) and special.mask not in expected
+    assert len(lines[0]["protocol"]["checkpoint_sha256"]) == 64
+    assert lines[0]["protocol"]["provenance"]["versions"]["transformers"]
+
+
+def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders, tmp_path, capsys):
+    folder, out = folders["a2d"], tmp_path / "out.jsonl"
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is our union strong?"}]
+    asked = ["--chat", "--system", "Be brief.", "--prompt", "Is our union strong?", "--new", "8", "--steps", "3"]
+    main(["--model", folder, *asked, "--samples", "1", "--out", str(out), "--stream"])
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    prompt = tokenizer.encode(text, add_special_tokens=False)
+    line = json.loads(out.read_text(encoding="utf-8"))
+    assert line["tokens"][: len(prompt)] == prompt and len(line["tokens"]) == len(prompt) + 8
+    answer = line["tokens"][len(prompt) :]
+    answer = answer[: answer.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in answer else answer
+    assert line["text"] == tokenizer.decode(answer, skip_special_tokens=True)
+    shown = capsys.readouterr().out
+    assert "t = " in shown and "[assistant]" in shown and "Be brief." not in shown[shown.rindex("sample 0\n") :]
+
+
+PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
+
+
+@EACH
+def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders, kind, monkeypatch):
+    options = dict(run=folders[kind], samples=2, new=6, sampling=Sampling(steps=2))
+    alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
+    sizes, load = [], hub.load
+
+    def watched(*given, **how):
+        loaded = load(*given, **how)
+        loaded.denoiser.register_forward_pre_hook(lambda _, told: sizes.append(tuple(told[0].shape)))
+        return loaded
+
+    monkeypatch.setattr(hub, "load", watched)
+    assert generate(Options(**options, prompt=PROMPTS), quiet()) == alone
+    assert {rows for rows, _ in sizes} == {6}, "all in one batch, the shorter ones with padding"
+
+
+def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
+    out, folder = tmp_path / "out.jsonl", folders["modernbert"]
+    generate(
+        Options(run=folder, prompt="The [MASK:2] is[MASK]", samples=2, out=out, sampling=Sampling(steps=2)), quiet()
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    the, ends = tokenizer.encode("The", add_special_tokens=False), tokenizer.encode(" is", add_special_tokens=False)
+    for line in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+        words = line["tokens"]
+        assert words[: 1 + len(the)] == [tokenizer.cls_token_id, *the] and words[-1] == tokenizer.sep_token_id
+        assert words[3 + len(the) : 3 + len(the) + len(ends)] == ends and len(words) == 5 + len(the) + len(ends)
+
+
+def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data):
+    options = EvaluateOptions(
+        model=folders["modernbert"], data=data, scorer="none", replicates=1, times="uniform", batch=3
+    )
+    result = evaluate(options, ALONE)
+    process, denoiser, _, _ = hub.load(folders["modernbert"])
+    saved = open_saved(folders["modernbert"])
+    prepared = open_prepared(data)
+    stream = examples(prepared.validation, length=saved.length, pad_id=0, batch_size=5, seed=0, threads=0)
+    batch, nats, tokens = next(stream), 0.0, 0
+    for number in range(5):
+        x = batch.x[number : number + 1, : int(batch.mask[number].sum())]
+
+        def shown(z, t, x=x):
+            return denoiser(torch.cat([x[:, :1], z[:, 1:]], 1), t)
+
+        noise = dd.KeyedGenerator(0, 0, batch.index[number : number + 1])
+        with torch.no_grad():
+            nats += float(dd.bound(process, shown, x, noise, levels="balanced").total[0, 1:].double().sum())
+        tokens += x.shape[1] - 1
+    found = result["bound"]["nats_per_token"]
+    assert found["value"] == pytest.approx(nats / tokens, rel=1e-5) and found["error"] > 0
+    whole = prepared.validation
+    bits = found["value"] * (int(whole.lengths.sum()) - 5) / int(whole.num_bytes.sum())
+    assert result["bound"]["bits_per_byte"]["value"] == pytest.approx(bits / torch.log(torch.tensor(2.0)).item())
+    told = result["protocol"]
+    assert (told["tokens"], told["beginning"], told["ema"]) == (tokens, "given", None) and result["validation"] is None
+
+
+@pytest.mark.slow
+def test_an_evaluation_by_blocks_with_likelihood_and_samples(folders, data):
+    sampling = Sampling(steps=2, pace="blocks:4")
+    options = EvaluateOptions(
+        model=folders["modernbert"], data=data, scorer="none", replicates=2, sampling=sampling, length=16
+    )
+    found = evaluate(options, ALONE)["bound"]["nats_per_token"]
+    assert 0 < found["error"] < found["value"]
+    whole = EvaluateOptions(model=folders["modernbert"], data=data, scorer="none", likelihood="confidence")
+    result = evaluate(whole, ALONE)
+    bound, likely = (result[name]["nats_per_token"] for name in ("bound", "likelihood"))
+    assert likely["value"] < bound["value"] + 3 * bound["error"]
+    assert result["likelihood"]["protocol"]["tokens"] == result["protocol"]["tokens"]
+
+
+@pytest.mark.slow
+def test_text_of_other_words_and_text_that_nobody_names_are_refused(folders, data, tmp_path):
+    with pytest.raises(ValueError, match=r"data: nothing says what text .* --data FOLDER; python -m recipes\.prepare"):
+        evaluate(EvaluateOptions(model=folders["bert"], scorer="none"), ALONE)
+    other = publish_tiny(tmp_path).data.folder
+    with pytest.raises(ValueError, match="made with another tokenizer"):
+        evaluate(EvaluateOptions(model=folders["bert"], data=other, scorer="none"), ALONE)
+    with pytest.raises(ValueError, match=r"length=97: must be at most 96, which .*bert knows"):
+        evaluate(EvaluateOptions(model=folders["bert"], data=data, scorer="none", length=97), ALONE)
+
+
+@pytest.mark.slow
+def test_zero_shot_tasks_take_them(folders):
+    model = DiffusionLM(folders["modernbert"], samples=2)
+    asked = [Instance("loglikelihood", {}, ("We", " will build"), 0, metadata=("task", 0, 1))]
+    ((score, greedy),) = model.loglikelihood(asked, disable_tqdm=True)
+    assert score < 0 and greedy is False and model.length == 96
+    said = model.apply_chat_template([{"role": "user", "content": "No."}])
+    assert said.endswith("[SEP][assistant]") and model.chat_template(True) and model.chat_template(False) is None
+    going_on = model.apply_chat_template([{"role": "assistant", "content": "We"}], add_generation_prompt=False)
+    assert going_on.endswith("[assistant] We")
+    until = {"until": [], "max_gen_toks": 4}
+    asked = [Instance("generate_until", {}, (said, until), 0, metadata=("task", 0, 1))]
+    assert len(model.generate_until(asked, disable_tqdm=True)) == 1
+    assert model._first(model._words("We")) == 1
+
+
+def test_what_is_asked_of_the_wrong_model_is_refused(folders, tmp_path):
+    for kind in (Options, EvaluateOptions):
+        with pytest.raises(ValueError, match=r"model: say which by RUN or by --model, .*; neither is said"):
+            kind()
+        with pytest.raises(ValueError, match="got 'a' and 'b'"):
+            kind(run="a", model="b")
+    for arguments, message in (
+        (["--model", folders["bert"], "--prompt", "Hello", "--chat"], "has no chat template"),
+        (["--model", folders["bert"], "--prompt", "We", "--length", "200"], "96"),
+        ([folders["bert"], "--family", "nobody"], "family='nobody'"),
+        ([str(tmp_path)], "nor a config.json, which models of others have"),
+    ):
+        with pytest.raises(SystemExit) as told:
+            main(arguments)
+        assert message in str(told.value)
