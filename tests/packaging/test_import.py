@@ -5,7 +5,17 @@ import os
 import subprocess
 import sys
 
-HEAVY = {"scipy", "matplotlib", "transformers", "sklearn", "pandas", "datasets", "diffusers", "triton", "huggingface_hub"}
+HEAVY = {
+    "scipy",
+    "matplotlib",
+    "transformers",
+    "sklearn",
+    "pandas",
+    "datasets",
+    "diffusers",
+    "triton",
+    "huggingface_hub",
+}
 
 
 def test_import_ddlib_loads_no_heavy_package():
