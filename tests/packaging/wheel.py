@@ -18,6 +18,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -83,8 +84,11 @@ def build(out: Path) -> Path:
     return wheel
 
 
-def interpreter(version: str) -> Path | None:
-    """A Python of this version, on the path or of pyenv; None where there is none that starts."""
+def interpreter(version: str, out: Path) -> Path | None:
+    """A Python of this version, on the path or of pyenv; None, which is said, where none starts or the disk is full."""
+    if (free := shutil.disk_usage(out).free >> 30) < ROOM:
+        print(f"Python {version}: SKIPPED, {free} GB are free, must be {ROOM}")
+        return None
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [Path(path) for path in [shutil.which(f"python{version}")] if path]
     for path in [*found, *sorted(pyenv.glob(f"{version}.*/bin/python"))]:
@@ -92,6 +96,7 @@ def interpreter(version: str) -> Path | None:
         told = subprocess.run([path, "-c", asked], capture_output=True, text=True, check=False)
         if told.returncode == 0 and told.stdout.strip() == version:
             return path
+    print(f"Python {version}: SKIPPED, there is none on this machine")
     return None
 
 
@@ -115,7 +120,7 @@ def constraints(folder: Path) -> Path:
     return path
 
 
-def imports(python: Path, folder: Path) -> None:
+def imports(python: Path, folder: Path) -> str:
     """``import ddlib`` is the wheel's, loads nothing heavy and is quick, the best of three."""
     ask = "import os, {}; print(sum(os.times()[:2]))"
     best = {
@@ -130,30 +135,30 @@ def imports(python: Path, folder: Path) -> None:
         raise RuntimeError(f"import ddlib loads {heavy}")
     if best["ddlib"] > max(SECONDS, SHARE * best["torch"]):
         raise RuntimeError(f"import ddlib takes {best['ddlib']:.2f} s, torch alone {best['torch']:.2f} s")
-    print(f"    import ddlib in {best['ddlib']:.2f} s, of which torch {best['torch']:.2f} s")
+    return f"import ddlib in {best['ddlib']:.2f} s, of which torch {best['torch']:.2f} s"
 
 
-def command(python: Path, folder: Path) -> None:
+def command(python: Path, folder: Path) -> str:
     """``python -m ddlib`` lists everything that is registered, and none of it is broken."""
     table = call(python, "-m", "ddlib", folder=folder)
     if "broken" in table or "hierarchical" not in table:
         raise RuntimeError(f"python -m ddlib says:\n{table}")
-    call(python, "-m", "ddlib", "show", "hdlm:12x4", folder=folder)
-    print(f"    python -m ddlib: {len(table.splitlines())} lines")
+    return f"python -m ddlib: {len(table.splitlines())} lines"
 
 
-def tutorial(python: Path, wheel: Path, folder: Path, lowest: bool) -> None:
+def tutorial(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     """Tutorial 1 as it is written, far from the checkout."""
     install(python, wheel, "[plot]", lowest)
     uv("pip", "install", "--quiet", "--python", python, "--constraint", constraints(wheel.parent), "sybil")
     (folder / "docs" / "tutorials").mkdir(parents=True)
     for name in ("pages.py", "tutorials/1_first_process.md"):
         shutil.copy(ROOT / "docs" / name, folder / "docs" / name)
-    said = call(python, "docs/pages.py", "docs/tutorials/1_first_process.md", folder=folder, OMP_NUM_THREADS="1")
-    print(f"    {said.strip()}")
+    return call(
+        python, "docs/pages.py", "docs/tutorials/1_first_process.md", folder=folder, OMP_NUM_THREADS="1"
+    ).strip()
 
 
-def recipes(python: Path, folder: Path) -> None:
+def recipes(python: Path, folder: Path) -> str:
     """The recipes are laid down once, and are no package of the environment."""
     call(python, "-m", "ddlib", "recipes", "mine", folder=folder)
     try:
@@ -166,14 +171,28 @@ def recipes(python: Path, folder: Path) -> None:
     there = "import importlib.util; print(importlib.util.find_spec('recipes'))"
     if call(python, "-c", there, folder=folder).strip() != "None":
         raise RuntimeError("recipes is a package of the environment")
-    print("    python -m ddlib recipes mine")
+    return "python -m ddlib recipes mine"
 
 
-def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> None:
+def smoke(python: Path, wheel: Path, folder: Path, lowest: bool) -> str:
     """A recipe goes the whole way from where it was laid."""
     install(python, wheel, "[recipes]", lowest)
     call(python, "-m", "recipes.owt", "mdlm", "--smoke", "--steps", "2", folder=folder / "mine", OMP_NUM_THREADS="1")
-    print("    python -m recipes.owt mdlm --smoke --steps 2")
+    return "python -m recipes.owt mdlm --smoke --steps 2"
+
+
+def tried(wheel: Path, version: str, python: Path, folder: Path, lowest: bool, whole: bool) -> str:
+    """Everything on one Python; what was found."""
+    begun, folder = time.perf_counter(), folder / version
+    folder.mkdir()
+    python = environment(wheel, python, folder, lowest)
+    said = [imports(python, folder), command(python, folder), tutorial(python, wheel, folder, lowest)]
+    said.append(recipes(python, folder))
+    if whole:
+        said.append(smoke(python, wheel, folder, lowest))
+    shutil.rmtree(folder)
+    title = f"Python {version}, {'lowest' if lowest else 'constrained'} versions, {time.perf_counter() - begun:.0f} s"
+    return "\n    ".join([title, *said])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,31 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lowest", action="store_true", help="with the lowest versions that pyproject.toml allows")
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, metavar="3.11")
     options = parser.parse_args(arguments)
-    tried = 0
-    with tempfile.TemporaryDirectory() as out:
+    with tempfile.TemporaryDirectory() as out, ThreadPoolExecutor(2) as pool:
         wheel = build(Path(out) / "dist")
-        for version in options.pythons:
-            found, begun = interpreter(version), time.perf_counter()
-            free = shutil.disk_usage(out).free >> 30
-            if found is None or free < ROOM:
-                why = "there is none on this machine" if found is None else f"{free} GB free, {ROOM} wanted"
-                print(f"Python {version}: SKIPPED, {why}")
-                continue
-            print(f"Python {version}, {'lowest' if options.lowest else 'constrained'} versions:", flush=True)
-            folder = Path(out) / version
-            folder.mkdir()
-            python = environment(wheel, found, folder, options.lowest)
-            imports(python, folder)
-            command(python, folder)
-            tutorial(python, wheel, folder, options.lowest)
-            recipes(python, folder)
-            if not tried:
-                smoke(python, wheel, folder, options.lowest)
-            tried += 1
-            print(f"    {time.perf_counter() - begun:.0f} s", flush=True)
-            shutil.rmtree(folder)
-    print(f"{tried} passed, 0 failed, {len(options.pythons) - tried} skipped")
-    return 0 if tried else 1
+        found = {version: python for version in options.pythons if (python := interpreter(version, Path(out)))}
+        jobs = [
+            pool.submit(tried, wheel, version, python, Path(out), options.lowest, version == next(iter(found)))
+            for version, python in found.items()
+        ]
+        for job in jobs:
+            print(job.result(), flush=True)
+    print(f"{len(found)} passed, 0 failed, {len(options.pythons) - len(found)} skipped")
+    return 0 if found else 1
 
 
 if __name__ == "__main__":
