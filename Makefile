@@ -5,6 +5,8 @@
 # make test-all     all tests: those two, the nightly ones, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
+# make wheel        what pip installs, in empty environments on Python 3.11 to 3.13, at most two minutes
+# make lowest       the same with the lowest versions that are allowed, before a release; some GB of torch
 # make mutants      mutation testing: every mutant of MUTANTS that the tests do not kill (tests/mutation/survivors.md)
 # make bench        speed and memory against the papers' formulas, into benchmarks/results and docs/performance.md
 # make bench-gpu    the same on a GPU
@@ -26,7 +28,7 @@ test test-slow test-all mutants bench: export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install quickstart test test-slow test-all lint docs mutants bench bench-gpu clean
+.PHONY: help install quickstart test test-slow test-all lint docs wheel lowest mutants bench bench-gpu clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -79,6 +81,10 @@ lint: $(VENV)/.stamp-dev
 docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"
+
+wheel lowest: $(BIN)/python
+	@$(PIP) uv==0.13.9
+	$(BIN)/python tests/packaging/wheel.py $(if $(filter lowest,$@),--lowest --pythons 3.11)
 
 mutants: $(VENV)/.stamp-dev
 	@$(PIP) mutmut==3.8.1

@@ -1,8 +1,12 @@
-"""``python -m ddlib``: what is registered; ``show OBJECT``: what it is; ``verify OBJECT``: whether it is right."""
+"""``python -m ddlib``: what is registered; ``show OBJECT``: what it is; ``verify OBJECT``: whether it is right.
+
+``recipes FOLDER`` lays down the recipes, which are scripts to change and so no package of ``site-packages``.
+"""
 
 import argparse
 import inspect
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -63,20 +67,16 @@ def load(path: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, shows or verifies an object.
+    """Prints the table, shows or verifies an object, lays down the recipes.
 
-    The exit status is 1 if an object is refuted or its picture cannot be drawn, and 2 if there is no such object.
+    The exit status is 1 if an object is refuted or its picture cannot be drawn, and 2 if there is no such object, or no
+    place for the recipes.
     """
     parser = argparse.ArgumentParser(prog="python -m ddlib", description="Without a command: what is registered.")
-    commands = parser.add_subparsers(metavar="{show,verify}")
-    for add in (_add_show, _add_verify):
+    commands = parser.add_subparsers(metavar="{show,verify,recipes}")
+    for add in (_add_show, _add_verify, _add_recipes):
         added = add(commands)
         added.set_defaults(command=added)
-        added.add_argument(
-            "object",
-            help="package.module:object, a class or function there is called without arguments; or mdlm:16, gidd:16, "
-            "hdlm:12x4 (words x clusters), hdlm:12x6x3",
-        )
     options = parser.parse_args(arguments)
     if "run" not in options:
         print(table())
@@ -89,12 +89,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
+def lay_recipes(folder: Path) -> Path:
+    """Copies the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from ``folder``.
+
+    They come out of a checkout where ddlib is one, otherwise out of the wheel.
+
+    Raises:
+        FileExistsError: there is something of that name already; nothing is written.
+        FileNotFoundError: this installation has none.
+        OSError: the folder may not be written.
+    """
+    packages = Path(ddlib.__file__).parent
+    places = packages / "_data" / "recipes", packages.parent / "recipes"
+    source = next((place for place in places if (place / "train.py").is_file()), None)
+    if source is None:
+        raise FileNotFoundError(f"no recipes in {packages}: install ddlib from a wheel or take a checkout")
+    target = folder / "recipes"
+    if target.exists():
+        raise FileExistsError(f"folder {folder} holds recipes already, must be without: nothing was written")
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def _add_recipes(commands: Any) -> argparse.ArgumentParser:
+    text = "copy the recipes into a folder of your own, to run and to change them there"
+    command: argparse.ArgumentParser = commands.add_parser("recipes", help=text, description=text)
+    command.add_argument("folder", type=Path, help="the copy is FOLDER/recipes, which must not be there yet")
+    command.set_defaults(run=_recipes)
+    return command
+
+
+def _recipes(options: argparse.Namespace) -> int:
+    try:
+        laid = lay_recipes(options.folder)
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    print(f"recipes:       {laid}")
+    print('what they use: pip install "ddlib[recipes]"')
+    print(f"a first run:   cd {options.folder} && python -m recipes.owt hdlm --smoke")
+    return 0
+
+
+def _add_object(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "object",
+        help="package.module:object, a class or function there is called without arguments; or mdlm:16, gidd:16, "
+        "hdlm:12x4 (words x clusters), hdlm:12x6x3",
+    )
+
+
 def _add_show(commands: Any) -> argparse.ArgumentParser:
     text = "print a process, schedule or hierarchy, and draw it if asked"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
     command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
     command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # once it drew without being asked
     command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
+    _add_object(command)
     command.set_defaults(run=_show)
     return command
 
@@ -107,6 +157,7 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="every check with what it proves, its tolerance and its worst case"
     )
     command.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_object(command)
     command.set_defaults(run=_verify)
     return command
 

@@ -2,8 +2,8 @@
 
     python -m recipes.harness --model ddlib --model_args pretrained=runs/owt/hdlm,samples=16 --tasks arc_easy,hellaswag
 
-The arguments are those of ``lm_eval``. Version 0.4.13 of it finds a model of another package only this way; a version
-that reads entry points needs no more than ``lm_eval --model ddlib ...``.
+The arguments are those of ``lm_eval``, which finds a model of another package only this way: no release up to 0.4.13
+reads entry points.
 
 What ``lm_eval`` calls a log-likelihood is minus an upper bound of -log p here, estimated with ``samples`` draws of time
 and noise, the same draws for all choices of a question. As in the HDLM paper it is that of context and completion

@@ -1,0 +1,71 @@
+"""``python -m ddlib recipes FOLDER``: the recipes as files of one's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddlib
+from ddlib.__main__ import lay_recipes, main
+
+ROOT = Path(__file__).parents[2]
+
+
+def held(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_they_are_laid_as_they_are_and_said(tmp_path, capsys):
+    assert main(["recipes", str(tmp_path / "mine")]) == 0
+    here = {name: text for name, text in held(ROOT / "recipes").items() if "__pycache__" not in name}
+    assert held(tmp_path / "mine" / "recipes") == here and "train.py" in here and "film/page.html" in here
+    said = capsys.readouterr().out
+    assert str(tmp_path / "mine" / "recipes") in said and 'pip install "ddlib[recipes]"' in said
+
+
+@pytest.mark.parametrize("there", ["folder", "file"])
+def test_what_is_there_is_not_overwritten(there, tmp_path, capsys):
+    taken = tmp_path / "recipes"
+    taken.mkdir() if there == "folder" else taken.write_text("mine")
+    with pytest.raises(SystemExit) as end:
+        main(["recipes", str(tmp_path)])
+    assert end.value.code == 2
+    assert f"folder {tmp_path} holds recipes already" in capsys.readouterr().err
+    assert held(tmp_path) == ({} if there == "folder" else {"recipes": b"mine"})
+
+
+def test_a_place_that_cannot_be_one_is_named(tmp_path, capsys):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["recipes", str(tmp_path / "notes")])
+    assert "notes" in capsys.readouterr().err
+    assert held(tmp_path) == {"notes": b"mine"}
+
+
+def test_a_wheel_has_them_inside_and_comes_first(tmp_path, monkeypatch):
+    """As the wheel lays them: in ``ddlib/_data``. Beside it may be somebody else's package of that name."""
+    inside, beside = tmp_path / "ddlib" / "_data" / "recipes", tmp_path / "recipes"
+    for folder, text in ((inside, "ours"), (beside, "theirs")):
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(text)
+    monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
+    assert (lay_recipes(tmp_path / "mine") / "train.py").read_text() == "ours"
+
+
+def test_an_installation_without_them_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(ddlib, "__file__", str(tmp_path / "ddlib" / "__init__.py"))
+    with pytest.raises(FileNotFoundError, match="install ddlib from a wheel or take a checkout"):
+        lay_recipes(tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.slow
+def test_a_copy_runs_from_its_folder(tmp_path):
+    lay_recipes(tmp_path)
+    with (tmp_path / "recipes" / "train.py").open("a") as file:
+        file.write('\nprint("changed here")\n')
+    done = subprocess.run(
+        [sys.executable, "-c", "import recipes.train"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("changed here\n")
