@@ -17,7 +17,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,17 @@ CLUSTERS = 64
 """Of the variant hdlm, as the paper has them."""
 
 
-def variants(name: str, corpus: Corpus | None = None) -> Mapping[str, tuple[str, Recipe]]:
+def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
     """The recipes by name: how many steps, and at which rate, is for short runs on one machine.
 
     The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA; ``docs/adapt.md`` cites both.
 
     Args:
         name: of the causal model.
-        corpus: text in its tokens.
     """
     place = Path(name).name
     adapted = Recipe(
-        data=Data(corpus=corpus, folder=Path("data") / f"adapt-{place}", length=128),
+        data=Data(folder=Path("data") / f"adapt-{place}", length=128),
         process={"kind": "mdlm"},
         model={"kind": "causal_lm", "name_or_path": name, "shift": 1, "anneal": 100, "lora": 0},
         loss=Loss(count_padding=False),
@@ -123,29 +121,34 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Co
 
 
 def check(name: str, recipe: Recipe) -> None:
-    """Refuses a model or a recipe before any text is prepared.
+    """Refuses a model, or what the recipe asks of it, before any text is prepared.
 
     Raises:
         ModuleNotFoundError: adapters are asked for and peft is not installed.
-        ValueError: no causal language model; its tokenizer has more tokens than its table has rows.
+        ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
     """
+    import torch
+
     from ddlib_models.adopted import hub_options, plain, read_config
     from ddlib_models.causal_lm import CausalLM
     from recipes.data.tokens import load_tokenizer
 
-    config = CausalLM.configuration(plain(read_config(CausalLM, name, hub_options(None))))
-    if recipe.model.get("lora") and find_spec("peft") is None:
-        raise ModuleNotFoundError(f"model.lora={recipe.model['lora']} needs peft: pip install 'ddlib[adapt]'")
-    rows, words = config.get_text_config().vocab_size, load_tokenizer(name).get_vocab_size()
+    architecture = plain(read_config(CausalLM, name, hub_options(None)))
+    rows = CausalLM.configuration(architecture).get_text_config().vocab_size
+    words = load_tokenizer(name).get_vocab_size()
     if words > rows:
         raise ValueError(
             f"--from {name}: its tokenizer has {words} tokens, its table {rows} rows; must be at most as many. Tokens "
             "that were added later need rows first (resize_token_embeddings of transformers)"
         )
+    if recipe.model["kind"] == "causal_lm":
+        how = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
+        with torch.device("meta"):
+            CausalLM(words + 1, words, architecture, **how)
 
 
-def text_of(recipe: Recipe, folder: Path | None) -> Prepared:
-    """The prepared text, made where no folder was named.
+def text_of(recipe: Recipe, made: bool) -> Prepared:
+    """The prepared text, which is ``made`` first if it is not there.
 
     Raises:
         FileNotFoundError, ValueError: as ``prepare`` and ``open_prepared``; less text than one sequence.
@@ -153,7 +156,7 @@ def text_of(recipe: Recipe, folder: Path | None) -> Prepared:
     from recipes.data import open_prepared, prepare
 
     data = recipe.data
-    found = prepare(data.corpus, data.folder) if folder is None else open_prepared(folder, data.corpus)
+    found = prepare(data.corpus, data.folder) if made else open_prepared(data.folder, data.corpus)
     for split in ("train", "validation"):
         if (tokens := found.manifest[split]["tokens"]) < data.length:
             raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")
@@ -196,13 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if len(rest) == 1:
             print(__doc__)
     with plain_errors():
-        prepared = any(word.split("=")[0] == "--data.folder" for word in rest)
-        known = None
-        if not (helped or prepared):
-            known = corpus_for(given.name, given.text, given.held_out, given.sample_by)
-        recipe, switches = choose(variants(given.name or "FOLDER", known), smoke, PROG, rest)
+        recipe, switches = choose(variants(given.name or "FOLDER"), smoke, PROG, rest)
         check(given.name, recipe)
-        data = text_of(recipe, switches.folder)
+        if switches.folder is None:
+            corpus = corpus_for(given.name, given.text, given.held_out, given.sample_by)
+            recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
+        data = text_of(recipe, made=switches.folder is None)
         from recipes.engine import train
 
         train(with_own_clusters(given.name, recipe, data), switches.accept_changes)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,6 @@ def test_a_causal_model_becomes_a_diffusion_model_and_forgets_where_it_came_from
     assert saved.process.vocab_size == 271 and saved.special.eos == saved.special.pad == 270, "no word was added"
     table = saved.model.network.get_input_embeddings().weight
     assert saved.model.decoder.weight is table and len(table) == 277
-    generate.main(["run", "--samples", "1", "--length", "8", "--steps", "4"])
-    evaluate.main(["run", "--sequences", "8", "--draws", "1"])
 
 
 @pytest.mark.slow
@@ -84,7 +83,14 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(llama):
     shutil.rmtree("run/checkpoints/step_00000008")
     run("mdlm", "--steps", "8", "--model.anneal", "8")
     assert curve(Path("run")) == whole
-    train.main(["run/recipe.yaml"])  # an ordinary recipe
+    shutil.rmtree("run/checkpoints")  # as if it had been killed before the first
+    run("mdlm", "--steps", "8", "--model.anneal", "8")
+    assert curve(Path("run")) == whole and [step for step, _ in bounds()] == [0, 4, 8]
+    train.main(["run/recipe.yaml"])  # an ordinary recipe, whose folder the other commands take
+    generate.main(["run", "--samples", "1", "--length", "8", "--steps", "4"])
+    short = ["--scorer", "none", "--samples", "1", "--steps", "2", "--replicates", "1"]
+    evaluate.main(["run", "--sequences", "8", "--out", "bound.json", *short])
+    assert Path("bound.json").exists()
     for changed in (["--model.anneal", "2"], ["--model.anneal", "8", "--model.shift", "0"]):
         with pytest.raises(SystemExit, match=r"is of another run: model\.(anneal|shift) is"):
             run("mdlm", "--steps", "9", *changed)
@@ -132,31 +138,36 @@ def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
     assert open_saved("run").process.vocab_size == 271
 
 
+def refused(said: str, *words: str) -> None:
+    with pytest.raises(SystemExit, match=f"error: .*{said}"):
+        adapt.main(["mdlm", "--text", "texts", *SMALL, *words])
+
+
 def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, monkeypatch):
+    shutil.copytree(llama, "many")
+    write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
+    refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
+    refused("shift=3: must be 0 or 1", "--from", "llama", "--model.shift", "3")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    refused(r"lora=2 needs peft: pip install 'ddlib\[adapt\]'", "--from", "llama", "--model.lora", "2")
+    with pytest.raises(SystemExit, match="--from: must name a causal language model"):
+        adapt.main(["mdlm"])
+    assert not Path("data").exists() and not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
     BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()
-    write_tokenizer(Path("empty"))
-    shutil.copytree(llama, "many")
-    write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
-    for name, flags, said in [
-        ("bert", [], "architecture: 'bert' has an encoder, must be a causal language model"),
-        ("empty", [], "name_or_path='empty': no model that transformers knows"),
-        ("nowhere/here", [], "tokenizer='nowhere/here': no file or folder here"),
-        ("many", [], "--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many"),
-        ("llama", ["--text", "none.txt"], "path='none.txt': there is no"),
-        ("llama", ["--model.shift", "3"], "shift=3: must be 0 or 1"),
-    ]:
-        with pytest.raises(SystemExit, match=f"error: .*{said}"):
-            adapt.main(["mdlm", "--text", "texts", *SMALL, "--from", name, *flags])
-        assert said.startswith("shift") or not Path("data").exists()
-    with pytest.raises(SystemExit, match=r"data\.length=4000: must be at most \d+, the tokens of the train text"):
-        adapt.main(["mdlm", "--text", "texts", "--from", "llama", *SMALL, "--data.length", "4000"])
-    monkeypatch.setattr(adapt, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"model\.lora=2 needs peft: pip install 'ddlib\[adapt\]'"):
-        run("mdlm", "--model.lora", "2")
-    with pytest.raises(SystemExit, match="--from: must name a causal language model"):
-        adapt.main(["mdlm"])
+    refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
+    refused("name_or_path='empty': no model that transformers knows", "--from", "empty")
+    refused("name_or_path='nowhere/here': no folder with a model here", "--from", "nowhere/here")
+    refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
+    refused(
+        r"data\.length=4000: must be at most \d+, the tokens of the train", "--from", "llama", "--data.length", "4000"
+    )
+    assert not Path("run").exists()
 
 
 def test_help_needs_no_model(capsys):
