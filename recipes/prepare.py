@@ -14,11 +14,10 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from recipes.console import plain_errors
-from recipes.data import Corpus, Prepared, Source, lm1b, load_documents, local, openwebtext, prepare, speeches
-from recipes.data.making import bars_on_terminals_only
+from recipes.data import Corpus, Prepared, Source, lm1b, local, openwebtext, prepare, speeches
+from recipes.data.making import twentieth
 from recipes.data.prepared import SPLITS
 
 
@@ -62,16 +61,10 @@ def advice(corpus: str, folder: Path) -> str:
 def _local(given: argparse.Namespace) -> Corpus:
     held_out = given.held_out if given.validation is None else given.validation
     if held_out is None:
-        held_out = _twentieth(Source(path=given.files, column=given.column, sample_by=given.sample_by))
+        held_out = twentieth(Source(path=given.files, column=given.column, sample_by=given.sample_by))
     corpus = local(given.files, given.tokenizer, held_out, given.column, given.sample_by)
-    return replace(corpus, bos=given.bos, eos=given.eos)
-
-
-def _twentieth(source: Source) -> int:
-    """Documents to hold out where nobody says how many."""
-    bars_on_terminals_only()
-    with TemporaryDirectory() as cache:
-        return max(len(load_documents(source, Path(cache))) // 20, 1)
+    pad = corpus.pad if given.pad is None else given.pad
+    return replace(corpus, bos=given.bos, eos=given.eos, pad=pad)
 
 
 CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
@@ -107,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="line", help="for .txt")
     files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
     files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
+    files.add_argument(
+        "--pad", metavar="TOKEN", help="token that fills up, in place of a new one, as a finished model needs"
+    )
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
         command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")

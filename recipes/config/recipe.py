@@ -136,6 +136,8 @@ class Output:
     """Steps of the sampler."""
     samples: int = 4
     """Texts that are drawn."""
+    untrained: bool = False
+    """Bound and samples before the first step too: where the network does not begin at random."""
     save_every: int = 2000
     """Steps between checkpoints."""
     keep: int = 2

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import disable_progress_bars
@@ -29,7 +30,7 @@ from recipes.data.prepared import (
     open_prepared,
     sizes,
 )
-from recipes.data.source import load_documents, place
+from recipes.data.source import Source, load_documents, place
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
 
 HASH = re.compile("[0-9a-f]{64}")
@@ -68,6 +69,13 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
         with _new(folder) as unfinished:
             _write(corpus, tokenizer, inputs, unfinished, workers)
     return open_prepared(folder)
+
+
+def twentieth(source: Source) -> int:
+    """Documents to hold out where nobody says how many."""
+    bars_on_terminals_only()
+    with TemporaryDirectory() as cache:
+        return max(len(load_documents(source, Path(cache))) // 20, 1)
 
 
 def bars_on_terminals_only() -> None:

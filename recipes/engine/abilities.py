@@ -49,6 +49,15 @@ class Starts(Protocol):
         ...
 
 
+@runtime_checkable
+class Steps(Protocol):
+    """What it is trained to do changes on the way."""
+
+    def at_step(self, step: int) -> None:
+        """Takes note of the step 0, 1, ... that comes next."""
+        ...
+
+
 T = TypeVar("T")
 
 

@@ -53,6 +53,9 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps were made already: nothing to do")
             return True
+        if recipe.output.untrained and run.facts.step == 0:
+            measured(run, watch)
+            watch.samples(0, *draw(run))
         for batches in run.batches():
             told = run.step(batches, signals.asked)
             watch.step(run.facts.step, told)
@@ -69,17 +72,22 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
     recipe, number = run.recipe, run.facts.step
     output, last = recipe.output, number == recipe.steps
     if number % output.validate_every == 0 or last:
-        terms = run.validate()
-        watch.bound(number, terms)
-        if run.state.speeds is not None:
-            watch.say(f"  step {number}: {run.state.speeds.about()}")
+        measured(run, watch)
         watch.weights(number, run.weights())
-        run.facts = replace(run.facts, bound=terms.per_token.value)
     if number % output.sample_every == 0 or last:
         watch.samples(number, *draw(run))
     if number % output.save_every == 0 or last or stop:
         checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
         publish(run, output.folder / WEIGHTS)
+
+
+def measured(run: Run, watch: Watch) -> None:
+    """The bound, which the next checkpoint notes."""
+    terms = run.validate()
+    watch.bound(run.facts.step, terms)
+    if run.state.speeds is not None:
+        watch.say(f"  step {run.facts.step}: {run.state.speeds.about()}")
+    run.facts = replace(run.facts, bound=terms.per_token.value)
 
 
 def resume(run: Run, accept_changes: bool) -> list[str]:

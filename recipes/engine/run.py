@@ -15,6 +15,7 @@ from ddlib.plot import level_names
 from ddlib.processes import beside
 from recipes.config import IN_STRATA, Beside, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
+from recipes.engine.abilities import Steps
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
@@ -117,6 +118,8 @@ class Run:
         recipe, world, number = self.recipe, self.world, self.facts.step
         # dropout: nothing to save, and the same after a resume
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
+        if isinstance(self.objective.model, Steps):
+            self.objective.model.at_step(number)
         how = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
         noisy = [noised(self.process, batch.to(world.device), *how) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]

@@ -59,7 +59,8 @@ class Watch:
     def _open(self, recipe: Recipe, start: int) -> None:
         makers, folder = chosen(recipe), recipe.output.folder
         with ExitStack() as stack:
-            self._metrics = stack.enter_context(Metrics(folder / METRICS, start))
+            kept = start or -1  # what was measured before the first step is measured again
+            self._metrics = stack.enter_context(Metrics(folder / METRICS, kept))
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()

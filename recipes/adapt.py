@@ -1,0 +1,214 @@
+"""Makes a diffusion language model of a causal one: Llama, Qwen, any that transformers knows.
+
+    python -m recipes.adapt mdlm --from FOLDER                   # masked diffusion
+    python -m recipes.adapt hdlm --from FOLDER                   # clusters of its own embeddings
+    python -m recipes.adapt scratch --from FOLDER                # a small DiT on the same tokens, to compare
+    python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
+
+FOLDER is what transformers saved, or a name on the hub. The model's own tokenizer cuts the text: the State of the Union
+addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. Bound and samples are
+taken before the first step and after the last. --model.shift 0 gives up the causal model's shift, --model.anneal 0
+opens its attention at once. The run is one like any other: the same command goes on with it, recipes.generate and
+recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows what people change first,
+``--help-all`` every value.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddlib import parts
+from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config.command import choose
+from recipes.config.page import ALL
+from recipes.console import plain_errors
+from recipes.data import Corpus, Prepared, Source, local
+
+PROG = "python -m recipes.adapt"
+CLUSTERS = 64
+"""Of the variant hdlm, as the paper has them."""
+
+
+def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
+    """The recipes by name: how many steps, and at which rate, is for short runs on one machine.
+
+    The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA; ``docs/adapt.md`` cites both.
+
+    Args:
+        name: of the causal model.
+    """
+    place = Path(name).name
+    adapted = Recipe(
+        data=Data(folder=Path("data") / f"adapt-{place}", length=128),
+        process={"kind": "mdlm"},
+        model={"kind": "causal_lm", "name_or_path": name, "shift": 1, "anneal": 100, "lora": 0},
+        loss=Loss(count_padding=False),
+        optimizer=Optimizer(lr=1e-4, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.01, warmup=30, final=0.1, ema=0.0),
+        hardware=Hardware(threads=1),
+        output=Output(
+            folder=Path("runs") / f"adapt-{place}" / "mdlm", untrained=True, validate_every=100, validate_sequences=256,
+            sample_every=10_000, save_every=100, keep=1,
+        ),
+        batch=8,
+        steps=300,
+    )  # fmt: skip
+
+    def beside(variant: str, **changes: Any) -> Recipe:
+        return replace(
+            adapted, output=replace(adapted.output, folder=adapted.output.folder.parent / variant), **changes
+        )
+
+    own = adapted.model | {"parents": parts.RUN}
+    dit = {"kind": "dit", "dim": 128, "depth": 4, "heads": 4}
+    faster = replace(adapted.optimizer, lr=1e-3)
+    return {
+        "mdlm": ("masked diffusion", adapted),
+        "hdlm": (
+            "words, clusters of the model's own embeddings, the mask",
+            beside("hdlm", process={"kind": "hdlm", "clusters": CLUSTERS}, model=own),
+        ),
+        "scratch": (
+            "masked diffusion by a small DiT that begins at the text's frequencies",
+            beside("scratch", model=dit, optimizer=faster, start="text"),
+        ),
+    }
+
+
+def smoke(recipe: Recipe) -> Recipe:
+    """The same with so few and short texts that it runs in seconds where the model is small."""
+    output = replace(
+        recipe.output, folder=Path("runs/smoke") / recipe.output.folder.name, log_every=1, validate_every=2,
+        validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False,
+    )  # fmt: skip
+    return replace(recipe, data=replace(recipe.data, length=16), output=output, batch=4, steps=4)
+
+
+def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Corpus:
+    """The text in the tokens of a model.
+
+    Padding is a token that the tokenizer has, the end of a text where it has no other: a new one would have no row.
+
+    Args:
+        name: of the model.
+        text: see ``recipes.data.local``, or "sotu".
+        held_out: the last documents, for validation; None for a twentieth.
+        sample_by: what a document of a .txt file is.
+
+    Raises:
+        FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or knows no end of a text.
+    """
+    # here and below not above: they import for seconds, and --help ends before them
+    from transformers import AutoTokenizer
+
+    from recipes.data.making import twentieth
+    from recipes.data.tokens import BEGINNINGS, ENDINGS, load_tokenizer
+
+    words = load_tokenizer(name).get_vocab()
+    theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    ends = [token for token in (*ENDINGS, theirs.eos_token) if token in words]
+    if not ends:
+        raise ValueError(
+            f"--from {name}: its tokenizer has no token that ends a text. Name one: python -m recipes.prepare local "
+            "--bos TOKEN --eos TOKEN --pad TOKEN, and then --data.folder here"
+        )
+    begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in words]
+    held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
+    corpus = local(text, name, held_out, sample_by=sample_by)
+    return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])
+
+
+def check(name: str, recipe: Recipe) -> None:
+    """Refuses a model, or what the recipe asks of it, before any text is prepared.
+
+    Raises:
+        ModuleNotFoundError: adapters are asked for and peft is not installed.
+        ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
+    """
+    import torch
+
+    from ddlib_models.adopted import hub_options, plain, read_config
+    from ddlib_models.causal_lm import CausalLM
+    from recipes.data.tokens import load_tokenizer
+
+    architecture = plain(read_config(CausalLM, name, hub_options(None)))
+    rows = CausalLM.configuration(architecture).get_text_config().vocab_size
+    words = load_tokenizer(name).get_vocab_size()
+    if words > rows:
+        raise ValueError(
+            f"--from {name}: its tokenizer has {words} tokens, its table {rows} rows; must be at most as many. Tokens "
+            "that were added later need rows first (resize_token_embeddings of transformers)"
+        )
+    if recipe.model["kind"] == "causal_lm":
+        how = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
+        with torch.device("meta"):
+            CausalLM(words + 1, words, architecture, **how)
+
+
+def text_of(recipe: Recipe, made: bool) -> Prepared:
+    """The prepared text, which is ``made`` first if it is not there.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``prepare`` and ``open_prepared``; less text than one sequence.
+    """
+    from recipes.data import open_prepared, prepare
+
+    data = recipe.data
+    found = prepare(data.corpus, data.folder) if made else open_prepared(data.folder, data.corpus)
+    for split in ("train", "validation"):
+        if (tokens := found.manifest[split]["tokens"]) < data.length:
+            raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")
+    return found
+
+
+def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
+    """The recipe with clusters of the model's input embeddings, kept beside the text, where it says how many."""
+    wanted = recipe.process.get("clusters")
+    if wanted is None or isinstance(wanted, str) or recipe.model["kind"] != "causal_lm":
+        return recipe
+    from ddlib.hierarchies import save_clusters, semantic_clusters
+    from recipes.lexicon.vectors import first_rows, model_vectors
+
+    counts = [wanted] if isinstance(wanted, int) else list(wanted)
+    path = data.folder / "embedded-{}".format("-".join(map(str, counts)))
+    if not path.with_suffix(".json").exists():
+        rows = first_rows(model_vectors(name)[0], data.vocab_size)
+        save_clusters(path, semantic_clusters(rows, counts, nested="up", fingerprint=data.fingerprint))
+    return replace(recipe, process=recipe.process | {"clusters": str(path)})
+
+
+def parser() -> argparse.ArgumentParser:
+    """What this command takes besides the flags of a recipe."""
+    own = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
+    own.add_argument("--from", dest="name")
+    own.add_argument("--text", default="sotu")
+    own.add_argument("--held-out", type=int)
+    own.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="paragraph")
+    return own
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given, rest = parser().parse_known_args(words)
+    helped = not {"-h", "--help", ALL}.isdisjoint(rest)
+    if given.name is None:
+        if not helped:
+            raise SystemExit(f"{__doc__}\nerror: --from: must name a causal language model, a folder or one on the hub")
+        if len(rest) == 1:
+            print(__doc__)
+    with plain_errors():
+        recipe, switches = choose(variants(given.name or "FOLDER"), smoke, PROG, rest)
+        check(given.name, recipe)
+        if switches.folder is None:
+            corpus = corpus_for(given.name, given.text, given.held_out, given.sample_by)
+            recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
+        data = text_of(recipe, made=switches.folder is None)
+        from recipes.engine import train
+
+        train(with_own_clusters(given.name, recipe, data), switches.accept_changes)
+
+
+if __name__ == "__main__":
+    main()

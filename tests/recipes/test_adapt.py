@@ -1,0 +1,178 @@
+"""A tiny causal model made a diffusion model: bound and samples before and after, resumed, saved, refused."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import AddedToken
+from training_runs import curve
+from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, LlamaConfig, PreTrainedTokenizerFast
+
+import ddlib as dd
+from recipes import adapt, evaluate, generate, train
+from recipes.data.text import train_tokenizer
+from recipes.saved import open_saved
+from recipes.watch import read_metrics
+
+SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+SMALL = ["--data.length", "16", "--batch", "4", "--output.folder", "run", "--output.validate-sequences", "8"]
+SMALL += ["--output.sample-steps", "4", "--output.samples", "1", "--optimizer.lr", "0.01", "--optimizer.warmup", "2"]
+SMALL += [
+    "--output.log-every",
+    "1",
+    "--output.no-tensorboard",
+    "--output.validate-every",
+    "4",
+    "--output.save-every",
+    "4",
+]
+
+
+def write_tokenizer(folder: Path, *more: str) -> int:
+    tokenizer = train_tokenizer("\n".join(SENTENCES) * 3, 270)
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("<|endoftext|>", *more)])
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
+    return tokenizer.get_vocab_size()
+
+
+@pytest.fixture
+def llama(tmp_path, monkeypatch) -> Path:
+    """A folder with a tiny Llama whose table has rows beyond its tokenizer, and text beside it."""
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{number}. {SENTENCES[number % 3]} {SENTENCES[0]}" for number in range(60)]
+    Path("texts").mkdir()
+    Path("texts/mine.txt").write_text("\n\n".join(lines) + "\n")
+    words = write_tokenizer(Path("llama"))
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained("llama")
+    return Path("llama")
+
+
+def run(*words: str) -> None:
+    adapt.main([words[0], "--from", "llama", "--text", "texts", *SMALL, *words[1:]])
+
+
+def bounds() -> list[tuple[int, float]]:
+    records = (record for _, record in read_metrics(Path("run/metrics.jsonl")))
+    return [(one["step"], one["nats_per_token"]) for one in records if one["kind"] == "bound"]
+
+
+def test_a_causal_model_becomes_a_diffusion_model_and_forgets_where_it_came_from(llama, capsys):
+    run("mdlm", "--steps", "8", "--model.anneal", "4")
+    (begin, before), *_, (end, after) = bounds()
+    assert (begin, end) == (0, 8) and after < before - 0.05
+    assert {path.name for path in Path("run/samples").iterdir()} == {"step_00000000.txt", "step_00000008.txt"}
+    shutil.rmtree(llama)
+    saved = open_saved("run")
+    assert type(saved.model).__name__ == "CausalLM" and saved.model.shift == 1 and saved.model.sight == 1
+    assert saved.process.vocab_size == 271 and saved.special.eos == saved.special.pad == 270, "no word was added"
+    table = saved.model.network.get_input_embeddings().weight
+    assert saved.model.decoder.weight is table and len(table) == 277
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(llama):
+    """The future that is seen is drawn anew at every step, from the step's own seed."""
+    run("mdlm", "--steps", "8", "--model.anneal", "8")
+    whole = curve(Path("run"))
+    shutil.rmtree("run/checkpoints/step_00000008")
+    run("mdlm", "--steps", "8", "--model.anneal", "8")
+    assert curve(Path("run")) == whole
+    shutil.rmtree("run/checkpoints")  # as if it had been killed before the first
+    run("mdlm", "--steps", "8", "--model.anneal", "8")
+    assert curve(Path("run")) == whole and [step for step, _ in bounds()] == [0, 4, 8]
+    train.main(["run/recipe.yaml"])  # an ordinary recipe, whose folder the other commands take
+    generate.main(["run", "--samples", "1", "--length", "8", "--steps", "4"])
+    short = ["--scorer", "none", "--samples", "1", "--steps", "2", "--replicates", "1"]
+    evaluate.main(["run", "--sequences", "8", "--out", "bound.json", *short])
+    assert Path("bound.json").exists()
+    for changed in (["--model.anneal", "2"], ["--model.anneal", "8", "--model.shift", "0"]):
+        with pytest.raises(SystemExit, match=r"is of another run: model\.(anneal|shift) is"):
+            run("mdlm", "--steps", "9", *changed)
+
+
+@pytest.mark.slow
+def test_clusters_are_those_of_its_own_embeddings_and_begin_at_their_means(llama):
+    run("hdlm", "--steps", "4", "--process.clusters", "6", "--optimizer.lr", "0")
+    saved = open_saved("run")
+    assert saved.process.levels == (271, 6, 1)
+    table, parents = saved.model.network.get_input_embeddings().weight[:271], saved.clusters.parents[0]
+    found = dd.hierarchies.semantic_clusters(table.detach(), [6], nested="up", fingerprint=saved.clusters.fingerprint)
+    assert torch.equal(found.parents[0], parents)
+    means = torch.stack([table[parents == cluster].mean(0) for cluster in range(6)])
+    assert torch.allclose(saved.model.clusters.weight[:6], means, atol=1e-6)
+    assert torch.allclose(saved.model.clusters.weight[6], table.mean(0), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_adapters_train_resume_and_are_merged_in_what_is_published(llama):
+    run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
+    whole, published = curve(Path("run")), Path("run/weights/model.safetensors").read_bytes()
+    shutil.rmtree("run/checkpoints/step_00000008")
+    run("mdlm", "--steps", "8", "--model.lora", "2", "--hardware.bf16")
+    assert curve(Path("run")) == whole and Path("run/weights/model.safetensors").read_bytes() == published
+    assert json.loads(Path("run/weights/config.json").read_text())["lora"] == 0
+    saved = open_saved("run")
+    assert bounds()[-1][1] < bounds()[0][1] and not any("lora" in name for name in saved.model.state_dict())
+
+
+@pytest.mark.slow
+def test_a_dit_from_scratch_reads_the_same_tokens_in_the_same_order(llama):
+    run("scratch", "--steps", "2", "--model.dim", "16", "--model.depth", "1", "--model.heads", "2")
+    saved = open_saved("run")
+    assert type(saved.model).__name__ == "DiT" and saved.process.vocab_size == 271
+
+
+@pytest.mark.slow
+def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
+    from recipes import prepare
+
+    local = ["local", "--files", "texts", "--tokenizer", "llama", "--pad", "<|endoftext|>", "--out", "data/mine"]
+    prepare.main([*local, "--sample-by", "paragraph"])
+    adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", "--steps", "2", *SMALL])
+    assert open_saved("run").process.vocab_size == 271
+
+
+def refused(said: str, *words: str) -> None:
+    with pytest.raises(SystemExit, match=f"error: .*{said}"):
+        adapt.main(["mdlm", "--text", "texts", *SMALL, *words])
+
+
+def test_what_cannot_be_adapted_is_refused_before_any_text_is_prepared(llama, monkeypatch):
+    shutil.copytree(llama, "many")
+    write_tokenizer(Path("many"), *(f"<{number}>" for number in range(7)))
+    refused("--from many: its tokenizer has 278 tokens, its table 277 rows; must be at most as many", "--from", "many")
+    refused("shift=3: must be 0 or 1", "--from", "llama", "--model.shift", "3")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    refused(r"lora=2 needs peft: pip install 'ddlib\[adapt\]'", "--from", "llama", "--model.lora", "2")
+    with pytest.raises(SystemExit, match="--from: must name a causal language model"):
+        adapt.main(["mdlm"])
+    assert not Path("data").exists() and not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
+    BertForMaskedLM(BertConfig(vocab_size=280, **SIZE)).save_pretrained("bert")
+    write_tokenizer(Path("bert"))
+    Path("empty").mkdir()
+    refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
+    refused("name_or_path='empty': no model that transformers knows", "--from", "empty")
+    refused("name_or_path='nowhere/here': no folder with a model here", "--from", "nowhere/here")
+    refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
+    refused(
+        r"data\.length=4000: must be at most \d+, the tokens of the train", "--from", "llama", "--data.length", "4000"
+    )
+    assert not Path("run").exists()
+
+
+def test_help_needs_no_model(capsys):
+    for words in (["--help"], ["mdlm", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            adapt.main(words)
+        assert not stopped.value.code
+        assert "--model.kind" in capsys.readouterr().out

@@ -1,0 +1,48 @@
+"""docs/adapt.md shows what its runs recorded, and what is read out of a run's folder is what the run wrote there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import adapt, adapt_page
+from recipes.data import open_prepared, prepare, speeches
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_page_shows_what_is_stored():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "adapt.json").read_text(encoding="utf-8"))
+    assert adapt_page.tables(stored) in (ROOT / "docs" / "adapt.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "images" / "adapt.png").exists()
+
+
+def test_samples_are_read_as_they_were_written():
+    text = "sample 1\none\n\ntwo\n\nsample 2\nthree\n\nsample 1 as it denoises\nt = 1.000: _\n"
+    assert adapt.samples(text) == ["one\n\ntwo", "three"]
+
+
+class Bigram(nn.Module):
+    """Logits of the next word, of the word in front."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(words, words, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, z: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return self.table[torch.cat([z[:, :1], z[:, :-1]], 1)]
+
+
+@pytest.mark.slow
+def test_the_causal_models_own_likelihood_counts_each_token_once(tmp_path):
+    data = prepare(speeches(words=300, held_out=40), tmp_path / "data")
+    model = Bigram(data.vocab_size)
+    found = adapt.causal(model, open_prepared(data.folder), length=10_000, count=40, batch=3)
+    law, nats, tokens = model.table.double().log_softmax(-1), 0.0, 0
+    for document in data.validation:
+        words = torch.tensor(document.astype("int64"))
+        nats -= float(law[words[:-1], words[1:]].sum())
+        tokens += len(words) - 1
+    assert found["nats_per_token"] == pytest.approx(nats / tokens, rel=1e-5) and found["sequences"] == 40
