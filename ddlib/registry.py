@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
@@ -120,13 +121,16 @@ def get(kind: str, name: str) -> Any:
 def find(kind: str, name: str) -> Callable[..., Any]:
     """What makes an object of a kind: a registered class, a preset of processes, or ``package.module:object``.
 
-    Dashes in a registered name are underscores.
+    Dashes in a registered name are underscores. An object that is made already gives copies of itself.
 
     Raises:
         ValueError, ImportError: as ``get`` and ``at``.
     """
     if ":" in name:
         found: Callable[..., Any] = at(name)
+        base = made(kind)
+        if base is not None and isinstance(found, base):
+            return lambda: deepcopy(found)
         require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
         return found
     group, plain = _place(kind, name)

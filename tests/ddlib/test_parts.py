@@ -156,6 +156,8 @@ def wrong(vocab_size: int):
 
 def optional(schedule: dd.schedules.Schedule | None = None, vocab_size: int | None = None):
     return dd.processes.Uniform(vocab_size, schedule or dd.schedules.Linear())
+
+ready = dd.presets.mdlm(6)
 """
 
 
@@ -195,6 +197,14 @@ def test_objects_may_stand_among_values():
     assert parts.build("schedules", clock) is clock
     process = parts.build("processes", {"kind": "masked", "schedule": clock}, Known())
     assert process.schedule is clock
+
+
+def test_what_a_module_has_made_already_is_taken_as_a_copy(module):
+    made = parts.build("processes", "own_noise:ready")
+    assert made.vocab_size == 6 and repr(made) == repr(parts.build("processes", "own_noise:ready"))
+    assert made is not parts.build("processes", "own_noise:ready")  # no run changes another's
+    with pytest.raises(ValueError, match=r"processes\.schedule: no such key; own_noise:ready has none"):
+        parts.build("processes", {"kind": "own_noise:ready", "schedule": "cosine"})
 
 
 def test_a_key_of_what_is_filled_in_stands_in_its_place():
