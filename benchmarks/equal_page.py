@@ -64,7 +64,7 @@ def sources(runs: Runs) -> list[str]:
 
 
 def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
-    """Curves over CPU seconds, and over steps for those that make as many."""
+    """Curves over CPU seconds, alone in a picture too, and over steps for those that make as many."""
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE, "#8CD3A8"]
     for (name, seeds), colour in zip(runs.items(), colours, strict=True):
@@ -82,6 +82,9 @@ def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
         axes.set_title(f"{title}, two seeds", loc="left", fontweight="bold")
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
+    figure.draw_without_rendering()
+    alone = left.get_tightbbox().transformed(figure.dpi_scale_trans.inverted()).padded(0.08)
+    figure.savefig(path.with_name("equal.png"), bbox_inches=alone)  # the left one, for README.md
 
 
 def _path(
