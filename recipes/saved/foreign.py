@@ -14,8 +14,8 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.saved.base import Precision, Saved
 
-LENGTH = 2048
-"""Tokens of a row where neither the network nor its tokenizer says how many it knows."""
+LENGTH = 2**15
+"""Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
 
 
 class Theirs:
