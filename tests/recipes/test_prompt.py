@@ -48,6 +48,7 @@ def model(process, leaves_out=True, **changes):
     return Saved(**values | dict(leaves_out=leaves_out) | changes)
 
 
+@pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", slow_but(SAMPLERS, "confidence"))
 @settings(max_examples=examples(8), deadline=None)
 @given(
