@@ -117,7 +117,7 @@ def describe(
         ValueError: the table has fewer rows than the tokenizer has tokens.
     """
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
-    last = max(*tokens, -1 if mask is None else mask)
+    last = max(max(tokens), -1 if mask is None else mask)
     if rows is not None and last >= rows:
         more = [tokens.get(index, str(index)) for index in sorted(tokens) if index >= rows][:3]
         raise ValueError(
