@@ -23,7 +23,8 @@ import ddlib as dd
 from benchmarks.measuring import machine
 from ddlib import parts
 from ddlib.hierarchies import Tree
-from ddlib.processes import Hierarchical
+from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.samplers import Sampler
 from recipes.comparison.training import Config, Data, evaluate, make_model, train
 from recipes.console import make_console
 from recipes.lexicon import embeddings
@@ -79,20 +80,23 @@ def processes(parents: Sequence[Tensor], words: int) -> dict[str, Hierarchical]:
     return {MODELS[0]: dd.presets.mdlm(words), **made}
 
 
+def kept(folder: Path, config: Config, name: str, process: ForwardProcess, data: Data) -> dict[str, float]:
+    """Trains a model as the quickstart does and keeps its weights; its validation bound, in nats per token."""
+    trained = train(config, name, process, data, make_console())
+    found = evaluate(config, {"masked": trained, "hierarchical": trained}, data)[0]["masked"].per_token
+    torch.save(trained.model.state_dict(), folder / f"{name}.pt")
+    return {"value": found.value, "error": found.standard_error}
+
+
 def fit(work: Path) -> None:
-    """Trains all models of all seeds, as the quickstart does, and keeps weights, clusters and bounds."""
-    console = make_console()
+    """Trains all models of all seeds, and keeps weights, clusters and bounds."""
     for seed in SEEDS:
         config, folder = replace(CONFIG, seed=seed), work / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
-        data = read_data(config, console)
-        parents, bounds = tree(config, data), {}
-        for name, process in processes(parents, config.vocab_size).items():
-            trained = train(config, name, process, data, console)
-            pair = {"masked": trained, "hierarchical": trained}
-            value = evaluate(config, pair, data)[0]["masked"].per_token
-            bounds[name] = {"value": value.value, "error": value.standard_error}
-            torch.save(trained.model.state_dict(), folder / f"{name}.pt")
+        data = read_data(config, make_console())
+        parents = tree(config, data)
+        made = processes(parents, config.vocab_size)
+        bounds = {name: kept(folder, config, name, process, data) for name, process in made.items()}
         torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
 
 
@@ -110,28 +114,37 @@ class Counted(nn.Module):
         return answer
 
 
+def drawn(
+    path: Path, config: Config, process: ForwardProcess, data: Data, told: dict[str, Any],
+    sampler: Sampler, steps: int, temperature: float = 1.0,
+) -> None:  # fmt: skip
+    """Draws the texts of a cell with the model that ``told["cell"]["model"]`` names, unless they are there."""
+    if path.exists():
+        return
+    model = make_model(config, process, data)
+    model.load_state_dict(torch.load(path.parent / f"{told['cell']['model']}.pt"))
+    network = Counted(model.eval())
+    words = dd.sample(
+        process, network, (TEXTS, config.window), sampler, steps,
+        temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(TEXTS)),
+    )  # fmt: skip
+    texts = [data.tokenizer.decode(row) for row in words.tolist()]
+    calls = network.texts / TEXTS
+    result = told | {"seed": config.seed, "calls": calls, "words": words.tolist(), "texts": texts}
+    path.write_text(json.dumps(result), encoding="utf-8")
+    print(config.seed, path.stem, f"{calls:.1f} calls", flush=True)
+
+
 def draw(work: Path, part: int, of: int) -> None:
     """Draws every cell of every seed that is not there yet."""
     for seed in SEEDS:
-        config = replace(CONFIG, seed=seed)
+        config, folder = replace(CONFIG, seed=seed), work / str(seed)
         data = read_data(config, make_console())
-        told = torch.load(work / str(seed) / "told.pt")
-        made = processes(told["parents"], config.vocab_size)
+        made = processes(torch.load(folder / "told.pt")["parents"], config.vocab_size)
         for cell in CELLS[part::of]:
-            path = work / str(seed) / f"{cell.name}.json"
-            if path.exists():
-                continue
-            process, model = made[cell.model], make_model(config, made[cell.model], data)
-            model.load_state_dict(torch.load(work / str(seed) / f"{cell.model}.pt"))
-            network = Counted(model.eval())
-            words = dd.sample(
-                process, network, (TEXTS, config.window), parts.build("samplers", cell.sampler), cell.steps,
-                temperature=cell.temperature, generator=dd.KeyedGenerator(seed, 0, torch.arange(TEXTS)),
-            )  # fmt: skip
-            texts = [data.tokenizer.decode(row) for row in words.tolist()]
-            result = {"cell": cell._asdict(), "seed": seed, "calls": network.texts / TEXTS, "words": words.tolist()}
-            path.write_text(json.dumps(result | {"texts": texts}), encoding="utf-8")
-            print(seed, cell.name, f"{network.texts / TEXTS:.1f} calls", flush=True)
+            path, sampler = folder / f"{cell.name}.json", parts.build("samplers", cell.sampler)
+            told = {"cell": cell._asdict()}
+            drawn(path, config, made[cell.model], data, told, sampler, cell.steps, cell.temperature)
 
 
 def judge(work: Path, name: str) -> None:
@@ -166,12 +179,12 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report(work: Path, out: Path) -> None:
+def report(work: Path, out: Path, command: str = "python -m benchmarks.frontier") -> None:
     """Everything in one file."""
     told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
     bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in SEEDS}
     found = {
-        "machine": machine(), "command": "python -m benchmarks.frontier", "texts": TEXTS, "judge": told[0]["judge"],
+        "machine": machine(), "command": command, "texts": TEXTS, "judge": told[0]["judge"],
         "bounds": bounds, "held-out": [summary(one) for one in told if "cell" not in one],
         "cells": [summary(one) for one in told if "cell" in one],
     }  # fmt: skip

@@ -267,10 +267,10 @@ def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
 
 
 def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
-    """Trains this process's share of the runs."""
-    for number, given in enumerate(recipes):
-        if number % options.of == options.part:
-            train(given)
+    """Trains this process's share of the runs, until it is asked to stop."""
+    for given in recipes[options.part :: options.of]:
+        if not train(given):
+            return
 
 
 def written(path: Path, result: dict[str, Any]) -> None:

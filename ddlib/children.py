@@ -17,8 +17,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ddlib.checks import check_shape, require, visible
-from ddlib.exact import digest
 from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.printing import digest
 from ddlib.typing import ChildDenoiser
 
 

@@ -1,6 +1,5 @@
 """Modules whose constants follow a device but never lose precision."""
 
-from hashlib import sha256
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,13 +23,3 @@ class ExactModule(nn.Module):
                 module._apply(fn)
         super()._apply(exact, recurse=False)
         return self
-
-
-def digest(*constants: Tensor) -> str:
-    """Six hexadecimal digits that tell constants of the same shape apart; "meta" of those that hold nothing."""
-    if any(constant.is_meta for constant in constants):
-        return "meta"
-    held = sha256()
-    for constant in constants:
-        held.update(constant.detach().cpu().numpy().tobytes())
-    return held.hexdigest()[:6]

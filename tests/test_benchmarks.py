@@ -17,6 +17,7 @@ from benchmarks import (
     gpu_head,
     gpu_losses,
     head,
+    mending,
     noising,
     products,
     profile,
@@ -262,9 +263,19 @@ def test_the_results_page_shows_what_is_stored():
     assert results_page.tables(results_page.by_process(stored)) in page
 
 
+def letters_judge(monkeypatch):
+    """A judge that counts letters."""
+
+    def letters(scorer, texts):
+        return scoring.Scores(torch.tensor([float(len(text)) for text in texts]), torch.full((len(texts),), 2), 0)
+
+    monkeypatch.setattr(scoring, "load_scorer", lambda name: argparse.Namespace(revision="r"))
+    monkeypatch.setattr(scoring, "score", letters)
+
+
 @pytest.mark.slow
 def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
-    """At sizes that teach nothing; the judge counts letters."""
+    """At sizes that teach nothing."""
     for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2, "ABOVE": 4}.items():
         monkeypatch.setattr(frontier, name, value)
     cells = [cell for cell in frontier.CELLS if cell.steps == 8 or cell.sampler.endswith(("gamma=0.1", "gamma=16.0"))]
@@ -272,12 +283,7 @@ def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
     frontier.fit(tmp_path)
     for part in (0, 1, 1):  # the last has nothing left to do
         frontier.draw(tmp_path, part, 2)
-
-    def letters(scorer, texts):
-        return scoring.Scores(torch.tensor([float(len(text)) for text in texts]), torch.full((len(texts),), 2), 0)
-
-    monkeypatch.setattr(scoring, "load_scorer", lambda name: argparse.Namespace(revision="r"))
-    monkeypatch.setattr(scoring, "score", letters)
+    letters_judge(monkeypatch)
     frontier.judge(tmp_path, "folder/of/judge")
     frontier.report(tmp_path, tmp_path / "told.json")
     told = json.loads((tmp_path / "told.json").read_text())
@@ -291,3 +297,24 @@ def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
     text = frontier_page.tables(told, found)
     assert "| `entropy_bounded:gamma=16.0`, 192 steps |" in text and "| two levels |" in text
     frontier_page.draw_calls(found, tmp_path / "calls.png")
+
+
+@pytest.mark.slow
+def test_words_mended_from_training_to_their_report(monkeypatch, tmp_path):
+    """At sizes that teach nothing; Gibbs asks the network more often than drawing alone does."""
+    for module in (frontier, mending):
+        for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2}.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(frontier, "ABOVE", 4)
+    mending.fit_and_draw(tmp_path)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    mending.fit_and_draw(tmp_path)  # nothing is left to do
+    assert made == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    letters_judge(monkeypatch)
+    frontier.judge(tmp_path, "folder/of/judge")
+    frontier.report(tmp_path, tmp_path / "told.json", "python -m benchmarks.mending")
+    told = json.loads((tmp_path / "told.json").read_text())
+    calls = {cell["cell"]["way"]: cell["calls"] for cell in told["cells"]}
+    assert set(calls) == set(mending.WAYS) and calls["as drawn"] < calls["Gibbs"]
+    assert told["bounds"]["0"]["noisy"]["value"] > 0 and len(told["held-out"]) == 1

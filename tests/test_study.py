@@ -2,6 +2,7 @@
 
 import json
 import math
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import ddlib as dd
 from benchmarks import blocks, blocks_page, signal, signal_page, study
 from recipes.data import Batch
 from recipes.engine import train
+from recipes.engine.signals import Signals
 from recipes.saved import open_saved
 
 ROOT = Path(__file__).parents[1]
@@ -111,6 +113,13 @@ def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tm
     assert f"| {ratio:.2f} | 0.4 |" in page
 
 
+def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
+    made = []
+    monkeypatch.setattr(study, "train", lambda given: made.append(given) or len(made) < 2)
+    study.shared(list(range(9)), Namespace(part=1, of=2))
+    assert made == [1, 3]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
@@ -118,8 +127,10 @@ def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
     for name, value in changes.items():
         monkeypatch.setattr(blocks, name, value)
     *made, (_, _, _, last) = blocks.runs(work)
-    for _, _, _, given in made:
-        train(given)
+    with monkeypatch.context() as patch:
+        patch.setattr(Signals, "asked", True)
+        assert not train(made[0][3])  # stopped after its first step
+    assert all([train(given) for _, _, _, given in made])
     told = blocks.evaluate(work)
     assert [(one["kind"], one["size"]) for one in told["runs"]] == [("MDLM", 128), (EDGES, 128), ("MDLM", 1)]
     whole, hierarchy, one = told["runs"]

@@ -11,9 +11,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ddlib.checks import check_count, require
-from ddlib.exact import ExactModule, digest
+from ddlib.exact import ExactModule
 from ddlib.hierarchies.maps import Map, chain
 from ddlib.learned import Learned, check_positive
+from ddlib.printing import digest
 
 
 class Hierarchy(ExactModule, ABC):

@@ -11,6 +11,7 @@ from torch.func import jvp
 
 from ddlib.checks import check_count, require, visible
 from ddlib.noise import Generator, rand
+from ddlib.printing import shown
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
 from ddlib.times.draw import Place, placed
@@ -171,5 +172,4 @@ class Pace(ABC):
         return [cls()]
 
     def __repr__(self) -> str:
-        own = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({', '.join(own)})"
+        return shown(self, Pace)

@@ -8,8 +8,8 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.exact import digest
 from ddlib.hierarchies import Flat, Tree
+from ddlib.printing import digest
 from ddlib.processes.base import elapsed, interior, into, scalar, span
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.redrawing import Redrawing

@@ -10,9 +10,9 @@ from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw, draw_logits
 from ddlib.checks import require
-from ddlib.exact import digest
 from ddlib.learned import Learned, check_positive
 from ddlib.noise import Generator, rand
+from ddlib.printing import digest
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, scalar, span, taken, unchanged
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw

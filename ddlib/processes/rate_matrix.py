@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.checks import require
-from ddlib.exact import digest
+from ddlib.printing import digest
 from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span, through
 from ddlib.processes.generator import Generator
 from ddlib.schedules import Cosine, Linear, Schedule

@@ -13,6 +13,7 @@ from ddlib.categorical import draw_logits
 from ddlib.checks import require
 from ddlib.denoiser import posterior_logits
 from ddlib.noise import Generator, rand
+from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.network import Network
 from ddlib.typing import Logits, Sharpen, Times, Tokens
@@ -181,12 +182,6 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
     raise TypeError(
         f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
     )
-
-
-def shown(part: object, contract: type) -> str:
-    """A sampler or a corrector with its arguments, without what its ``contract`` asks it to say of itself."""
-    own = (f"{name}={value!r}" for name, value in vars(part).items() if not hasattr(contract, name))
-    return f"{type(part).__name__}({', '.join(own)})"
 
 
 def at(run: Run, k: int) -> Times:

@@ -4,8 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
+from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run, shown
+from ddlib.samplers.base import Run
 from ddlib.typing import Times, Tokens
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ddlib.checks import check_count, check_number
 from ddlib.denoiser import posterior_logits
+from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run, State, shown
+from ddlib.samplers.base import Run, State
 from ddlib.samplers.confidence import entropy
 from ddlib.typing import Tokens
 

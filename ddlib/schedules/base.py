@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import require
+from ddlib.printing import shown
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
@@ -118,8 +119,7 @@ class Schedule(ABC):
         return _gauss_legendre(32)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({fields})"
+        return shown(self, Schedule)
 
 
 TIME = sympy.Symbol("t", positive=True)

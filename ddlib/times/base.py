@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.checks import require
+from ddlib.printing import shown
 
 INTERIOR = (1e-16, 1 - 2**-53)
 """Rates, bounds and weights are evaluated no closer than this to the ends of time, where they may be infinite."""
@@ -112,8 +113,7 @@ class TimeDensity(ABC):
             raise ValueError(f"{name}: cumulative falls after t = {t[:-1][falls][0].item():.6g}, must rise")
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({fields})"
+        return shown(self, TimeDensity)
 
     @cached_property
     def _sound(self) -> bool:

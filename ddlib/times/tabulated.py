@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.checks import require
-from ddlib.exact import digest
+from ddlib.printing import digest
 from ddlib.times.base import TimeDensity
 
 

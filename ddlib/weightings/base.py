@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.checks import require, visible
+from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
 
@@ -53,8 +54,7 @@ class Weighting(ABC):
         return [cls()]
 
     def __repr__(self) -> str:
-        own = (f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
-        return f"{type(self).__name__}({', '.join(own)})"
+        return shown(self, Weighting)
 
 
 def weighted(

@@ -22,7 +22,7 @@ from recipes.watch import Watch
 CHECKPOINTS = "checkpoints"
 
 
-def train(recipe: Recipe, accept_changes: bool = False) -> None:
+def train(recipe: Recipe, accept_changes: bool = False) -> bool:
     """Trains, from the newest whole checkpoint in the run's folder if there is one.
 
     Under ``torchrun`` all its processes train together. SIGTERM and SIGINT save and return.
@@ -30,6 +30,9 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
     Args:
         recipe: what to train.
         accept_changes: whether to resume although recipe, vocabulary or number of processes changed.
+
+    Returns:
+        Whether all steps are made; False if it was asked to stop before.
 
     Raises:
         ValueError, OSError: before the first step, whatever would fail later.
@@ -49,7 +52,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
             watch.say(message)
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps were made already: nothing to do")
-            return
+            return True
         for batches in run.batches():
             told = run.step(batches, signals.asked)
             watch.step(run.facts.step, told)
@@ -57,7 +60,8 @@ def train(recipe: Recipe, accept_changes: bool = False) -> None:
             if told.stop:
                 watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")
             if told.stop or run.facts.step == recipe.steps:
-                return
+                break
+        return run.facts.step >= recipe.steps
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:
