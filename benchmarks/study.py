@@ -27,7 +27,7 @@ from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
-from recipes.evaluate import Options, bounds, estimates
+from recipes.evaluate import Options, bounds, drawn_from, estimates
 from recipes.measure import Terms
 from recipes.saved import open_saved
 
@@ -169,7 +169,8 @@ def measured(folder: Path, texts: list[Path]) -> list[list[Terms]]:
     """The replicates of the bound of each text under the model in a run's folder."""
     saved, world = open_saved(folder), World(0, 1, torch.device("cpu"))
     options = Options(run=str(folder), replicates=DRAWS, scorer="none", times="optimal")
-    return [bounds(saved, open_prepared(text), options, world) for text in texts]
+    density = drawn_from(saved, options)
+    return [bounds(saved, open_prepared(text), options, world, density) for text in texts]
 
 
 def tested(work: Path, folder: Path) -> dict[str, list[Terms]]:

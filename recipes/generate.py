@@ -60,9 +60,9 @@ class Options:
     samples: int = 4
     """Of each prompt."""
     length: int | None = None
-    """Tokens of a sequence; as in training by default."""
+    """Tokens of a sequence; by default as in training, or of a model of others as many as a prompt takes."""
     new: int | None = None
-    """Tokens behind each prompt, in place of that."""
+    """Tokens behind each prompt without gaps, in place of that."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
     precision: Precision = "float32"
     """Of the network; draws are always made in float64."""
@@ -154,6 +154,8 @@ class Sample:
     def about(self, saved: Saved, options: Options) -> dict[str, Any]:
         """All that decides it but its number."""
         how = protocol(saved, options.sampling, options.seed, self.row.length) | {"prompt": self.row.text}
+        read = {"family": options.family, "mask_token": options.mask_token}
+        how |= {name: value for name, value in read.items() if value is not None}
         return how | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
@@ -176,7 +178,7 @@ def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) 
 
 
 def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console: Console) -> None:
-    """Draws the samples, those of equally long rows together."""
+    """Draws the samples, as many at once as can be drawn together."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
     sampler = parts.build("samplers", options.sampling.sampler)
     block = options.sampling.named(saved).block
@@ -205,7 +207,8 @@ def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console:
 
 
 def _shown(saved: Saved, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
-    return render(saved.tokenizer, z[: samples[place].row.length], names)
+    row = samples[place].row
+    return render(saved.tokenizer, z[row.first if row.chat else 0 : row.length], names)
 
 
 def _keep(trace: list[tuple[float, Tensor]], place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:

@@ -124,10 +124,12 @@ def row(
         system: what is said to the model before.
 
     Raises:
-        ValueError: a prompt that does not fit, or as ``Saved.chat``.
+        ValueError: a prompt that does not fit, more tokens than the model knows, or as ``Saved.chat``.
     """
     block = pace.block or 1
     most = saved.length // block * block
+    if saved.rows == "free" and length is not None and length > saved.length:
+        raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
         states = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:

@@ -56,9 +56,9 @@ class Confidence(Order):
             f"per_step is {per_step} and threshold is {threshold}, must be one of them: either counts or scores decide",
         )
         self.score = score
-        self.per_step: int | Literal["expected"] | None = None
-        if per_step is not None:
-            self.per_step = "expected" if per_step == "expected" else check_count("per_step", per_step)
+        self.per_step: int | str | None = per_step
+        if per_step is not None and per_step != "expected":
+            self.per_step = check_count("per_step", per_step)
         if isinstance(threshold, Sequence) and not isinstance(threshold, str):
             self.threshold: float | tuple[float, ...] | None = tuple(
                 _bound(f"threshold[{i}]", value, score) for i, value in enumerate(threshold)

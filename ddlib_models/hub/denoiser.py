@@ -52,7 +52,7 @@ class Adapted(nn.Module):
         self.register_buffer("barred", barred, persistent=False)
 
     def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L V"]:
-        """Logits over words at every position, float32.
+        """Logits over words at every position, float32 or, of a network in float64, that.
 
         Args:
             z: states.
@@ -63,7 +63,7 @@ class Adapted(nn.Module):
             ValueError: a state that is no word and not the mask; and what the network refuses.
         """
         self.special.check(z)
-        return self._moved(self.network(z, self._times(z, t), **told)).float() + self.barred
+        return self._wide(self._moved(self.network(z, self._times(z, t), **told)))
 
     def after(self, words: Int[Tensor, "*batch P"]) -> "Adapted":
         """The same for texts that go on from these words, where the network keeps words before the text apart.
@@ -82,6 +82,9 @@ class Adapted(nn.Module):
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":
         """The same for rows of which the first ``left`` positions are padding, see ``Padded``."""
         return Padded(self, left)
+
+    def _wide(self, logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)) + self.barred
 
     def _times(self, z: Tensor, t: Tensor) -> Tensor:
         return t if self.timed else torch.zeros(len(z), device=z.device)
@@ -122,7 +125,7 @@ class Blockwise(Adapted):
     def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any) -> Float[Tensor, "B L V"]:
         """The logits of states that follow the words of the cache."""
         self.special.check(z)
-        return self._moved(self.network.extend(z, self._times(z, t), cache)).float() + self.barred
+        return self._wide(self._moved(self.network.extend(z, self._times(z, t), cache)))
 
 
 class Padded(nn.Module):

@@ -50,7 +50,7 @@ class Family:
     A family of one's own is a function without arguments that gives one, registered as an entry point of the group
     ``ddlib.families``. ``dataclasses.replace(families.dream(), shift=0)`` says what differs from another.
 
-    Attributes:
+    Args:
         network: makes the network: ``Source`` to a module ``(z, t) -> logits`` over ids 0..V-1, of states 0..V.
         model_types: the ``model_type`` of config.json that it is for.
         architectures: where no family names the ``model_type``: what the first of the ``architectures`` must match.

@@ -34,13 +34,23 @@ def masked_lm(source: Source) -> MaskedLM:
 
 
 def causal_lm(source: Source) -> CausalLM:
-    """A causal language model of transformers' own whose positions see all, or their block and those before it."""
+    """A causal language model of transformers' own whose positions see all, or their block and those before it.
+
+    Raises:
+        ValueError: weights that do not fit, or a class whose causality is no mask that could be another.
+    """
     architecture = plain(CausalLM.configuration(dict(source.config)))
     sizes = source.num_states, source.vocab_size, architecture, source.mask_id
     with torch.device("meta"):  # the weights to come are those of the files
         model = CausalLM(*sizes, block_size=source.block_size, shift=source.shift)
     config, own = model.configuration(architecture), replace(source, trust=False)
-    model._adopt(pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename)))
+    network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
+    try:
+        model._adopt(network)
+    except ValueError as error:
+        raise ValueError(
+            f"{source.name}: {type(network).__name__} is causal and its mask cannot be turned off: {error}"
+        ) from error
     return model.eval()
 
 

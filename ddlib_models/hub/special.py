@@ -117,7 +117,7 @@ def describe(
         ValueError: the table has fewer rows than the tokenizer has tokens.
     """
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
-    last = max(*tokens, -1 if mask is None else mask)
+    last = max(max(tokens), -1 if mask is None else mask)
     if rows is not None and last >= rows:
         more = [tokens.get(index, str(index)) for index in sorted(tokens) if index >= rows][:3]
         raise ValueError(
@@ -131,12 +131,14 @@ def describe(
         words = tokens.keys() - barred - {mask}
         vocab_size = max(words) + 1
         undrawn = tuple(index for index in range(vocab_size) if index not in words)
-    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    # BERT and its kin have names of their own for the ends of a text
+    bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
+    pad = tokenizer.pad_token_id
     first = [index for one in family.ends if (index := _id(tokenizer, one)) is not None]
     told = [eos, *first, *_several(generation.get("eos_token_id"))]
     ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
     return Special(
-        vocab_size, mask, tokenizer.bos_token_id, eos, next((index for index in first if index != eos), None), pad,
+        vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
         tuple(ends), undrawn, family.pad_left, {index: tokens[index] for index in undrawn if index in tokens},
     )  # fmt: skip
 
@@ -147,6 +149,12 @@ def _id(tokenizer: Any, one: str | int) -> int | None:
     if isinstance(one, str):
         return known.get(one)
     return one if one in known.values() else None
+
+
+def _first(tokenizer: Any, *roles: str) -> int | None:
+    """The id of the first of these special tokens that the tokenizer has."""
+    ids = (getattr(tokenizer, f"{role}_token_id") for role in roles)
+    return next((index for index in ids if index is not None), None)
 
 
 def _several(ids: Any) -> list[int]:

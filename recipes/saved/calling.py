@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ddlib.typing import Denoiser
+from ddlib.typing import Denoiser, SplitDenoiser
 from recipes.measure.given import telling
 
 
@@ -37,8 +37,13 @@ def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
         lengths: (B,) tokens of each row before its padding.
     """
 
-    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
-        present = torch.arange(z.shape[1], device=z.device) < lengths.to(z.device)[:, None]
-        return denoiser(z, t, present=present, **told)
+    def here(z: Tensor) -> Tensor:
+        return torch.arange(z.shape[1], device=z.device) < lengths.to(z.device)[:, None]
 
+    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
+        return denoiser(z, t, present=here(z), **told)
+
+    if isinstance(denoiser, SplitDenoiser):  # so that not all logits are computed
+        see.features = lambda z, t: denoiser.features(z, t, present=here(z))
+        see.words = denoiser.words
     return telling(see, denoiser)

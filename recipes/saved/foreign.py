@@ -14,8 +14,8 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.saved.base import Precision, Saved
 
-LENGTH = 2048
-"""Tokens of a row where neither the network nor its tokenizer says how many it knows."""
+LENGTH = 2**15
+"""Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
 
 
 class Theirs:
@@ -98,10 +98,10 @@ def open_foreign(
         denoiser=denoiser,
         law=denoiser.parameterization,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
-        special=Special(  # BERT and its kin have names of their own for the ends of a text
+        special=Special(
             pad=known.pad,
-            bos=known.bos if known.bos is not None else tokenizer.cls_token_id,
-            eos=known.eos if known.eos is not None else tokenizer.sep_token_id,
+            bos=None if known.bos in known.undrawn else known.bos,
+            eos=known.eos if known.eos in known.ends else None,  # where it is a word
             others=known.ends,
         ),
         length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),

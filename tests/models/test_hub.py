@@ -11,7 +11,7 @@ import ddlib as dd
 from ddlib.typing import OwnTimes, SplitDenoiser
 from ddlib_models import hub
 
-KINDS = pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "distilbert"])
+KINDS = pytest.mark.parametrize("kind", slow_but(CONFIGS, "bert", "modernbert"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from cases import slow_but
 from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
 from safetensors.torch import load_file, save_file
 from theirs import write_tokenizer
@@ -57,7 +58,7 @@ def compare(said: torch.Tensor, own: torch.Tensor) -> None:
     assert bool((said[..., MASK] == -torch.inf).all())
 
 
-@pytest.mark.parametrize("kind", CAUSAL)
+@pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama", "qwen3"))
 @torch.no_grad()
 def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     folder = save(tmp_path, CAUSAL[kind]())
@@ -75,10 +76,9 @@ def test_a2d_is_the_causal_class_without_its_mask(tmp_path, kind):
     assert float((causal - denoiser(z, torch.rand(3))).nan_to_num(neginf=0)[:, :-1].abs().max()) > 0.01
 
 
-@pytest.mark.parametrize("kind", ["llama"])
 @torch.no_grad()
-def test_a2d_by_blocks(tmp_path, kind):
-    folder = save(tmp_path, CAUSAL[kind]())
+def test_a2d_by_blocks(tmp_path):
+    folder = save(tmp_path, CAUSAL["llama"]())
     process, denoiser, _, _ = hub.load(folder, block_size=2)
     assert isinstance(denoiser, BlockDenoiser) and denoiser.block_size == 2
     z, t = states(TOKENS), torch.rand(3)
@@ -151,7 +151,7 @@ def write_llada(folder, **changes):
     return network
 
 
-@pytest.mark.parametrize("few", [2, 1])
+@pytest.mark.parametrize("few", slow_but([2, 1], 1))
 @torch.no_grad()
 def test_llada_is_llama_under_other_names(tmp_path, few):
     network = write_llada(tmp_path, n_kv_heads=few)
@@ -161,11 +161,12 @@ def test_llada_is_llama_under_other_names(tmp_path, few):
     compare(denoiser(z, torch.rand(3)), network(ids(z, TOKENS))[..., :TOKENS])
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("attention_layer_norm", True), ("alibi", True), ("rope", False), ("block_type", "sequential"),
-     ("activation_type", "swiglu"), ("include_qkv_bias", True), ("layer_norm_type", "default"), ("scale_logits", True)],
-)  # fmt: skip
+OPTIONS = [("attention_layer_norm", True), ("alibi", True), ("rope", False), ("block_type", "sequential")]
+OPTIONS += [("activation_type", "swiglu"), ("include_qkv_bias", True), ("layer_norm_type", "default")]
+OPTIONS += [("scale_logits", True)]
+
+
+@pytest.mark.parametrize(("key", "value"), slow_but(OPTIONS, ("attention_layer_norm", True)))
 def test_what_llama_has_not_is_refused(tmp_path, key, value):
     write_llada(tmp_path)
     with pytest.raises(
@@ -256,7 +257,7 @@ def test_a_shift_is_told_from_none_by_a_network_that_copies(shift):
     assert wrong[0, shift + 1 :].tolist() != z[0, shift + 1 :].tolist()
 
 
-@pytest.mark.parametrize("tree", [None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]])
+@pytest.mark.parametrize("tree", slow_but([None, [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]]], None))
 def test_what_ddlib_wrote(tmp_path, tree):
     torch.manual_seed(0)
     model = scatter(DiT(num_states=12, vocab_size=11, dim=16, depth=2, heads=2, cond_dim=8, tree=tree))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import build
@@ -23,7 +23,7 @@ BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", slow_but(PROCESSES, "uniform"))
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))
 def test_the_best_networks_are_told_apart(kind, seed, time):

@@ -10,6 +10,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
+from ddlib.testing import check_sampler
 from ddlib_models import hub
 
 V, L = 7, 12
@@ -132,6 +133,11 @@ def test_expected_numbers_in_a_hierarchy():
     mean = process.level_transition(torch.zeros_like(times), times)[:, 0] @ torch.arange(3.0).double() * 40
     assert int(words.max()) < 6 and left[0] == 80
     assert all(0 <= found - float(want) < 4 for found, want in zip(left, mean, strict=True))
+
+
+@pytest.mark.slow
+def test_expected_numbers_are_verified():
+    check_sampler(dd.samplers.Confidence("probability", per_step="expected"))
 
 
 @pytest.mark.parametrize("per_step", ["even", 1.5, 0])

@@ -1,0 +1,111 @@
+"""Rows of several lengths: what is drawn together is what is drawn alone, to the bit where nothing is rounded."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import ddlib as dd
+from recipes.data.tokens import Special
+from recipes.prompt import Row, row, stacked, together
+from recipes.sampling import Sampling, draw
+from recipes.saved import Saved
+
+WORDS = 7
+PROCESSES = {
+    "masks": dd.presets.mdlm(WORDS),
+    "tree": dd.presets.hdlm([0, 0, 1, 1, 2, 2, 2], xi=0.9),
+    "uniform": dd.processes.Uniform(WORDS, dd.schedules.Linear()),
+}
+MADE_OF_PARTS = ("corrected", "particles")
+SAMPLERS = [name for name in dd.registry.own("samplers") if name not in MADE_OF_PARTS]
+
+
+class Sums(nn.Module):
+    """Every position depends on every state that is present and on its place, in integers."""
+
+    own_times = True
+
+    def __init__(self, states: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.states, self.places = (torch.randint(5, (n, WORDS), generator=generator).double() for n in (states, 40))
+
+    def forward(self, z, t, present=None):
+        each = self.states[z] if present is None else torch.where(present[..., None], self.states[z], 0.0)
+        return (each.sum(1, keepdim=True) + self.places[: z.shape[1]]) % 5
+
+
+def model(process, leaves_out=True, **changes):
+    network = Sums(process.num_states)
+    spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text]))
+    values = dict(process=process, model=network, denoiser=network, law="cavity", tokenizer=spelling)
+    values |= dict(special=Special(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
+    return Saved(**values | dict(leaves_out=leaves_out) | changes)
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize("name", slow_but(SAMPLERS, "confidence"))
+@settings(max_examples=examples(8), deadline=None)
+@given(
+    kind=st.sampled_from(["masks", "tree"]),
+    blocks=st.lists(st.integers(1, 3), min_size=2, max_size=4),
+    pace=st.sampled_from([None, "blocks:size=4"]),
+    penalty=st.sampled_from([1.0, 1.5]),
+    seed=st.integers(0, 100),
+)
+def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, blocks, pace, penalty, seed):
+    sampling = Sampling(steps=3, sampler=name, pace=pace, repetition_penalty=penalty)
+    sampler = dd.build("samplers", name)
+    process = PROCESSES[kind]
+    saved = model(process)
+    mask = process.num_states - 1
+    rows = [Row(None, torch.tensor([1, mask, number % 7]), 4 * size, 0) for number, size in enumerate(blocks)]
+    place = sampling.named(saved).block
+    groups = list(together(saved, rows, place, sampler, 16))
+    assert sorted(number for group in groups for number in group) == list(range(len(rows)))
+    assert len(groups) <= (1 if pace is None else 2)
+    for group in groups:
+        states, length, lengths = stacked(saved, [rows[number] for number in group])
+        index = torch.tensor(group)
+        drawn = draw(saved, sampling, seed, index, length, states, lengths=lengths)
+        for number, words in zip(group, drawn, strict=True):
+            own = stacked(saved, [rows[number]])
+            alone = draw(saved, sampling, seed, torch.tensor([number]), own.length, own.states)
+            assert torch.equal(words[: own.length], alone[0])
+
+
+def test_what_cannot_be_padded_goes_by_length():
+    masks, uniform = model(PROCESSES["masks"], leaves_out=False), model(PROCESSES["uniform"])
+    rows = [Row(None, torch.tensor([1] * size), length, 0) for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))]
+    assert list(together(masks, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 1, 3]]
+    # without masks nothing says what is free but where the prompt ends
+    assert list(together(uniform, rows, None, dd.samplers.Ancestral(), 16)) == [[2], [0, 3], [1]]
+    particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda *_: 0.0, 2)
+    assert len(list(together(model(PROCESSES["masks"]), rows, None, particles, 16))) == 2
+    assert list(together(masks, rows, None, dd.samplers.Ancestral(), 2)) == [[2], [0, 1], [3]]
+
+
+def test_a_row_is_as_long_as_its_text_in_whole_blocks():
+    saved, blocks = model(PROCESSES["masks"], special=Special(None, 5, 6)), dd.paces.Blocks(4)
+    together = dd.paces.Together()
+    assert row(saved, "123", together, new=6).length == 10
+    assert row(saved, "123", together, new=6).states.tolist() == [5, 1, 2, 3]
+    assert row(saved, "123", blocks, new=6).length == 12
+    assert row(saved, "1" * 30, blocks).length == 40
+    assert row(saved, None, together, new=2).states.tolist() == [5]
+    whole = row(saved, "12[MASK:2]3", blocks)
+    assert whole.states.tolist() == [5, 1, 2, 7, 7, 3, 6, 6] and whole.length == 8
+    with pytest.raises(ValueError, match="length=41: must be at most 40"):
+        row(saved, "1", together, length=41)
+    with pytest.raises(ValueError, match="prompt: 46 tokens with its special ones, the sequence has only 40"):
+        row(saved, "1" * 45, together)
+    with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform.* no mask that could stand there"):
+        row(model(PROCESSES["uniform"]), "1[MASK]", together)
+    trained = model(PROCESSES["masks"], rows="padded", special=Special(0, 5, 6))
+    assert row(trained, "1", together).length == 40 and row(trained, None, together).states.tolist() == []
+    assert row(trained, "[MASK]", together, length=5).states.tolist() == [5, 7, 6, 0, 0]
