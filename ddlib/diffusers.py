@@ -24,15 +24,15 @@ from ddlib.samplers.sharpening import Sharpening
 from ddlib.typing import Logits, Times, Tokens
 
 try:
-    from diffusers import ConfigMixin, SchedulerMixin
-    from diffusers.configuration_utils import register_to_config
+    from diffusers import SchedulerMixin
+    from diffusers.configuration_utils import ConfigMixin, register_to_config
     from diffusers.utils.outputs import BaseOutput
 except ImportError as error:
     raise ModuleNotFoundError('a scheduler of diffusers needs it: pip install "ddlib[diffusers]"') from error
 
 
 @dataclass
-class SamplerSchedulerOutput(BaseOutput):  # type: ignore[misc]
+class SamplerSchedulerOutput(BaseOutput):
     """What a step gives."""
 
     prev_sample: Tensor
@@ -69,7 +69,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     order = 1
     init_noise_sigma = 1.0
 
-    @register_to_config
+    @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
         self,
         *,  # diffusers takes what comes by position for a default when it reads the values again
