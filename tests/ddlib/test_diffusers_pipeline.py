@@ -8,7 +8,11 @@ from torch import nn
 
 from ddlib.diffusers import SamplerScheduler
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_call")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("as_users_call"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),  # torch's own, as pipelines load it
+]
 V, CANVAS = 11, 6
 
 
@@ -24,6 +28,8 @@ class Table(nn.Module):
         decoder = SimpleNamespace(create_diffusion_decoder_attention_mask=lambda **given: None)
         self.model = SimpleNamespace(encoder=lambda **given: None, decoder=decoder)
         self.rows = nn.Parameter(torch.randn(V, V, generator=torch.Generator().manual_seed(0)))
+
+    device, dtype = torch.device("cpu"), torch.float32
 
     def forward(self, decoder_input_ids, **given):
         own = self.rows[decoder_input_ids]
