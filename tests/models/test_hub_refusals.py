@@ -65,6 +65,16 @@ def test_fewer_rows_than_tokens(folder):
     refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", folder)
 
 
+def test_what_a_family_has_not(folder):
+    refused(r"block_size=3: .*bert is a MaskedLM, which has blocks of 0", folder, block_size=3)
+    refused(
+        r"mask=4: must be None, .* whose tokenizer has no mask",
+        folder,
+        mask=4,
+        family=hub.Family(torch.nn.Identity, mask=None),
+    )
+
+
 def test_quantised_weights(folder):
     refused(
         r"quantization_config of config.json says that its weights are quantised",
