@@ -1,6 +1,7 @@
 """What ``hub.load`` refuses, by name, before anything is drawn."""
 
 import shutil
+import sys
 
 import pytest
 import torch
@@ -73,6 +74,11 @@ def test_what_a_family_has_not(folder):
         mask=4,
         family=hub.Family(torch.nn.Identity, mask=None),
     )
+
+
+def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", bert, error=ModuleNotFoundError)
 
 
 def test_quantised_weights(folder):
