@@ -31,11 +31,13 @@ _BASES: dict[str, type[Any] | None] = {
     "weightings": Weighting,
     "backbones": None,
     "presets": None,
+    "families": None,
 }
 
 GROUPS = tuple(_BASES)
 """Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that gives a
-``(z, t) -> logits``, a preset a function that gives a process."""
+``(z, t) -> logits``, a preset a function that gives a process, a family one that gives a record of
+``ddlib_models.hub``."""
 
 PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
 """Those whose classes have ``examples()``, on which ``dd.verify`` proves them right."""
@@ -87,7 +89,7 @@ def own(kind: str) -> list[str]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Loads the class registered under ``name``, and no other; of backbones and presets the class or function.
+    """Loads the class registered under ``name``, and no other; of presets and their like the function.
 
     Raises:
         ValueError: unknown kind or name.

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.heads import round_up
-from ddlib_models.tree import parents_of
+from ddlib_models.tree import words_beneath
 
 
 class StateEmbedding(nn.Embedding):
@@ -46,7 +46,7 @@ class StateEmbedding(nn.Embedding):
     ) -> None:
         super().__init__(round_up(max(num_states, rows), pad_to), dim)
         self.num_states, self.vocab_size = num_states, vocab_size
-        words, sizes = _words_beneath(vocab_size, parents_of("parents", vocab_size, parents))
+        words, sizes = words_beneath(vocab_size, parents)
         words, sizes = words.to(self.weight.device), sizes.to(self.weight.device)
         self.num_clusters = len(sizes)
         if vocab_size + self.num_clusters > num_states:
@@ -93,14 +93,3 @@ class StateEmbedding(nn.Embedding):
         if self.num_clusters:
             learned = learned - self.means()[: len(centroids)]
         self.weight[self.vocab_size : self.vocab_size + len(centroids)] = learned
-
-
-def _words_beneath(vocab_size: int, parents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The words of every cluster, one cluster after another and level after level, and how many each has."""
-    ancestor = torch.arange(vocab_size, device="cpu")
-    words, sizes = [ancestor[:0]], [ancestor[:0]]
-    for edge in parents:
-        ancestor = edge[ancestor]
-        words.append(ancestor.argsort(stable=True))
-        sizes.append(ancestor.bincount())
-    return torch.cat(words), torch.cat(sizes)

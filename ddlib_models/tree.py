@@ -37,3 +37,20 @@ def parents_of(name: str, vocab_size: int, tree: Sequence[Sequence[int] | Tensor
 def level_sizes(vocab_size: int, parents: Sequence[Tensor]) -> list[int]:
     """Number of members of each level below the root, words first."""
     return [vocab_size, *(int(edge.max()) + 1 for edge in parents)]
+
+
+def words_beneath(
+    vocab_size: int, parents: Sequence[Sequence[int] | Tensor]
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
+    """The words of every cluster, one cluster after another and level after level, and how many each has.
+
+    Raises:
+        ValueError: as ``parents_of``.
+    """
+    ancestor = torch.arange(vocab_size, device="cpu")
+    words, sizes = [ancestor[:0]], [ancestor[:0]]
+    for edge in parents_of("parents", vocab_size, parents):
+        ancestor = edge[ancestor]
+        words.append(ancestor.argsort(stable=True))
+        sizes.append(ancestor.bincount())
+    return torch.cat(words), torch.cat(sizes)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -30,6 +30,8 @@ class Confidence(Order):
     Args:
         score: "probability", "margin" or "entropy".
         per_step: how many edges of a row go per network call. On the last step all that is left lands on words.
+            "expected": as many as come down on average between the two times of the step, rounded down (Dream): none
+            in many steps of a fine grid, and many in the last ones.
         threshold: all positions whose score is at least this go at once, at least the best one, and at least as many
             as an even split asks for; a number, or one per edge, words' edge first. Not together with ``per_step``.
         temperature: of the choice, not of the draw: Gumbel noise times this is added to the scores to find the best
@@ -44,7 +46,8 @@ class Confidence(Order):
     """
 
     def __init__(
-        self, score: str = "margin", per_step: int | None = None, threshold: float | Sequence[float] | None = None,
+        self, score: str = "margin", per_step: int | Literal["expected"] | None = None,
+        threshold: float | Sequence[float] | None = None,
         temperature: float = 0.0, force_transition: bool = False,
     ) -> None:  # fmt: skip
         require(score in _SCORES, f"score is {score!r}, must be one of {', '.join(map(repr, _SCORES))}")
@@ -52,7 +55,10 @@ class Confidence(Order):
             per_step is None or threshold is None,
             f"per_step is {per_step} and threshold is {threshold}, must be one of them: either counts or scores decide",
         )
-        self.score, self.per_step = score, None if per_step is None else check_count("per_step", per_step)
+        self.score = score
+        self.per_step: int | str | None = per_step
+        if per_step is not None and per_step != "expected":
+            self.per_step = check_count("per_step", per_step)
         if isinstance(threshold, Sequence) and not isinstance(threshold, str):
             self.threshold: float | tuple[float, ...] | None = tuple(
                 _bound(f"threshold[{i}]", value, score) for i, value in enumerate(threshold)
@@ -77,7 +83,7 @@ class Confidence(Order):
         if isinstance(self.threshold, tuple):
             found = len(self.threshold)
             require(found == edges, f"threshold has {found} entries, must have {edges}: one per edge")
-        if self.per_step is not None:
+        if isinstance(self.per_step, int):
             most = int(levels(run, state.z).sum(-1).max())
             need = -(-most // self.per_step)
             require(
@@ -100,7 +106,17 @@ class Confidence(Order):
         if self.threshold is not None:
             bounds = torch.tensor(self.threshold, dtype=torch.float64, device=score.device)
             return score >= (bounds if bounds.ndim == 0 else bounds[(level - 1).clamp_min(0)])
-        return (torch.arange(score.shape[1], device=score.device) < (self.per_step or 0)).expand_as(level)
+        number = self.per_step if isinstance(self.per_step, int) else 0
+        return (torch.arange(score.shape[1], device=score.device) < number).expand_as(level)
+
+    def quota(self, run: Run, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
+        if self.per_step != "expected":
+            return None
+        times = run.times[k : k + 2].to(torch.float64)
+        chances = run.process.level_transition(torch.zeros_like(times), times)
+        assert chances is not None
+        before, after = chances[:, 0] @ torch.arange(chances.shape[-1], dtype=torch.float64, device=times.device)
+        return (left * (1 - after / before) + 1e-9).floor().long()  # a whole number may be rounded to just below
 
 
 def entropy(law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:

@@ -90,6 +90,7 @@ class Order(Sampler):
         level: Int64[Tensor, "B L"],
         steps: int,
         noise: Float64[Tensor, "B L"] | float = 0.0,
+        least: Int64[Tensor, "B 1"] | None = None,
     ) -> Bool[Tensor, "B L"]:
         """Which positions go down an edge: row by row, and without noise a function of the states and laws alone.
 
@@ -98,14 +99,20 @@ class Order(Sampler):
             level: (B, L), 0 at words and at the prompt.
             steps: how many are left, this one included; enough go each time for the rest to be split evenly.
             noise: (B, L), added to the scores by which positions are sorted.
+            least: (B, 1) how many go at least, in the place of an even split.
         """
         # masks alone are all alike: without rounding the network's own, another in every batch, would choose among them
         preference = (score + noise).round(decimals=5).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
-        least = -(-level.sum(-1, keepdim=True) // steps)
-        go = torch.arange(level.shape[1], device=level.device) < least.clamp_min(1)
+        if least is None:
+            least = (-(-level.sum(-1, keepdim=True) // steps)).clamp_min(1)
+        go = torch.arange(level.shape[1], device=level.device) < least
         go = go | self.wanted(score.gather(1, order), level.gather(1, order))
         return torch.zeros_like(go).scatter(1, order, go) & (level > 0)
+
+    def quota(self, run: Run, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
+        """How many go at least in step ``k``, of those that a row has left; None for an even split."""
+        return None
 
     def init(self, run: Run) -> State:
         """The state at t = 1, with what the time is told by as the memo, once it is known that there are levels."""
@@ -124,13 +131,15 @@ class Order(Sampler):
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
         noise = self.noise(run, z)  # drawn for all, so that a text's noise is its own
         score, going = torch.zeros_like(noise), level > 0
+        least = self.quota(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
+        counted = {} if least is None else {"least": least}
         if steps > 1 and not self.looks:
-            going = self.choose(score, level, steps, noise)
+            going = self.choose(score, level, steps, noise, **counted)
         said = list(run.network.at(z, state.t, going))
         if steps > 1 and self.looks:
             for some in said:
                 score[some.b, some.i] = self._scores(run, some, level)
-            going = self.choose(score, level, steps, noise)
+            going = self.choose(score, level, steps, noise, **counted)
         target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
         chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
         return Turn(chosen, target)

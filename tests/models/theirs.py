@@ -1,4 +1,4 @@
-"""Tiny masked language models as Hugging Face writes them: what the tests of ``MaskedLM`` share."""
+"""Tiny language models as Hugging Face writes them: what the tests of ``MaskedLM`` and ``CausalLM`` share."""
 
 from pathlib import Path
 
@@ -6,11 +6,15 @@ import torch
 from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
     DistilBertConfig,
+    LlamaConfig,
     ModernBertConfig,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
     RobertaConfig,
 )
 
@@ -29,6 +33,12 @@ CONFIGS = {
     ),
 }  # fmt: skip
 
+CAUSAL = {
+    "llama": lambda: LlamaConfig(**SIZE, num_key_value_heads=1, tie_word_embeddings=True),
+    "qwen2": lambda: Qwen2Config(**SIZE, num_key_value_heads=2),
+    "qwen3": lambda: Qwen3Config(**SIZE, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True),
+}
+
 
 def write_tokenizer(folder: Path, mask: int | None, size: int = 13) -> None:
     names = {f"w{i}" if i != mask else "[MASK]": i for i in range(size)}
@@ -37,10 +47,10 @@ def write_tokenizer(folder: Path, mask: int | None, size: int = 13) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
-def write(folder: Path, config, mask: int | None = MASK) -> Path:
+def write(folder: Path, config, mask: int | None = MASK, auto=AutoModelForMaskedLM) -> Path:
     """A folder as transformers writes it, with weights in which no bias and no row is zero."""
     torch.manual_seed(0)
-    network = AutoModelForMaskedLM.from_config(config)
+    network = auto.from_config(config)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.2)
     network.save_pretrained(folder)
@@ -50,3 +60,7 @@ def write(folder: Path, config, mask: int | None = MASK) -> Path:
 
 def write_all(root: Path) -> dict[str, Path]:
     return {kind: write(root / kind, config()) for kind, config in CONFIGS.items()}
+
+
+def write_causal(root: Path, kinds=CAUSAL) -> dict[str, Path]:
+    return {kind: write(root / kind, CAUSAL[kind](), None, AutoModelForCausalLM) for kind in kinds}

@@ -1,0 +1,26 @@
+"""Pretrained denoisers of others, and of ours: ``load(name_or_path) -> (process, denoiser, tokenizer, special)``.
+
+Here, and nowhere else, a network and a process meet: a pretrained network is one for the noise that it was trained on.
+Needs transformers: ``pip install 'ddlib[hf]'``.
+"""
+
+from ddlib_models.hub.denoiser import Adapted, Padded
+from ddlib_models.hub.family import Family, Source, families
+from ddlib_models.hub.loading import Loaded, load
+from ddlib_models.hub.networks import remote
+from ddlib_models.hub.probe import Probe, leave_one_out_probe
+from ddlib_models.hub.special import Special
+
+__all__ = [
+    "Adapted",
+    "Family",
+    "Loaded",
+    "Padded",
+    "Probe",
+    "Source",
+    "Special",
+    "families",
+    "leave_one_out_probe",
+    "load",
+    "remote",
+]

@@ -1,0 +1,180 @@
+"""DiffusionGemma by blocks: an encoder keeps the words before, a canvas of noisy ones is read all at once."""
+
+import copy
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ddlib_models.hub.family import Source
+from ddlib_models.hub.reading import pretrained, transformers
+
+
+class Canvas(nn.Module):
+    """``DiffusionGemmaForBlockDiffusion`` of transformers as a network by blocks: (z, t) -> logits over words.
+
+    Each block is a canvas, whose positions see each other and all words before them, which the encoder has read from
+    left to right. Before the text stands ``lead``. The canvas is also shown what the network said of it last
+    (self-conditioning), as long as it is asked with the cache that ``prefill`` gave for this block: that is a memory of
+    the cache, per row. Without a cache nothing was said yet. The object is a ``BlockDenoiser`` of ddlib: sample with
+    ``pace=dd.paces.Blocks(block_size)``.
+
+    What was said is remembered as it was said. The model's own loop divides it by the temperature first.
+
+    Args:
+        network: the model of transformers.
+        block_size: positions of a canvas; the last may be shorter.
+        lead: (P,) or (B, P) words before the text, at least one: the beginning of a text, or a prompt, see ``after``.
+        remembers: whether it is shown what it said last.
+    """
+
+    own_times = True  # ddlib.typing.OwnTimes: it looks at no time
+
+    def __init__(self, network: nn.Module, block_size: int, lead: Int[Tensor, "*batch P"], remembers: bool = True):
+        super().__init__()
+        if block_size < 1:
+            raise ValueError(f"block_size={block_size}: must be at least 1")
+        if lead.shape[-1] < 1:
+            raise ValueError(f"lead has shape {tuple(lead.shape)}: must hold at least one word for the canvas to see")
+        self.network, self.block_size, self.remembers = network, block_size, remembers
+        self.register_buffer("lead", lead, persistent=False)
+
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L V"]:
+        """Logits over words, float32.
+
+        Args:
+            z: states, all of them words.
+            t: times, which are ignored.
+            clean: words of the same positions: each block is read after those of the blocks before it, not after z.
+        """
+        size, before = self.block_size, z if clean is None else clean
+        cache, said = self._begin(len(z)), []
+        for start in range(0, z.shape[1], size):
+            said.append(self._decode(z[:, start : start + size], cache))
+            if start + size < z.shape[1]:
+                self._encode(before[:, start : start + size], cache)
+        return torch.cat(said, 1)
+
+    def after(self, words: Int[Tensor, "*batch P"]) -> "Canvas":
+        """The same for texts that go on from these words, which stand before the first canvas and in none."""
+        other = copy.copy(self)
+        other._buffers = self._buffers | {"lead": words.to(self.lead.device)}
+        return other
+
+    @torch.no_grad()
+    def prefill(self, x: Int[Tensor, "B n"], cache: "Kept | None" = None) -> "Kept":
+        """What the encoder keeps of the words of whole blocks, after those of ``cache``.
+
+        Raises:
+            ValueError: part of a block, or another number of sequences.
+        """
+        if x.ndim != 2 or x.shape[1] % self.block_size:
+            raise ValueError(f"x has shape {tuple(x.shape)}: must be whole blocks, block_size={self.block_size}")
+        if cache is not None and len(cache.words) != len(x):
+            raise ValueError(f"cache: of {len(cache.words)} sequences, x is of {len(x)}")
+        read = self._begin(len(x)) if cache is None else copy.deepcopy(cache.read)
+        if x.shape[1]:
+            self._encode(x, read)
+        words = x if cache is None else torch.cat([cache.words, x], 1)
+        return Kept(words, read, Said(len(x), x.device), torch.arange(len(x), device=x.device))
+
+    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
+        """The logits of states that follow the words of the cache: a block, or several.
+
+        Raises:
+            ValueError: the cache is of another number of sequences.
+        """
+        if len(cache.words) != len(z):
+            raise ValueError(
+                f"cache: of {len(cache.words)} sequences, asked for {len(z)}; cache.rows(index) takes some"
+            )
+        size = self.block_size
+        if z.shape[1] > size:
+            first = self.extend(z[:, :size], t, cache)
+            return torch.cat([first, self.extend(z[:, size:], t, self.prefill(z[:, :size], cache))], 1)
+        logits = self._decode(z, cache.read, cache.last(z.shape[1]) if self.remembers else None)
+        if self.remembers:
+            cache.remember(logits.detach().to(self.network.dtype))
+        return logits
+
+    def _begin(self, rows: int) -> Any:
+        """The encoder's own cache of what stands before the text."""
+        lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
+        if len(lead) != rows:
+            raise ValueError(f"lead is of {len(lead)} texts, asked for {rows}: sample with compact=False")
+        config = self.network.config.get_text_config(decoder=True)
+        cache = transformers().DynamicCache(config=config)
+        self._encode(lead, cache)
+        return cache
+
+    def _encode(self, x: Tensor, cache: Any) -> None:
+        self.network.get_encoder()(input_ids=x, past_key_values=cache)
+
+    def _decode(self, z: Tensor, cache: Any, last: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        logits, known = (None, None) if last is None else last
+        said = self.network(
+            decoder_input_ids=z, past_key_values=cache, self_conditioning_logits=logits, self_conditioning_mask=known
+        )
+        return said.logits.float()
+
+
+class Said:
+    """What the network said last of a block, row by row."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.logits: Tensor | None = None
+        self.known = torch.zeros(rows, dtype=torch.bool, device=device)
+
+    def note(self, logits: Float[Tensor, "n m V"], index: Int[Tensor, " n"]) -> None:
+        """Takes note of what was said of some rows."""
+        if self.logits is None or self.logits.shape[1:] != logits.shape[1:]:
+            self.logits = logits.new_zeros(len(self.known), *logits.shape[1:])
+            self.known[:] = False
+        self.logits[index], self.known[index] = logits, True
+
+
+class Kept:
+    """What the encoder keeps of words, and what the network said last of the block behind them.
+
+    Attributes:
+        words: those that it stands for, (B, L), without what stands before the text.
+        read: transformers' cache.
+    """
+
+    def __init__(self, words: Int[Tensor, "B L"], read: Any, said: Said, index: Int[Tensor, " B"]) -> None:
+        self.words, self.read, self._said, self._index = words, read, said, index
+
+    def rows(self, index: Tensor) -> "Kept":
+        """Of some of the sequences; what is said of these is remembered for all."""
+        index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        read = copy.deepcopy(self.read)
+        read.batch_select_indices(index)
+        return Kept(self.words[index], read, self._said, self._index[index])
+
+    def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
+        """What was said last of ``length`` states, and of which rows something was; None if of none."""
+        said = self._said
+        if said.logits is None or said.logits.shape[1] != length:
+            return None
+        return said.logits[self._index], said.known[self._index]
+
+    def remember(self, logits: Float[Tensor, "B n V"]) -> None:
+        """Takes note of what was said."""
+        self._said.note(logits, self._index)
+
+
+def canvas(source: Source) -> Canvas:
+    """DiffusionGemma of transformers' own, after the beginning of a text.
+
+    Raises:
+        ValueError: a transformers without it; a tokenizer without a beginning of text; weights that are missing.
+    """
+    kind = getattr(transformers(), "DiffusionGemmaForBlockDiffusion", None)
+    if kind is None:
+        raise ValueError(f"{source.name}: needs transformers 5.11 or newer, this is {transformers().__version__}")
+    if source.bos is None:
+        raise ValueError(f"{source.name}: its tokenizer has no beginning of text, which the first canvas has to see")
+    return Canvas(pretrained(kind, source), source.block_size, torch.tensor([source.bos]))

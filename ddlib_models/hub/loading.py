@@ -1,0 +1,99 @@
+"""``load``: a pretrained denoiser with its process, its tokenizer, and what has to be known of its ids."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ddlib.processes import ForwardProcess
+from ddlib_models.hub.denoiser import adapted
+from ddlib_models.hub.family import Config, Family, Source, chosen
+from ddlib_models.hub.networks import check_sight, remote
+from ddlib_models.hub.reading import generation, read_config, read_tokenizer
+from ddlib_models.hub.special import Special, describe, find_mask
+
+
+class Loaded(NamedTuple):
+    """A pretrained model, ready for ``dd.sample(loaded.process, loaded.denoiser, ...)``."""
+
+    process: ForwardProcess
+    """The noise, over the words of the tokenizer."""
+    denoiser: nn.Module
+    """``(z, t) -> logits``; its ``parameterization`` says what they mean."""
+    tokenizer: Any
+    """Of transformers."""
+    special: Special
+    """Which ids are words, which end a text, which is the mask."""
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    family: str | Family | None = None,
+    trust: bool = False,
+    revision: str | None = None,
+    mask: str | int | None = None,
+    block_size: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> Loaded:
+    """Reads a pretrained denoiser, whoever trained it, as ddlib's samplers and bounds ask it.
+
+    Weights are read from safetensors only. Code that comes with them is not run without ``trust``.
+
+    Args:
+        name_or_path: a folder, or the id of a repository on the hub.
+        family: how it is read, by name or as a record; by default config.json tells, see ``Family``.
+        trust: whether code of the repository may be run, where no class of transformers' own or ours reads it.
+        revision: branch, tag or commit of the repository.
+        mask: the token that stands for the mask, or its id; by default config.json, the tokenizer or the family says.
+        block_size: positions of a block, which sees itself and what is before it; by default the family says.
+        dtype: of the weights; logits are float32.
+        device: of the network and the process.
+
+    Raises:
+        ModuleNotFoundError: transformers is not installed.
+        PermissionError: it needs code of the repository, and ``trust`` is False.
+        ValueError: there is no model; none or several families fit; quantised weights; no mask token; fewer rows than
+            tokens; weights or options that the network has not; a causal network that stays causal.
+    """
+    name = str(name_or_path)
+    config = read_config(name, revision)
+    called, found = chosen(name, config, family)
+    native, network = _readable(name, called, found, config, trust)
+    tokenizer = read_tokenizer(name, found.tokenizer, trust, revision)
+    text = native.get("text_config") or native
+    if found.mask is None and mask is not None:
+        raise ValueError(f"mask={mask!r}: must be None, {name} is of family {called}, whose tokenizer has no mask")
+    mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
+    special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
+    process = found.noise(special.vocab_size).to(device)
+    size = found.blocks(native) if block_size is None else block_size
+    source = Source(
+        name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
+        dtype, revision, trust,
+    )  # fmt: skip
+    made = network(source).to(device)
+    if block_size is not None and getattr(made, "block_size", 0) != block_size:
+        has = getattr(made, "block_size", 0)
+        raise ValueError(f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}")
+    if not found.timed:
+        barred = set(special.undrawn)
+        check_sight(name, made, [word for word in range(min(special.vocab_size, 99)) if word not in barred], size)
+    return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
+
+
+def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:
+    """What a class of transformers' own reads, and what makes it; else code of the repository, if that is trusted."""
+    try:
+        return family.native(config), family.network
+    except ValueError as error:
+        if "auto_map" not in config:
+            raise
+        if not trust:
+            raise PermissionError(
+                f"{name}: {error}. Code that comes with the weights reads it, and to load it is to run it: read "
+                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say trust=True"
+            ) from error
+        return config, remote

@@ -1,0 +1,160 @@
+"""What reads a network of a family: classes of transformers' own, ours, or code that comes with the weights."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ddlib import registry
+from ddlib_models.adopted import plain
+from ddlib_models.causal_lm import CausalLM
+from ddlib_models.hub.family import Config, Source
+from ddlib_models.hub.reading import pretrained, transformers
+from ddlib_models.masked_lm import MaskedLM
+from ddlib_models.masked_lm import masked_lm as pretrained_masked_lm
+from ddlib_models.pretrained import Pretrained
+
+_SHORT = 64
+"""Longer blocks are not asked whether they see what is behind them: that is a pass over all of one."""
+
+RECIPE = "recipe.yaml"
+"""What a run of the recipes writes beside its weights."""
+
+
+def masked_lm(source: Source) -> MaskedLM:
+    """A masked language model of transformers' own, see ``ddlib_models.masked_lm``."""
+    model = pretrained_masked_lm(
+        source.num_states, source.vocab_size, source.name, revision=source.revision, mask_token=source.mask_id
+    )
+    return model.to(source.dtype)
+
+
+def causal_lm(source: Source) -> CausalLM:
+    """A causal language model of transformers' own whose positions see all, or their block and those before it.
+
+    Raises:
+        ValueError: weights that do not fit, or a class whose causality is no mask that could be another.
+    """
+    architecture = plain(CausalLM.configuration(dict(source.config)))
+    sizes = source.num_states, source.vocab_size, architecture, source.mask_id
+    with torch.device("meta"):  # the weights to come are those of the files
+        model = CausalLM(*sizes, block_size=source.block_size, shift=source.shift)
+    config, own = model.configuration(architecture), replace(source, trust=False)
+    network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
+    try:
+        model._adopt(network)
+    except ValueError as error:
+        raise ValueError(
+            f"{source.name}: {type(network).__name__} is causal and its mask cannot be turned off: {error}"
+        ) from error
+    return model.eval()
+
+
+def own_states(config: Config) -> dict[str, Any]:
+    """The configuration of a network of ours, if its states are words and the mask.
+
+    Raises:
+        ValueError: it reads other states.
+    """
+    size, states = config.get("vocab_size"), config.get("num_states")
+    if states != (size or 0) + 1:
+        raise ValueError(
+            f"num_states={states}, vocab_size={size}: only a network of words and a mask tells its noise; load it with "
+            f"{config.get('class')}.from_pretrained and build the process that it was trained on"
+        )
+    return dict(config)
+
+
+def own(source: Source) -> nn.Module:
+    """A network of ours, of the class that its manifest names.
+
+    Raises:
+        ValueError: no backbone that is registered is of that class, or a run's recipe says of which noise it is.
+    """
+    if (Path(source.name) / RECIPE).is_file():
+        raise ValueError(
+            f"{source.name}: {RECIPE} says which noise it was trained on; recipes.saved.open_saved reads it, and "
+            f"python -m recipes.generate {source.name}"
+        )
+    found = (registry.get("backbones", name) for name in registry.available("backbones"))
+    made = [one if isinstance(one, type) else get_type_hints(one).get("return") for one in found]
+    known = {one.__name__: one for one in made if isinstance(one, type) and issubclass(one, Pretrained)}
+    if source.config["class"] not in known:
+        raise ValueError(f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(known))}")
+    options = {} if source.revision is None else {"revision": source.revision}
+    return known[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
+
+
+@torch.no_grad()
+def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) -> None:
+    """Asks a network whether positions see those behind them, all or those of their block, and no others.
+
+    Args:
+        name: of the model, for messages.
+        network: ``(z, t) -> logits``.
+        words: at least three; of fewer nothing is asked.
+        size: positions of a block, 0 where there are none.
+
+    Raises:
+        ValueError: they do not, or they do.
+    """
+    if len(words) < 3 or size == 1:
+        return
+    first, *others = words[:3]
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+
+    def moved(front: int) -> float:
+        """How much the first position is moved by another word at this distance."""
+        z = torch.tensor([[first] * front + [other] for other in others], device=device)
+        said = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
+        return float((said[0] - said[1]).abs().max()) / max(float(said.abs().max()), 1e-30)
+
+    if moved(1) == 0:
+        raise ValueError(
+            f"{name}: {type(network).__name__} is causal and its mask cannot be turned off: what it says at the first "
+            "position does not depend on the second"
+        )
+    if 0 < size <= _SHORT and moved(size) > 1e-3:
+        raise ValueError(
+            f"{name}: {type(network).__name__} sees behind its blocks of {size}: what it says at the first position "
+            f"depends on the one at {size}"
+        )
+
+
+class Remote(nn.Module):
+    """A network that is code of its repository, as it says what it is: ids in, logits out."""
+
+    def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None) -> None:
+        super().__init__()
+        self.network, self.vocab_size, self.mask_id = network, vocab_size, mask_id
+
+    def forward(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L V"]:
+        """Logits over ids, (B, L, V); False of ``present`` is where nobody looks."""
+        ids = z if self.mask_id is None else torch.where(z == self.vocab_size, self.mask_id, z)
+        seen = {} if present is None else {"attention_mask": present.long()}
+        return self.network(input_ids=ids, **seen).logits[..., : self.vocab_size]
+
+
+def remote(source: Source) -> Remote:
+    """Code that comes with the weights, run because it is trusted.
+
+    Raises:
+        PermissionError: it is not.
+        ValueError: there is no such code.
+    """
+    told = source.config.get("auto_map") or {}
+    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in told), None)
+    if kind is None:
+        raise ValueError(f"{source.name}: auto_map of config.json names no code that is a model")
+    if not source.trust:
+        raise PermissionError(
+            f"{source.name}: {told[kind]} is code that comes with it, and to load it is to run it: read it, then say "
+            "trust=True"
+        )
+    return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)

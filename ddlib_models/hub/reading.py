@@ -1,0 +1,114 @@
+"""The files of a pretrained model that are no weights: configuration, tokenizer."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from torch import nn
+
+from ddlib_models.dit import DiT
+from ddlib_models.hub.family import Source
+from ddlib_models.manifest import MANIFEST, read_facts
+
+_QUANTISED = ("quantization_config", "quantization", "compression_config")
+
+
+def transformers() -> ModuleType:
+    """The library, or what to install."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        message = "ddlib_models.hub needs transformers: pip install 'ddlib[hf]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    return transformers
+
+
+def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
+    """What config.json says; of a folder of ours the ``model_type`` is "ddlib", and the ``class`` is said too.
+
+    Raises:
+        ValueError: there is no model, or its weights are quantised.
+    """
+    hub = {} if revision is None else {"revision": revision}
+    folder = Path(name)
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{name}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
+        )
+    try:
+        config, _ = transformers().PreTrainedConfig.get_config_dict(name, **hub)
+    except OSError as error:
+        said = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name}: no folder with a config.json here, and the hub says: {said}") from error
+    quantised = [key for key in _QUANTISED if config.get(key)]
+    if quantised:
+        raise ValueError(
+            f"{name}: {quantised[0]} of config.json says that its weights are quantised, which is not read: take the "
+            "repository that it was made from"
+        )
+    if not folder.is_dir() and config.get("model_type") in (None, DiT.model_type):
+        folder = Path(snapshot_download(name, allow_patterns=[MANIFEST], **hub))
+    if (folder / MANIFEST).is_file():
+        config |= {"model_type": "ddlib", "class": read_facts(folder).get("class")}
+    return config
+
+
+def read_tokenizer(name: str, kind: str, trust: bool, revision: str | None = None) -> Any:
+    """The tokenizer beside the weights.
+
+    Args:
+        name: of the model.
+        kind: the class of transformers that reads it.
+        trust: whether code of the repository may be run.
+        revision: of the repository.
+
+    Raises:
+        PermissionError: it needs code of the repository.
+        ValueError: there is none.
+    """
+    hub = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    try:
+        tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
+    except (OSError, ValueError, TypeError) as error:
+        said = str(error).strip().splitlines()[0]
+        if "trust_remote_code" in str(error):
+            raise PermissionError(
+                f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
+                "trust=True"
+            ) from error
+        raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
+    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
+        # where no file says what the tokens are, transformers makes up a handful
+        raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")
+    return tokenizer
+
+
+def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
+    """A network of transformers with its weights, which are read from safetensors only.
+
+    Args:
+        kind: the class that reads them, or an auto class.
+        source: of the weights.
+        options: of ``from_pretrained``.
+
+    Raises:
+        ValueError: weights that the network needs and the files have not, or the files have and it has not.
+    """
+    network, told = kind.from_pretrained(
+        source.name, dtype=source.dtype, use_safetensors=True, output_loading_info=True, **source.hub, **options
+    )
+    faults = {"the files have no": "missing_keys", "the network has no": "unexpected_keys"}
+    said = [f"{what} {', '.join(sorted(told[key]))}" for what, key in faults.items() if told[key]]
+    if said:
+        raise ValueError(f"{source.name}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
+    return network.eval()
+
+
+def generation(name: str, revision: str | None = None) -> dict[str, Any]:
+    """What generation_config.json says, if it is there."""
+    hub = {} if revision is None else {"revision": revision}
+    try:
+        return transformers().GenerationConfig.from_pretrained(name, **hub).to_dict()
+    except OSError:
+        return {}

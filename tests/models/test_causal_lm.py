@@ -1,0 +1,313 @@
+"""Hugging Face's causal language models as backbones: whom a position sees, whose logits stand where, what is kept."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cases import slow_but
+from saving import SAVED, same
+from theirs import CAUSAL, ROWS, WORDS, write, write_causal
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
+
+import ddlib as dd
+from ddlib.typing import BlockDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
+from ddlib_models.causal_lm import CausalLM, causal_lm
+from ddlib_models.sight import seen_by
+
+LENGTH = 8
+PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]
+kinds = pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama"))
+every_kind = pytest.mark.parametrize("kind", CAUSAL)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    return write_causal(tmp_path_factory.mktemp("theirs"))
+
+
+def made(folder: Path, states: int = WORDS + 1, **how) -> CausalLM:
+    return causal_lm(states, WORDS, str(folder), **how)
+
+
+def stock(folder: Path, is_causal: bool = True) -> nn.Module:
+    config = AutoConfig.from_pretrained(folder)
+    config.is_causal = is_causal
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+
+
+def texts(batch: int = 3, length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(WORDS, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def at(z: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(0, 1, len(z))
+
+
+@every_kind
+@torch.no_grad()
+def test_looking_both_ways_is_the_models_own_forward_without_causality(folders, kind):
+    """Their classes read ``is_causal`` of their configuration; masks of ones mean the same, made by nobody of us."""
+    z, model = texts(), made(folders[kind])
+    theirs = stock(folders[kind], is_causal=False)
+    every = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool)
+    for logits in (theirs(z).logits, stock(folders[kind])(z, attention_mask=every).logits):
+        assert torch.allclose(model(z, at(z)), logits[..., :WORDS], atol=1e-5) and logits.std() > 0.1
+    assert torch.equal(model(z, at(z)), model(z, 1 - at(z))), "the time is ignored"
+    assert not model.training and model.max_length == 12
+
+
+@every_kind
+@torch.no_grad()
+def test_causal_attention_is_the_model_as_it_was_bit_for_bit(folders, kind):
+    z, model, theirs = texts(), made(folders[kind], attention="causal"), stock(folders[kind])
+    assert torch.equal(model.features(z, at(z)), theirs.model(z).last_hidden_state)
+    assert torch.allclose(model(z, at(z)), theirs(z).logits[..., :WORDS], atol=1e-6), "of fewer rows at once"
+
+
+@kinds
+@torch.no_grad()
+def test_eager_attention_takes_the_same_masks(folders, kind):
+    z, model = texts(), made(folders[kind])
+    sdpa = model(z, at(z))
+    model.network.set_attn_implementation("eager")
+    assert torch.allclose(model(z, at(z)), sdpa, atol=1e-5)
+
+
+def influence(model, z: torch.Tensor, **told) -> torch.Tensor:
+    """Which positions (rows) change when a word (columns) does."""
+    before, columns = model(z, at(z), **told), []
+    for place in range(z.shape[1]):
+        other = z.clone()
+        other[:, place] = (other[:, place] + 1) % WORDS
+        columns.append((model(other, at(z), **told) != before).any(-1).any(0))
+    return torch.stack(columns, 1)
+
+
+@kinds
+@torch.no_grad()
+def test_who_sees_whom(folders, kind):
+    ones = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    blocks = torch.block_diag(*[torch.ones(3, 3)] * 3)[:LENGTH, :LENGTH].bool()
+    for how, expected in [
+        ({}, ones),
+        ({"attention": "causal"}, ones.tril()),
+        ({"block_size": 3}, ones.tril() | blocks),
+        ({"anneal": 4}, ones),  # in evaluation mode
+        ({"attention": "causal", "shift": 1}, torch.cat([ones.tril()[:1], ones.tril()[:-1]])),
+    ]:
+        assert torch.equal(influence(made(folders[kind], **how), texts()), expected), how
+
+
+@torch.no_grad()
+def test_the_future_comes_into_sight_step_by_step(folders):
+    """With 30 draws per pair a share of 1/2 that lay outside 0.4..0.6 over 28 pairs would be 5.8 sigma off."""
+    model = made(folders["llama"], anneal=4).train()
+    ones, seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool), []
+    for step, share in [(0, 0.0), (1, 0.25), (2, 0.5), (4, 1.0), (9, 1.0)]:
+        model.at_step(step)
+        assert model.sight == share
+    model.at_step(0)
+    assert torch.equal(model(texts(), at(texts())), made(folders["llama"], anneal=4).train()(texts(), at(texts())))
+    assert torch.equal(influence(model, texts()), ones.tril())
+    model.at_step(2)
+    torch.manual_seed(0)
+    for _ in range(30):
+        seen.append(seen_by(LENGTH, LENGTH, 0, model.sight, torch.device("cpu")))
+    share = torch.stack(seen).float().mean(0)
+    assert torch.equal(share.tril(), ones.tril().float())
+    assert 0.4 < float(share[~ones.tril()].mean()) < 0.6 and float(share[~ones.tril()].max()) < 1
+    first = model(texts(), at(texts()))
+    torch.manual_seed(3)
+    assert not torch.equal(model(texts(), at(texts())), first)
+    torch.manual_seed(3)
+    again = model(texts(), at(texts()))
+    torch.manual_seed(3)
+    assert torch.equal(model(texts(), at(texts())), again), "the draw is that of torch's generator, as dropout's is"
+
+
+class Echo(nn.Module):
+    """Stands in for a network: what a position says is its own embedding."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.table, self.config = network.get_input_embeddings(), network.config
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def forward(self, inputs_embeds=None, **how):
+        return SimpleNamespace(logits=inputs_embeds)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@torch.no_grad()
+def test_a_model_that_copies_its_word_tells_a_shift_from_none(folders, shift):
+    model = made(folders["llama"], shift=shift)
+    model.network = Echo(model.network)
+    model.decoder.weight.copy_(torch.eye(ROWS, 16))
+    model.network.table.weight.copy_(torch.eye(ROWS, 16))
+    z = texts()
+    said = model(z, at(z)).argmax(-1)
+    assert torch.equal(said, torch.cat([z[:, :1], z[:, :-1]], 1) if shift else z)
+    late = torch.arange(LENGTH)[None] >= torch.tensor([[0], [2], [5]])
+    said = model(z, at(z), present=late).argmax(-1)
+    for row, first in enumerate((0, 2, 5)):
+        alone = torch.cat([z[row, first : first + 1], z[row, first:-1]]) if shift else z[row, first:]
+        assert torch.equal(said[row, first:], alone), "the first that is present answers for itself"
+
+
+@kinds
+@pytest.mark.parametrize("how", [{}, {"shift": 1}, {"attention": "causal", "shift": 1}, {"block_size": 4}], ids=str)
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing(folders, kind, how):
+    model, z = made(folders[kind], **how), texts(length=5)
+    padded = torch.cat([torch.full((3, 4), 7), z], 1)  # whole blocks, which count from the left
+    present = (torch.arange(9) >= 4).expand(3, -1)
+    assert torch.allclose(model(padded, at(z), present=present)[:, 4:], model(z, at(z)), atol=1e-5)
+    assert model(padded, at(z), present=present).isfinite().all()
+
+
+@kinds
+@pytest.mark.parametrize("shift", slow_but([0, 1], 1))
+@torch.no_grad()
+def test_blocks_keep_the_contract_of_a_block_denoiser(folders, kind, shift):
+    model, x, z = made(folders[kind], block_size=3, shift=shift), texts(), texts().roll(1, 0)
+    assert isinstance(model, BlockDenoiser) and isinstance(model, OwnTimes) and isinstance(model, SplitDenoiser)
+    whole = model(z, at(z), clean=x)
+    for start in range(0, LENGTH, 3):
+        row = torch.cat([x[:, :start], z[:, start:]], 1)
+        assert torch.allclose(whole[:, start : start + 3], model(row, at(z))[:, start : start + 3], atol=1e-5)
+        cache = model.prefill(x[:, :start])
+        assert torch.allclose(model.extend(z[:, start:], at(z), cache), model(row, at(z))[:, start:], atol=1e-6)
+    cache = model.prefill(x[:, 3:6], model.prefill(x[:, :3])).rows(torch.tensor([2]))
+    assert torch.equal(cache.words, x[2:, :6])
+    with pytest.raises(ValueError, match="cache: of 1 sequences, must be of 3"):
+        model.extend(z, at(z), cache)
+    with pytest.raises(ValueError, match="x has 4 positions: must be whole blocks, block_size=3"):
+        model.prefill(x[:, :4])
+
+
+@kinds
+@torch.no_grad()
+def test_halves_are_the_whole(folders, kind):
+    model, z = made(folders[kind], shift=1), texts()
+    weight, bias = model.words()
+    assert not isinstance(model, SparseDenoiser) and weight.shape == (WORDS, 16) and bias is None
+    assert torch.allclose(model.features(z, at(z)) @ weight.T, model(z, at(z)), atol=1e-5)
+    assert [type(block).__name__.endswith("DecoderLayer") for block in model.blocks] == [True] * 2
+    assert model.to(torch.bfloat16)(z, at(z)).dtype == torch.float32
+
+
+@kinds
+@torch.no_grad()
+def test_the_mask_begins_at_the_mean_of_the_words_and_clusters_at_that_of_theirs(folders, kind):
+    process = dd.presets.hdlm(PARENTS)
+    table = stock(folders[kind]).get_input_embeddings().weight
+    every = torch.arange(process.num_states)[None]
+    model = made(folders[kind], process.num_states, parents=[PARENTS])
+    embedded, parents = model.embed(every)[0], torch.tensor(PARENTS)
+    assert torch.equal(embedded[:WORDS], table[:WORDS])
+    for cluster in range(3):
+        members = table[:WORDS][parents == cluster].mean(0)
+        assert torch.allclose(embedded[WORDS + cluster], members, atol=1e-6)
+    assert torch.allclose(embedded[-1], table[:WORDS].mean(0), atol=1e-6)
+    row = made(folders[kind], process.num_states, mask_token=13, parents=[PARENTS])
+    assert torch.equal(row.embed(every)[0, -1], table[13])
+    assert torch.equal(row.embed(every)[0, :-1], embedded[:-1])
+    named = made(folders[kind], process.num_states, mask_token="w12")
+    assert named.mask_id == 12 and torch.equal(named.embed(every)[0, WORDS:], table[[12] * 4])
+
+
+@kinds
+def test_a_saved_model_needs_nothing_of_the_folder_it_came_from(folders, tmp_path, kind):
+    folder = shutil.copytree(folders[kind], tmp_path / "theirs")
+    how = dict(shift=1, block_size=2, anneal=3)
+    model = made(folder, WORDS + 4, parents=[PARENTS], **how)
+    tied = model.decoder.weight is model.network.get_input_embeddings().weight
+    assert tied == (kind != "qwen2")
+    model.save_pretrained(tmp_path / "ours")
+    shutil.rmtree(folder)
+    loaded = CausalLM.from_pretrained(tmp_path / "ours")
+    z = texts()
+    assert same(loaded, model) and torch.equal(loaded(z, at(z)), model(z, at(z))) and not loaded.training
+    assert tied == (loaded.decoder.weight is loaded.network.get_input_embeddings().weight)
+    assert (loaded.shift, loaded.block_size, loaded.anneal) == (1, 2, 0), "a finished model has nothing to anneal"
+    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == SAVED
+    assert str(tmp_path) not in (tmp_path / "ours" / "config.json").read_text()
+    assert CausalLM.from_pretrained(tmp_path / "ours", shift=0).shift == 0
+
+
+def test_adapters_alone_learn_and_are_merged_when_saved(folders, tmp_path):
+    z, model = texts(), made(folders["llama"], lora=2, shift=1)
+    assert torch.allclose(model(z, at(z)), made(folders["llama"], shift=1)(z, at(z)), atol=1e-6), "they begin at zero"
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert all("lora_" in name or name == "clusters.weight" for name in trained) and "clusters.weight" in trained
+    frozen = {name: value.clone() for name, value in model.named_parameters() if name not in trained}
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(z, at(z)).square().mean().backward()
+        optimizer.step()
+    assert all(torch.equal(value, dict(model.named_parameters())[name]) for name, value in frozen.items())
+    assert not torch.allclose(model(z, at(z)), made(folders["llama"], shift=1)(z, at(z)), atol=1e-2)
+    state = copy.deepcopy(model.state_dict())
+    model.save_pretrained(tmp_path)
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items()), "saving changes nothing"
+    loaded = CausalLM.from_pretrained(tmp_path)
+    assert torch.allclose(loaded(z, at(z)), model(z, at(z)), atol=1e-5)
+    assert json.loads((tmp_path / "config.json").read_text())["lora"] == 0
+    assert not any("lora" in name for name in loaded.state_dict())
+
+
+@kinds
+@pytest.mark.parametrize("shift", slow_but([0, 1], 1))
+def test_it_trains_is_measured_and_samples(folders, kind, shift):
+    process, generator = dd.presets.hdlm(PARENTS), torch.Generator().manual_seed(0)
+    model = made(folders[kind], process.num_states, shift=shift)
+    x = torch.arange(LENGTH).repeat(16, 1)
+    t = dd.sample_times(len(x), generator=generator)
+    z = process.sample(x, t, generator)
+
+    def loss():
+        weight, bias = model.words()
+        features = model.features(z, t)
+        return dd.linear_training_loss(process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0))
+
+    before = loss()
+    before.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-2 * parameter.grad / (1 + parameter.grad.norm())
+    assert loss() < before
+    with torch.no_grad():
+        assert dd.bound(process, model, x).total.isfinite().all()
+    words = dd.sample(process, model, (2, LENGTH), steps=4)
+    assert words.shape == (2, LENGTH) and words.max() < WORDS
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_it_compiles_as_one_graph(folders):
+    model = made(folders["llama"], WORDS + 4, shift=1)
+    z = texts()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.allclose(compiled(z, at(z)), model(z, at(z)), atol=1e-5)
+
+
+def test_a_bias_and_untied_rows_are_kept(tmp_path):
+    """Qwen2's output layer is its own; Phi's has a bias."""
+    config = PhiConfig(
+        vocab_size=ROWS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    folder = write(tmp_path, config, None, AutoModelForCausalLM)
+    model, z = made(folder), texts()
+    with torch.no_grad():
+        assert model.words()[1].shape == (WORDS,)
+        theirs = stock(folder, is_causal=False)(z).logits
+        assert torch.allclose(model(z, at(z)), theirs[..., :WORDS], atol=1e-5)

@@ -1,0 +1,120 @@
+"""DiffusionGemma: what its own forward says, block by block, and what it is shown of what it said."""
+
+import pytest
+import torch
+from hub_folders import save
+from transformers import (
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
+    DiffusionGemmaTextConfig,
+    Gemma4VisionConfig,
+)
+
+import ddlib as dd
+from ddlib.typing import BlockDenoiser, SplitDenoiser
+from ddlib_models import hub
+
+SIZE, V, BOS = 4, 24, 2
+
+
+def tiny() -> DiffusionGemmaForBlockDiffusion:
+    text = DiffusionGemmaTextConfig(
+        vocab_size=V, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, global_head_dim=8, sliding_window=6, num_experts=2, top_k_experts=1,
+        moe_intermediate_size=8, layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    seen = Gemma4VisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=8,
+    )  # fmt: skip
+    return DiffusionGemmaForBlockDiffusion(
+        DiffusionGemmaConfig(text_config=text, vision_config=seen, canvas_length=SIZE)
+    )
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    folder = save(tmp_path_factory.mktemp("gemma"), tiny(), None, V, bos_token=f"w{BOS}")
+    return folder, DiffusionGemmaForBlockDiffusion.from_pretrained(folder).eval()
+
+
+def draw(*shape) -> torch.Tensor:
+    return torch.randint(V, shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def front(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.full_like(x[:, :1], BOS), x], 1)
+
+
+@torch.no_grad()
+def test_logits_are_those_of_the_model_itself(theirs):
+    folder, own = theirs
+    process, denoiser, _, special = hub.load(folder)
+    assert isinstance(process, dd.processes.Uniform) and process.num_states == V and special.undrawn == ()
+    assert isinstance(denoiser, BlockDenoiser) and not isinstance(denoiser, SplitDenoiser)
+    assert (denoiser.block_size, denoiser.parameterization) == (SIZE, "posterior")
+    x, z = draw(3, 10), draw(3, 10)
+    for words, told in ((z, {}), (x, dict(clean=x))):
+        said = denoiser(z, torch.rand(3), **told)
+        for start in (0, 4, 8):
+            prefix = front(words)[:, : 1 + start]
+            want = own(input_ids=prefix, decoder_input_ids=z[:, start : start + SIZE]).logits
+            torch.testing.assert_close(said[:, start : start + SIZE], want, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_cache_says_what_the_whole_says(theirs):
+    denoiser = hub.load(theirs[0]).denoiser
+    x, z, t = draw(3, 8), draw(3, 6), torch.rand(3)
+    whole = denoiser(torch.cat([x, z], 1), t)[:, 8:]
+    torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x)), whole)
+    early = denoiser.prefill(x[:, :4])
+    torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x[:, 4:], early)), whole)
+    assert torch.equal(early.words, x[:, :4])  # and it is as it was
+    torch.testing.assert_close(denoiser.extend(z, t, denoiser.prefill(x[:, 4:], early)), whole)
+    some = denoiser.prefill(x).rows(torch.tensor([2, 0]))
+    torch.testing.assert_close(denoiser.extend(z[[2, 0]], t[:2], some), whole[[2, 0]])
+
+
+@torch.no_grad()
+def test_it_is_shown_what_it_said_last_of_the_same_rows(theirs):
+    folder, own = theirs
+    denoiser = hub.load(folder).denoiser
+    x, z, t = draw(3, 4), draw(3, 4), torch.rand(3)
+
+    def want(z, last, known):
+        return own(
+            input_ids=front(x), decoder_input_ids=z, self_conditioning_logits=last, self_conditioning_mask=known
+        ).logits
+
+    cache = denoiser.prefill(x)
+    rows = torch.tensor([True, False, True])
+    first = denoiser.extend(z[rows], t[rows], cache.rows(rows))
+    torch.testing.assert_close(first, denoiser(torch.cat([x, z], 1), t)[rows, 4:])
+    last = torch.zeros(3, 4, V)
+    last[rows] = first
+    other = draw(3, 4).flip(0)
+    second = denoiser.extend(other, t, cache)
+    torch.testing.assert_close(second, want(other, last, rows))
+    assert float((second - denoiser(torch.cat([x, other], 1), t)[:, 4:])[rows].abs().max()) > 1e-3
+    third = denoiser.extend(z, t, cache)
+    torch.testing.assert_close(third, want(z, second, torch.ones(3, dtype=torch.bool)))
+    torch.testing.assert_close(denoiser.extend(z[rows], t[rows], denoiser.prefill(x).rows(rows)), first)  # a new block
+
+
+@torch.no_grad()
+def test_texts_go_on_from_a_prompt(theirs):
+    folder, own = theirs
+    process, denoiser, _, _ = hub.load(folder)
+    prompt, z, t = front(draw(3, 6)), draw(3, 4), torch.rand(3)
+    going = denoiser.after(prompt)
+    torch.testing.assert_close(going(z, t), own(input_ids=prompt, decoder_input_ids=z).logits, rtol=1e-5, atol=1e-5)
+    plain = denoiser(z, t)
+    assert float((plain - going(z, t)).abs().max()) > 1e-3
+    options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior", seeds=[1, 2, 3])
+    words = dd.sample(process, going, (3, 8), **options)
+    assert words.shape == (3, 8)
+    alone = dd.sample(process, denoiser.after(prompt[:1]), (1, 8), **options | dict(seeds=[1]))
+    assert torch.equal(alone, words[:1])
+    found = dd.bound(process, going, words, pace=dd.paces.Blocks(SIZE), at_once=True, parameterization="posterior")
+    assert bool(found.total.isfinite().all())

@@ -1,0 +1,161 @@
+"""Families of one's own, code that comes with weights, and causal classes that stay causal."""
+
+import json
+import textwrap
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import slow_but
+from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
+from safetensors.torch import save_file
+from theirs import write_tokenizer
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
+
+import ddlib as dd
+from ddlib_models import hub
+from ddlib_models.hub import records
+
+THEIR_CODE = """
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+class TheirConfig(PretrainedConfig):
+    model_type = "theirs"
+    def __init__(self, vocab_size=20, dim=8, **rest):
+        self.vocab_size, self.dim = vocab_size, dim
+        super().__init__(**rest)
+
+class TheirModel(PreTrainedModel):
+    config_class = TheirConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = torch.nn.Embedding(config.vocab_size, config.dim)
+        self.head = torch.nn.Linear(config.dim, config.vocab_size)
+        self.post_init()
+    def forward(self, input_ids=None, attention_mask=None, **rest):
+        x = self.embed(input_ids)
+        seen = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        x = x + (x * seen[..., None]).sum(1, keepdim=True)
+        return MaskedLMOutput(logits=self.head(x.tanh()))
+"""
+
+
+def llama() -> LlamaForCausalLM:
+    size = dict(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24)
+    return LlamaForCausalLM(LlamaConfig(**size))
+
+
+def family() -> hub.Family:
+    """One whose network is code of the repository, one position to the left."""
+    return hub.Family(hub.remote, model_types=("theirs",), shift=1)
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A folder whose network is code beside the weights."""
+    (tmp_path / "their_code.py").write_text(textwrap.dedent(THEIR_CODE))
+    told = {"AutoConfig": "their_code.TheirConfig", "AutoModelForMaskedLM": "their_code.TheirModel"}
+    config = dict(model_type="theirs", architectures=["TheirModel"], auto_map=told, vocab_size=20, dim=8)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    embed, head = scatter(nn.Embedding(20, 8)), scatter(nn.Linear(8, 20), 1)
+    weights = {"embed.weight": embed.weight, "head.weight": head.weight, "head.bias": head.bias}
+    save_file({name: one.detach() for name, one in weights.items()}, tmp_path / "model.safetensors", {"format": "pt"})
+    write_tokenizer(tmp_path, MASK)
+    return tmp_path, embed, head
+
+
+@torch.no_grad()
+def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, tmp_path):
+    folder, embed, head = theirs
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': no family of a2d, "):
+        hub.load(folder)
+    with pytest.raises(PermissionError, match=r"their_code.TheirModel is code .* to load it is to run it.*trust=True"):
+        hub.load(folder, family=family())
+    _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
+    z = states(TOKENS)
+    x = embed(ids(z, TOKENS))
+    said = head((x + x.sum(1, keepdim=True)).tanh())[..., :TOKENS]
+    want = torch.cat([said[:, :1], said[:, :-1]], 1)
+    drawn = torch.arange(TOKENS) != MASK
+    torch.testing.assert_close(denoiser(z, torch.rand(3))[..., drawn], want[..., drawn], rtol=1e-5, atol=1e-5)
+    alone = denoiser(z[1:2, 2:], torch.rand(1))
+    torch.testing.assert_close(denoiser.padded(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone)
+
+
+def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
+    save(tmp_path, llama())
+    change(tmp_path, model_type="a2d-mine")
+
+    def mine():
+        return replace(
+            records.a2d(), model_types=("a2d-mine",), native=lambda config: {**config, "model_type": "llama"}
+        )
+
+    monkeypatch.setattr(dd.registry, "available", lambda kind: {"mine": None})
+    monkeypatch.setattr(dd.registry, "get", lambda kind, name: {"mine": mine}[name])
+    assert list(hub.families())[-1] == "mine"
+    assert (
+        hub.load(tmp_path).special
+        == hub.load(tmp_path, family=mine()).special
+        == hub.load(tmp_path, family="mine").special
+    )
+
+
+@pytest.mark.slow
+def test_a_causal_class_that_stays_causal(tmp_path):
+    config = MambaConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ValueError, match="MambaForCausalLM is causal and its mask cannot be turned off"):
+        hub.load(save(tmp_path, MambaForCausalLM(config)))
+
+
+class Causal(nn.Module):
+    """Says what it has seen so far, whatever it is told; by blocks, or none."""
+
+    own_times = True
+
+    def __init__(self, source, ahead=0):
+        super().__init__()
+        self.words, self.ahead, self.block_size = source.vocab_size, ahead, source.block_size
+
+    def forward(self, z, t):
+        seen = nn.functional.one_hot(z, self.words + 1).float().cumsum(1)
+        last = (torch.arange(z.shape[1]) + self.ahead).clamp_max(z.shape[1] - 1)
+        return seen[:, last, : self.words]
+
+
+SEEN = [
+    (0, 0, "is causal and its mask cannot be turned off"),
+    (0, 3, "is causal"),
+    (5, 3, "sees behind its blocks of 3"),
+]
+
+
+@pytest.mark.parametrize(("ahead", "size", "said"), slow_but(SEEN, SEEN[0], SEEN[2]))
+def test_who_sees_whom_is_asked_at_load(tmp_path, ahead, size, said):
+    folder = save(tmp_path, llama())
+    with pytest.raises(ValueError, match=said):
+        hub.load(folder, family=hub.Family(lambda source: Causal(source, ahead)), block_size=size)
+
+
+@pytest.mark.slow
+def test_half_precision_says_float32(tmp_path):
+    folder = save(tmp_path, llama())
+    whole, half = hub.load(folder).denoiser, hub.load(folder, dtype=torch.bfloat16).denoiser
+    z, t = states(TOKENS), torch.rand(3)
+    assert next(half.parameters()).dtype == torch.bfloat16 and half(z, t).dtype == torch.float32
+    torch.testing.assert_close(half(z, t), whole(z, t), rtol=0.1, atol=0.1)
+    words = dd.sample(dd.presets.mdlm(TOKENS), half, (2, 5), steps=3)
+    assert not bool((words == MASK).any())
+
+
+def test_what_ends_a_text(tmp_path):
+    folder = save(tmp_path, llama(), eos_token="w9", pad_token="w8")
+    (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[9, 7])))
+    special = hub.load(folder).special
+    assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
+    assert special.ended([1, 2, 7, 3, 9]) == [1, 2]
+    assert [(one.word, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]

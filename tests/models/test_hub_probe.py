@@ -1,0 +1,62 @@
+"""``leave_one_out_probe``: 0 of the law that a network says, by enumeration of a joint law of two words."""
+
+import pytest
+import torch
+from cases import examples, slow_but
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import build
+
+import ddlib as dd
+from ddlib.testing.oracle import exact_cavity, exact_posterior
+from ddlib_models.hub import leave_one_out_probe
+
+V = 4
+PROCESSES = {
+    "uniform": dd.processes.Uniform(V, dd.schedules.Cosine()),
+    "gidd": dd.presets.gidd(V, 0.3),
+    "noisy": dd.presets.hdlm_noisy([0, 0, 1, 1], 0.4),
+}
+
+
+BEST = {"cavity": exact_cavity, "posterior": exact_posterior}
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize("kind", slow_but(PROCESSES, "uniform"))
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**31), st.one_of(st.floats(0.05, 0.95), st.sampled_from([1e-3, 1 - 1e-3])))
+def test_the_best_networks_are_told_apart(kind, seed, time):
+    generator, process = torch.Generator().manual_seed(seed), PROCESSES[kind]
+    joint = torch.rand(V, V, generator=generator, dtype=torch.float64) + 0.1
+    joint = joint / joint.sum()
+    x, t = torch.randint(V, (16, 2), generator=generator), torch.full((16,), time, dtype=torch.float64)
+    for law in ("cavity", "posterior"):
+        found = leave_one_out_probe(process, BEST[law](process, joint), x, t, generator=generator)
+        other = {"cavity": "posterior", "posterior": "cavity"}[law]
+        assert float(getattr(found, law).max()) < 1e-6 and found.cavity.shape == (16, 4)
+        if 0.05 <= time <= 0.95:
+            assert float(getattr(found, other).mean()) > 1e-3 and found.parameterization == law
+    assert "read as posterior it moves by 0.0000" in repr(found)
+
+
+def test_networks_that_look_and_that_do_not():
+    """Of a toy whose own token is taken out of its sum nothing moves, of a DiT it does."""
+    process = dd.processes.Uniform(11, dd.schedules.Linear())
+    x, t = torch.randint(11, (8, 5)), torch.full((8,), 0.5)
+    table = torch.randn(11, 11, generator=torch.Generator().manual_seed(0))
+    blind = leave_one_out_probe(process, lambda z, t: table[z].sum(1, keepdim=True) - table[z], x, t)
+    assert float(blind.cavity.max()) < 1e-5 and blind.parameterization == "cavity"
+    assert float(blind.posterior.mean()) > 0.01
+    looking = build(num_states=11)
+    for parameter in looking.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    assert float(leave_one_out_probe(process, looking, x, t).cavity.mean()) > 0.01
+
+
+def test_of_masks_there_is_nothing_to_tell():
+    x, t = torch.zeros(2, 3, dtype=torch.int64), torch.full((2,), 0.5)
+    with pytest.raises(ValueError, match=r"process has 1 states that every word may have become, must have two"):
+        leave_one_out_probe(dd.presets.mdlm(V), lambda z, t: torch.zeros(*z.shape, V), x, t)
+    with pytest.raises(ValueError, match=r"t has shape .2, 3., must be .B,., one time per text"):
+        leave_one_out_probe(PROCESSES["uniform"], lambda z, t: torch.zeros(*z.shape, V), x, t[:, None].expand(2, 3))

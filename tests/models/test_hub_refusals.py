@@ -1,0 +1,101 @@
+"""What ``hub.load`` refuses, by name, before anything is drawn."""
+
+import shutil
+import sys
+
+import pytest
+import torch
+from hub_folders import MASK, TOKENS, change
+from theirs import CONFIGS, write, write_tokenizer
+from transformers import BertModel
+
+from ddlib_models import hub
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("refused") / "bert", CONFIGS["bert"]())
+
+
+@pytest.fixture
+def folder(bert, tmp_path):
+    return shutil.copytree(bert, tmp_path / "bert")
+
+
+def refused(message, *arguments, error=ValueError, **options):
+    with pytest.raises(error, match=message):
+        hub.load(*arguments, **options)
+
+
+def test_a_folder_that_is_no_model(tmp_path, bert):
+    refused(r"empty: no folder with a config.json here, and the hub says", tmp_path / "empty")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    refused(r"holds an adapter and no model; merge it into its model", tmp_path)
+    BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
+    refused(
+        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it", tmp_path / "encoder"
+    )
+    refused(r"family='nobody': must be one of a2d, .*, or a Family", bert, family="nobody")
+
+
+def test_a_folder_without_a_tokenizer(folder):
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    refused(r"bert: has no tokenizer that loads", folder)
+
+
+def test_a_tokenizer_without_a_mask_token(folder):
+    write_tokenizer(folder, None)
+    refused(
+        r"its tokenizer has no mask token.*say mask='<token>'.*add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
+        r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
+        folder,
+    )
+    refused(r"mask='nothing': must be a token of .*, which does not know it", folder, mask="nothing")
+    for mask in ("w4", MASK):
+        assert hub.load(folder, mask=mask).special.mask == MASK
+
+
+def test_two_masks(folder):
+    refused(r"mask_token_id of config.json says 7, the tokenizer says 4; say which", change(folder, mask_token_id=7))
+    assert hub.load(folder, mask=7).special.mask == 7
+
+
+def test_fewer_rows_than_tokens(folder):
+    write_tokenizer(folder, MASK, 25)
+    refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", folder)
+
+
+def test_what_a_family_has_not(folder):
+    refused(r"block_size=3: .*bert is a MaskedLM, which has blocks of 0", folder, block_size=3)
+    refused(
+        r"mask=4: must be None, .* whose tokenizer has no mask",
+        folder,
+        mask=4,
+        family=hub.Family(torch.nn.Identity, mask=None),
+    )
+
+
+def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", bert, error=ModuleNotFoundError)
+
+
+def test_quantised_weights(folder):
+    refused(
+        r"quantization_config of config.json says that its weights are quantised",
+        change(folder, quantization_config={"bits": 4}),
+    )
+
+
+def test_states_that_are_no_words(folder, as_users_call):
+    _, denoiser, _, special = hub.load(folder)
+    with pytest.raises(
+        ValueError, match=rf"z holds id 4, the token '\[MASK\]', which is no word.* is the state {TOKENS}"
+    ):
+        denoiser(torch.tensor([[5, MASK]]), torch.zeros(1))
+    assert special.states(torch.tensor([[5, MASK]])).tolist() == [[5, TOKENS]]
+    with pytest.raises(ValueError, match=r"z has 1 rows, padding is known of 2: sample with compact=False"):
+        denoiser.padded(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
+    with pytest.raises(ValueError, match=r"left is \[2\], must be less than the 2 positions"):
+        denoiser.padded(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
