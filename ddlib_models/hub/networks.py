@@ -105,11 +105,12 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
     if len(words) < 3 or size == 1:
         return
     first, *others = words[:3]
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
 
     def moved(front: int) -> float:
         """How much the first position is moved by another word at this distance."""
-        z = torch.tensor([[first] * front + [other] for other in others])
-        said = network.eval()(z, torch.zeros(2))[:, 0].float()
+        z = torch.tensor([[first] * front + [other] for other in others], device=device)
+        said = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
         return float((said[0] - said[1]).abs().max()) / max(float(said.abs().max()), 1e-30)
 
     if moved(1) == 0:

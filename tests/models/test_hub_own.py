@@ -119,7 +119,7 @@ class Causal(nn.Module):
 
     def __init__(self, source, ahead=0):
         super().__init__()
-        self.words, self.ahead = source.vocab_size, ahead
+        self.words, self.ahead, self.block_size = source.vocab_size, ahead, source.block_size
 
     def forward(self, z, t):
         seen = nn.functional.one_hot(z, self.words + 1).float().cumsum(1)

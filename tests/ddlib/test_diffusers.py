@@ -1,0 +1,191 @@
+"""``ddlib.diffusers``: a sampler behind the interface of diffusers' schedulers draws what ``dd.sample`` draws."""
+
+import json
+
+import pytest
+import torch
+from cases import slow_but
+
+import ddlib as dd
+from ddlib.diffusers import SamplerScheduler
+from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Gibbs, Particles, Psi, Remask
+
+V = 5
+TREE = {"kind": "tree", "parents": [[0, 0, 1, 1, 2], [0, 0, 1]], "xi": [0.9, 1.0]}
+GEOMETRIC = {"kind": "geometric", "sigma_min": 1e-3, "sigma_max": 8.0}
+PROCESSES = {
+    "masked": {"kind": "masked", "vocab_size": V, "schedule": "cosine"},
+    "end that is not exact": {"kind": "masked", "vocab_size": V, "schedule": GEOMETRIC},
+    "uniform": {"kind": "uniform", "vocab_size": V, "schedule": "linear"},
+    "gidd": {"kind": "gidd", "vocab_size": V, "p_uniform": 0.2},
+    "hierarchical": {"kind": "hierarchical", "hierarchy": TREE, "schedule": "linear"},
+}
+TABLE = torch.randn(V + 6, V, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def made(process, sampler="ancestral", steps=32, **knobs):
+    return SamplerScheduler(process=process, sampler=sampler, num_inference_steps=steps, **knobs)
+
+
+def network(z, t):
+    """Looks at every position, at its neighbours and at the time."""
+    own = TABLE[z]
+    return own + own.mean(1, keepdim=True) + t.to(torch.float64).view(-1, 1, 1) * own.roll(1, 1)
+
+
+def noise(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(scheduler, shape, generator, **options):
+    """The loop that one writes around any scheduler of diffusers."""
+    sample = scheduler.init_sample(shape, generator)
+    for timestep in scheduler.timesteps:
+        told = scheduler.time_of(timestep).expand(len(sample)).to(torch.float32)
+        logits = network(scheduler.scale_model_input(sample, timestep), told)
+        sample = scheduler.step(logits, timestep, sample, generator=generator, **options).prev_sample
+    return sample
+
+
+def leaves():
+    """Every registered sampler, as its own examples make it."""
+    for name in dd.registry.own("samplers"):
+        yield from dd.registry.get("samplers", name).examples()
+
+
+@pytest.mark.usefixtures("checked_in_full")
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "hierarchical"))
+def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
+    values, served = PROCESSES[name], []
+    for sampler in leaves():
+        try:
+            scheduler = made(values, sampler, 6)
+        except (TypeError, ValueError) as error:
+            assert type(sampler).__name__ in str(error)
+            continue
+        served.append(type(sampler))
+        steps = 6 if scheduler.process.exact_ends else 5
+        want = dd.sample(scheduler.process, network, (3, 6), sampler, steps, generator=noise(), temperature=0.8)
+        assert drawn(scheduler, (3, 6), noise(), temperature=0.8).equal(want), sampler
+        assert drawn(scheduler, (3, 6), noise(), temperature=0.8).equal(want), "a second time"
+    assert {Ancestral, Psi} <= set(served)
+    levels = scheduler.process.hierarchy is not None
+    assert levels == ({Confidence, Remask} <= set(served)) and not {FirstHitting, Particles, Corrected} & set(served)
+
+
+def test_keyed_noise_and_knobs_are_those_of_sample():
+    knobs = {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "parameterization": "posterior"}
+    scheduler = made(PROCESSES["uniform"], "psi:0.8", 5, **knobs)
+    keys = torch.arange(3)
+    want = dd.sample(scheduler.process, network, (3, 6), Psi(0.8), 5, generator=dd.KeyedGenerator(1, 0, keys), **knobs)
+    assert drawn(scheduler, (3, 6), dd.KeyedGenerator(1, 0, keys)).equal(want)
+
+
+def test_a_prompt_stands_and_the_rest_is_that_of_sample():
+    scheduler = made(PROCESSES["masked"], "confidence", 4)
+    words = torch.tensor([[1, 3, V, 0, V, V]])
+    want = dd.sample(scheduler.process, network, (1, 6), Confidence(), 4, words, infill=True, generator=noise())
+    generator, stands = noise(), words < V
+    sample = torch.where(stands, words, scheduler.init_sample((1, 6), generator))
+    for k in scheduler.timesteps:
+        logits = network(sample, scheduler.time_of(k).expand(1))
+        sample = scheduler.step(logits, k, sample, prompt_mask=stands[0], generator=generator).prev_sample
+    assert sample.equal(want) and sample[stands].equal(words[stands])
+
+
+def test_values_are_saved_and_read(tmp_path):
+    first = made(PROCESSES["hierarchical"], {"kind": "remask", "eta": 0.3}, 7, top_p=0.9)
+    first.save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "scheduler_config.json").read_text())
+    assert told["process"] == PROCESSES["hierarchical"] and told["sampler"] == {"kind": "remask", "eta": 0.3}
+    for again in (SamplerScheduler.from_pretrained(tmp_path), SamplerScheduler.from_config(first.config)):
+        assert repr(again.process) == repr(first.process) and repr(again.sampler) == repr(first.sampler)
+        assert drawn(again, (2, 5), noise()).equal(drawn(first, (2, 5), noise()))
+    assert SamplerScheduler.from_config(first.config, sampler="ancestral").sampler.__class__ is Ancestral
+
+
+def test_a_file_of_strangers_imports_nothing_unasked(tmp_path):
+    values = {"kind": "ddlib.presets:mdlm", "vocab_size": V}
+    made(values).save_pretrained(tmp_path)
+    with pytest.raises((PermissionError, ValueError), match=r"ddlib\.presets"):
+        SamplerScheduler.from_pretrained(tmp_path)
+    assert SamplerScheduler.from_pretrained(tmp_path, trust=("ddlib.presets",)).process.vocab_size == V
+
+
+def test_objects_serve_and_are_not_saved(tmp_path):
+    scheduler = made(dd.presets.mdlm(V), Psi(0.5), 3)
+    assert bool((drawn(scheduler, (2, 4), noise()) < V).all())
+    with pytest.raises(TypeError, match=r"process was given as the object Masked.*must be plain values"):
+        scheduler.save_pretrained(tmp_path)
+
+
+def test_noise_is_the_process_s_at_the_times_of_the_steps():
+    scheduler = made(PROCESSES["hierarchical"], steps=4)
+    words = torch.randint(V, (3, 6), generator=noise())
+    t = torch.tensor([1.0, 0.75, 0.25], dtype=torch.float64)
+    want = scheduler.process.sample(words, t, noise(1))
+    assert scheduler.add_noise(words, noise(1), torch.tensor([0, 1, 3])).equal(want)
+    assert scheduler.add_noise(words, timesteps=torch.tensor([0, 1, 3]), generator=noise(1)).equal(want)
+    begun = scheduler.add_noise(words, noise(1), 2)  # and drawn anew from the middle
+    generator = noise(2)
+    for k in scheduler.timesteps[2:]:
+        begun = scheduler.step(network(begun, scheduler.time_of(k).expand(3)), k, begun, generator=generator)[0]
+    assert bool((begun < V).all())
+
+
+LOGITS, MASKS = torch.zeros(2, 4, V), torch.full((2, 4), V)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"timestep": 4}, ValueError, r"timestep is 4, must be one of the timesteps 0\.\.3"),
+        ({"timestep": 0.5}, ValueError, r"timestep is 0\.5, must be one of"),
+        ({"timestep": torch.tensor([0, 1])}, ValueError, "timestep is tensor"),
+        ({"sample": MASKS + 1}, ValueError, r"sample holds 6, must be states in \[0, 6\)"),
+        ({"sample": MASKS.float()}, TypeError, "sample has dtype"),
+        ({"model_output": torch.zeros(2, 4, V + 1)}, ValueError, "logits has 6 columns, the process has vocab_size 5"),
+        ({"model_output": torch.zeros(2, 3, V)}, ValueError, "logits has shape"),
+        ({"model_output": LOGITS / 0}, ValueError, "NaN"),
+        ({"prompt_mask": torch.ones(3, dtype=torch.bool)}, ValueError, "prompt_mask has shape"),
+        ({"prompt_mask": torch.zeros(2, 4)}, TypeError, "prompt_mask has dtype"),
+        ({"temperature": -1.0}, ValueError, "temperature"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_a_bad_step_is_named(change, error, told):
+    scheduler = made(PROCESSES["masked"], steps=4)
+    with pytest.raises(error, match=told):
+        scheduler.step(**({"model_output": LOGITS, "timestep": 0, "sample": MASKS} | change))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"process": {"kind": "maskd"}}, ValueError, "processes"),
+        ({"process": {"kind": "masked", "schedule": "linear"}}, ValueError, "vocab_size: is missing"),
+        ({"sampler": "psi:2"}, ValueError, "kappa"),
+        ({"num_inference_steps": 0}, ValueError, "num_inference_steps is 0, must be at least 1"),
+        ({"process": PROCESSES["end that is not exact"], "num_inference_steps": 1}, ValueError, "at least 2"),
+        ({"top_p": 0.0}, ValueError, "top_p"),
+        ({"sampler": FirstHitting()}, TypeError, r"FirstHitting\(.*one answer in a step"),
+        ({"sampler": "theta_trapezoidal"}, TypeError, r"ThetaTrapezoidal\(.*asks the network 2 times"),
+        ({"sampler": Corrected(Ancestral(), Gibbs(positions=1))}, TypeError, "Corrected"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_a_bad_scheduler_is_named_when_it_is_made(given, error, told):
+    with pytest.raises(error, match=told):
+        SamplerScheduler(**({"process": PROCESSES["masked"]} | given))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_noise_is_no_tensor():
+    scheduler = made(PROCESSES["masked"], steps=4)
+    words = torch.zeros(2, 4, dtype=torch.int64)
+    with pytest.raises(TypeError, match="noise is a tensor"):
+        scheduler.add_noise(words, torch.zeros(2, 4), 0)
+    with pytest.raises(ValueError, match="timesteps holds 3"):
+        scheduler.add_noise(words, None, torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match="original_samples holds 5"):
+        scheduler.add_noise(words + V, None, 0)
