@@ -122,6 +122,14 @@ def test_adapters_train_resume_and_are_merged_in_what_is_published(llama):
 
 
 @pytest.mark.slow
+def test_it_learns_by_blocks(llama):
+    """The network gets the blocks of the pace, and all of a text's in one call."""
+    run("mdlm", "--steps", "8", "--pace", "blocks:size=4", "--model.anneal", "0")
+    saved = open_saved("run")
+    assert saved.model.block_size == 4 and bounds()[-1][1] < bounds()[0][1]
+
+
+@pytest.mark.slow
 def test_a_dit_from_scratch_reads_the_same_tokens_in_the_same_order(llama):
     run("scratch", "--steps", "2", "--model.dim", "16", "--model.depth", "1", "--model.heads", "2")
     saved = open_saved("run")
