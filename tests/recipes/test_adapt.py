@@ -63,10 +63,10 @@ def bounds() -> list[tuple[int, float]]:
 
 
 def test_a_causal_model_becomes_a_diffusion_model_and_forgets_where_it_came_from(llama, capsys):
-    run("mdlm", "--steps", "8", "--model.anneal", "4")
-    (begin, before), *_, (end, after) = bounds()
-    assert (begin, end) == (0, 8) and after < before - 0.05
-    assert {path.name for path in Path("run/samples").iterdir()} == {"step_00000000.txt", "step_00000008.txt"}
+    run("mdlm", "--steps", "4", "--model.anneal", "2")
+    (begin, before), (end, after) = bounds()
+    assert (begin, end) == (0, 4) and after < before - 0.05
+    assert {path.name for path in Path("run/samples").iterdir()} == {"step_00000000.txt", "step_00000004.txt"}
     shutil.rmtree(llama)
     saved = open_saved("run")
     assert type(saved.model).__name__ == "CausalLM" and saved.model.shift == 1 and saved.model.sight == 1
