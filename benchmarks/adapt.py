@@ -24,6 +24,7 @@ from recipes.watch import read_metrics
 
 RUNS = {
     "mdlm": "masks",
+    "mdlm-1": "masks, seed 1",
     "hdlm": "64 clusters",
     "plain": "masks, no shift, attention opened at once",
     "scratch": "DiT",

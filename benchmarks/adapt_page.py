@@ -68,7 +68,7 @@ def tables(told: dict[str, Any]) -> str:
 def draw(told: dict[str, Any], path: Path) -> None:
     """Bounds by step, with their errors, and the training losses they come from."""
     figure, panels = plot.panels(1, 2, size=(5.0, 3.6))
-    colours = dict(zip(RUNS, (plot.BLUE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY), strict=True))
+    colours = dict(zip(RUNS, (plot.BLUE, plot.ORANGE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY), strict=True))
     for name, run in told["runs"].items():
         bounds, colour = run["bounds"], colours[name]
         panels[0].errorbar(
