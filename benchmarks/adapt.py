@@ -22,7 +22,14 @@ from recipes.engine.validation import WINDOWS
 from recipes.saved import open_saved
 from recipes.watch import read_metrics
 
-RUNS = {"mdlm": "masks", "hdlm": "64 clusters", "scratch": "DiT from scratch"}
+RUNS = {
+    "mdlm": "masks",
+    "mdlm-1": "masks, seed 1",
+    "hdlm": "64 clusters",
+    "plain": "masks, no shift, attention opened at once",
+    "scratch": "DiT",
+    "scratch-long": "DiT, 1,200 steps",
+}
 """The runs by the name of their folder, and what the page calls them."""
 
 

@@ -21,21 +21,23 @@ SHOWN = 220
 
 
 def table(told: dict[str, Any]) -> list[str]:
-    """A row for every run, a column for every step at which the bound was measured."""
-    steps = [bound["step"] for bound in next(iter(told["runs"].values()))["bounds"]]
-    head = f"| run | parameters | {' | '.join(f'step {step}' for step in steps)} |"
+    """A row for every run, a column for every step at which the first of them was measured, and the end."""
+    steps = [bound["step"] for bound in told["runs"]["mdlm"]["bounds"]]
+    head = f"| run | parameters | {' | '.join(f'step {step}' for step in steps)} | end |"
     lines = [head, ruler(head)]
     for name, run in told["runs"].items():
-        found = {bound["step"]: bound for bound in run["bounds"]}
-        cells = [
-            f"{found[step]['nats_per_token']:.2f} ± {found[step]['standard_error']:.2f}" if step in found else "-"
-            for step in steps
-        ]
+        found = {bound["step"]: shown(bound) for bound in run["bounds"]}
+        cells = [*(found.get(step, "-") for step in steps), found[max(found)]]
         lines.append(f"| `{name}`, {RUNS[name]} | {run['parameters'] / 1e6:.1f} million | {' | '.join(cells)} |")
-    own, gaps = told["causal"], " | ".join(["-"] * (len(steps) - 1))
+    own, gaps = told["causal"], " | ".join(["-"] * len(steps))
     name, size = "the causal model itself, each token after those in front", f"{own['parameters'] / 1e6:.1f} million"
-    lines.append(f"| {name} | {size} | {own['nats_per_token']:.2f} ± {own['standard_error']:.2f} | {gaps} |")
+    lines.append(f"| {name} | {size} | {shown(own)} | {gaps} |")
     return lines
+
+
+def shown(measured: dict[str, Any]) -> str:
+    """A mean and its error."""
+    return f"{measured['nats_per_token']:.2f} ± {measured['standard_error']:.2f}"
 
 
 def texts(told: dict[str, Any]) -> list[str]:
@@ -66,7 +68,7 @@ def tables(told: dict[str, Any]) -> str:
 def draw(told: dict[str, Any], path: Path) -> None:
     """Bounds by step, with their errors, and the training losses they come from."""
     figure, panels = plot.panels(1, 2, size=(5.0, 3.6))
-    colours = dict(zip(RUNS, (plot.BLUE, plot.VERMILION, plot.DARK), strict=True))
+    colours = dict(zip(RUNS, (plot.BLUE, plot.ORANGE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY), strict=True))
     for name, run in told["runs"].items():
         bounds, colour = run["bounds"], colours[name]
         panels[0].errorbar(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ddlib_models import low_rank
 from ddlib_models.adopted import Adopted, config_of, filled, hub_options, plain, read_config, token_id, transformers_of
+from ddlib_models.embedding import cluster_means
 from ddlib_models.sight import Words, added, seen_by, shifted
-from ddlib_models.tree import words_beneath
 
 Attention = Literal["bidirectional", "causal"]
 
@@ -99,10 +99,8 @@ class CausalLM(Adopted):
         config, kind = config_of(cls, architecture)
         transformers = transformers_of(cls)
         if getattr(config, "is_encoder_decoder", False) or type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-            raise ValueError(
-                f"architecture: {kind!r} has an encoder, must be a causal language model; ddlib_models.masked_lm reads "
-                "masked ones"
-            )
+            rule = "must be a causal language model; ddlib_models.masked_lm reads masked ones"
+            raise ValueError(f"architecture: {kind!r} has an encoder, {rule}")
         if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
             raise ValueError(f"architecture: transformers has no causal language model of model_type {kind!r}")
         return config
@@ -129,7 +127,7 @@ class CausalLM(Adopted):
             z: noisy states in 0..num_states-1.
             t: times in [0, 1], one per sequence or per position, which are ignored.
             clean: with blocks, the words of the same positions: each block of z is read after the clean ones before it.
-            present: False where there is only padding, which nobody sees; none is.
+            present: False where there is only padding, which nobody sees; none is. Blocks count it.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
@@ -163,8 +161,8 @@ class CausalLM(Adopted):
         if self.attention == "causal":
             how |= {} if present is None else {"attention_mask": present.long()}
         else:
-            sight = self.sight if self.training else 1.0
-            seen = seen_by(x.shape[1], length, self.block_size, sight, z.device)[None, None]
+            share = self.sight if self.training else 1.0
+            seen = seen_by(x.shape[1], length, self.block_size, share, z.device)[None, None]
             if present is not None:
                 # padding sees itself, as a row that sees nothing has no softmax
                 seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)
@@ -189,7 +187,7 @@ class CausalLM(Adopted):
             ValueError: as a call; the cache is of another number of sequences.
         """
         states = torch.cat([cache.of(len(z)), z], 1)
-        return self(states, t[:, :1].squeeze(1) if t.ndim == 2 else t)[:, cache.words.shape[1] :]
+        return self(states, t.new_zeros(len(z)))[:, cache.words.shape[1] :]
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
         """See ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
@@ -210,16 +208,12 @@ class CausalLM(Adopted):
         Raises:
             ValueError: as ``StateEmbedding``; more clusters than states beside words and mask.
         """
-        words, sizes = words_beneath(self.vocab_size, parents)
-        between = self.num_states - 1 - self.vocab_size
-        if len(sizes) > between:
-            raise ValueError(f"parents: {len(sizes)} clusters, must be at most {between}, the states between")
-        table = self.network.get_input_embeddings()
-        starts = (sizes.cumsum(0) - sizes).to(table.weight.device)
-        known = table(torch.arange(self.vocab_size, device=table.weight.device))
-        means = F.embedding_bag(words.to(known.device), known, starts, mode="mean")
-        if len(sizes):
-            self.clusters.weight[: len(sizes)] = means
+        table, between = self.network.get_input_embeddings(), self.num_states - 1 - self.vocab_size
+        means = cluster_means(table(torch.arange(self.vocab_size, device=table.weight.device)), parents)
+        if len(means) > between:
+            raise ValueError(f"parents: {len(means)} clusters, must be at most {between}, the states between")
+        if len(means):
+            self.clusters.weight[: len(means)] = means
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
         if self.mask_id is not None:
@@ -231,7 +225,8 @@ class CausalLM(Adopted):
 
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)
-        if self.attention == "bidirectional" and self.block_size != 1 and not self.words()[0].is_meta:
+        blind = self.attention == "causal" or self.block_size == 1 or self.max_length == 1 or self.vocab_size < 3
+        if not blind and not self.words()[0].is_meta:
             self._check_sight()
         if self.lora:
             self.network = low_rank.adapted(self.network, self.lora)
@@ -240,8 +235,6 @@ class CausalLM(Adopted):
     @torch.no_grad()
     def _check_sight(self) -> None:
         """Refuses a network whose first position is blind to the second, whatever mask it is given."""
-        if self.vocab_size < 3 or self.max_length == 1:
-            return
         training = self.training
         self.eval()
         z = torch.tensor([[0, 1], [0, 2]], device=self.words()[0].device)

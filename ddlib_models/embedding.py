@@ -93,3 +93,13 @@ class StateEmbedding(nn.Embedding):
         if self.num_clusters:
             learned = learned - self.means()[: len(centroids)]
         self.weight[self.vocab_size : self.vocab_size + len(centroids)] = learned
+
+
+def cluster_means(rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | Tensor]) -> Float[Tensor, "n D"]:
+    """The mean of its words' vectors for every cluster of ``parents``, given as ``StateEmbedding`` takes them.
+
+    Raises:
+        ValueError: naming the level and the rule it breaks.
+    """
+    words, sizes = (part.to(rows.device) for part in words_beneath(len(rows), parents))
+    return F.embedding_bag(words, rows, sizes.cumsum(0) - sizes, mode="mean")
