@@ -2,20 +2,24 @@
 
     python -m benchmarks.mending draw WORK
     python -m benchmarks.frontier judge WORK SCORER
-    python -m benchmarks.mending report WORK --out benchmarks/results/mending.json
+    python -m benchmarks.mending report WORK --out benchmarks/results/mending.json    # and the table of the page
 
 A hierarchy with wrong words, ``dd.processes.Noisy``, is trained as the quickstart trains its models, and its texts are
 drawn with and without correctors, from the same noise as far as they draw alike.
 """
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import ddlib as dd
 from benchmarks.frontier import CONFIG, SEEDS, drawn, kept, report, tree
+from benchmarks.results_page import DOCS
+from benchmarks.table import page
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
 from recipes.console import make_console
 from recipes.quickstart import read_data
@@ -28,6 +32,9 @@ WAYS = {
     "Gibbs": Corrected(Ancestral(), Gibbs(16), steps=4, interval=(0.0, 0.3)),
 }
 """How texts are drawn, and what mends them."""
+PAGE = DOCS / "mending.md"
+BEGIN, END = "<!-- tables: benchmarks/mending.py -->", "<!-- end of tables -->"
+KEYS = ("nats", "entropy")
 
 
 def fit_and_draw(work: Path) -> None:
@@ -47,6 +54,23 @@ def fit_and_draw(work: Path) -> None:
             drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, told, sampler, STEPS)
 
 
+def rows(told: dict[str, Any]) -> str:
+    """The page's table: a row for every way, each seed, and held-out text."""
+
+    def cells(name: str, found: list[dict[str, Any]], calls: str) -> str:
+        said = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
+        return f"| {name} | {' | '.join(said)} | {calls} |"
+
+    lines = [
+        "| texts | judge, nats per token, each seed | entropy, nats, each seed | calls |",
+        "| --- |" + " --- |" * 3,
+    ]
+    for way in WAYS:
+        found = [cell for cell in told["cells"] if cell["cell"]["way"] == way]
+        lines.append(cells(way, found, ", ".join(f"{cell['calls']:.0f}" for cell in found)))
+    return "\n".join([*lines, cells("held out", told["held-out"][:1], "-")])
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -59,6 +83,8 @@ def main() -> None:
         fit_and_draw(options.work)
     else:
         report(options.work, options.out, "python -m benchmarks.mending")
+        told = json.loads(options.out.read_text(encoding="utf-8"))
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rows(told), BEGIN, END), encoding="utf-8")
 
 
 if __name__ == "__main__":

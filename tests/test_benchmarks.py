@@ -273,6 +273,11 @@ def letters_judge(monkeypatch):
     monkeypatch.setattr(scoring, "score", letters)
 
 
+def test_the_page_of_mended_words_shows_what_is_stored():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "mending.json").read_text())
+    assert mending.rows(stored) in mending.PAGE.read_text()
+
+
 @pytest.mark.slow
 def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
     """At sizes that teach nothing."""
@@ -315,6 +320,7 @@ def test_words_mended_from_training_to_their_report(monkeypatch, tmp_path):
     frontier.judge(tmp_path, "folder/of/judge")
     frontier.report(tmp_path, tmp_path / "told.json", "python -m benchmarks.mending")
     told = json.loads((tmp_path / "told.json").read_text())
+    assert f"| {told['held-out'][0]['nats']['value']:.3f} ±" in mending.rows(told)
     calls = {cell["cell"]["way"]: cell["calls"] for cell in told["cells"]}
     assert set(calls) == set(mending.WAYS) and calls["as drawn"] < calls["Gibbs"]
     assert told["bounds"]["0"]["noisy"]["value"] > 0 and len(told["held-out"]) == 1
