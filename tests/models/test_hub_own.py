@@ -95,14 +95,20 @@ def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
             records.a2d(), model_types=("a2d-mine",), native=lambda config: {**config, "model_type": "llama"}
         )
 
-    monkeypatch.setattr(dd.registry, "available", lambda kind: {"mine": None})
-    monkeypatch.setattr(dd.registry, "get", lambda kind, name: {"mine": mine}[name])
-    assert list(hub.families())[-1] == "mine"
-    assert (
-        hub.load(tmp_path).special
-        == hub.load(tmp_path, family=mine()).special
-        == hub.load(tmp_path, family="mine").special
-    )
+    def get(kind, name):
+        if name == "broken":
+            raise ImportError("broken does not load")
+        return {"mine": mine, "other": lambda: 3}[name]
+
+    monkeypatch.setattr(dd.registry, "available", lambda kind: dict.fromkeys(["broken", "mine", "other"]))
+    monkeypatch.setattr(dd.registry, "get", get)
+    assert list(hub.families())[-2:] == ["mine", "other"]
+    found, *others = (hub.load(tmp_path, family=one).special for one in (None, "mine", mine()))
+    assert others == [found, found]
+    with pytest.raises(ImportError, match="broken does not load"):
+        hub.load(tmp_path, family="broken")
+    with pytest.raises(ImportError, match=r"families 'other' gives 3, must give a ddlib_models.hub.Family"):
+        hub.load(tmp_path, family="other")
 
 
 @pytest.mark.slow
