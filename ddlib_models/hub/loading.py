@@ -54,6 +54,7 @@ def load(
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
+        OSError: no safetensors among the files.
         PermissionError: it needs code of the repository, and ``trust`` is False.
         ValueError: there is no model; none or several families fit; quantised weights; no mask token; fewer rows than
             tokens; weights or options that the network has not; a causal network that stays causal.

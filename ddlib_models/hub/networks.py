@@ -1,6 +1,7 @@
 """What reads a network of a family: classes of transformers' own, ours, or code that comes with the weights."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -80,9 +81,13 @@ def own(source: Source) -> nn.Module:
             f"{source.name}: {RECIPE} says which noise it was trained on; recipes.saved.open_saved reads it, and "
             f"python -m recipes.generate {source.name}"
         )
-    found = (registry.get("backbones", name) for name in registry.available("backbones"))
-    made = [one if isinstance(one, type) else get_type_hints(one).get("return") for one in found]
-    known = {one.__name__: one for one in made if isinstance(one, type) and issubclass(one, Pretrained)}
+    known = {}
+    for name in registry.available("backbones"):
+        with suppress(ImportError):  # a plug-in that does not load harms nobody else
+            found = registry.get("backbones", name)
+            made = found if isinstance(found, type) else get_type_hints(found).get("return")
+            if isinstance(made, type) and issubclass(made, Pretrained):
+                known[made.__name__] = made
     if source.config["class"] not in known:
         raise ValueError(f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(known))}")
     options = {} if source.revision is None else {"revision": source.revision}
