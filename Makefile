@@ -1,8 +1,8 @@
 # make install      build .venv with all that the recipes need
 # make quickstart   build .venv and run the quickstart recipe
 # make test         the fast tests, at most five minutes on two cores
-# make test-slow    the slow tests, and every property on all its examples, at most twelve minutes
-# make test-all     all tests: those two, the nightly ones, and the GPU ones where there is a GPU
+# make test-slow    the slow tests, and every property on half its examples, at most fifteen minutes
+# make test-all     all tests, those of every night too, on all examples, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
 # make wheel        what pip installs, in empty environments on Python 3.11 to 3.13, at most two minutes
@@ -65,7 +65,7 @@ test: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.stamp-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=half \
 	  -m "(slow or hypothesis) and not nightly and not gpu"
 
 test-all: $(VENV)/.stamp-dev

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import config
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# without `--hypothesis-profile=full`, which `make test-slow` and `make test-all` say, a property is tested on a quarter
-# of its examples; where it asks for a number of its own, by `examples` of cases.py
-settings.register_profile(
-    "part", settings.get_profile("full"), max_examples=settings.get_profile("full").max_examples // 4
-)
+# `make test` tests a property on a quarter of its examples, `make test-slow` on half of them, `make test-all` on all;
+# where it asks for a number of its own, by `examples` of cases.py
+for name, part in {"part": 4, "half": 2}.items():
+    whole = settings.get_profile("full")
+    settings.register_profile(name, whole, max_examples=whole.max_examples // part)
 # `pytest --hypothesis-profile=explore` looks at other examples every time
 settings.register_profile("explore", settings.get_profile("full"), derandomize=False, print_blob=True)
 settings.load_profile("part")
@@ -32,7 +32,7 @@ def pytest_unconfigure(config):
 
 
 def full(config):
-    return config.getoption("hypothesis_profile") not in (None, "part")
+    return config.getoption("hypothesis_profile") not in (None, "part", "half")
 
 
 @pytest.fixture

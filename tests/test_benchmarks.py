@@ -125,7 +125,7 @@ def test_attention_back_ends_agree_before_they_are_timed():
     assert all("loss" in rows["sdpa"] for rows in told["rows"].values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_losses_for_a_gpu_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setenv("DDLIB_TRITON", "0")  # which they set, each for itself
     options = argparse.Namespace(tiny=True, device="cpu", repeats=5, sweep=False)
@@ -278,7 +278,7 @@ def test_the_page_of_mended_words_shows_what_is_stored():
     assert mending.rows(stored) in mending.PAGE.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
     """At sizes that teach nothing."""
     for name, value in {"CONFIG": SMOKE, "SEEDS": (0,), "TEXTS": 2, "ABOVE": 4}.items():
@@ -304,7 +304,7 @@ def test_the_frontier_from_training_to_its_page(monkeypatch, tmp_path):
     frontier_page.draw_calls(found, tmp_path / "calls.png")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_words_mended_from_training_to_their_report(monkeypatch, tmp_path):
     """At sizes that teach nothing; Gibbs asks the network more often than drawing alone does."""
     for module in (frontier, mending):

@@ -120,7 +120,7 @@ def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
     assert made == [1, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
     changes = dict(SIZES=(study.LENGTH, 1), KINDS=("MDLM", EDGES), MILLIONS=0.001, SEEDS=(0,), MODELS=study.MODELS)

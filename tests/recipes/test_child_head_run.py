@@ -46,8 +46,14 @@ def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hdlm", "hdlm-xi"])
-@pytest.mark.parametrize("hardware", [Hardware(threads=1), Hardware(shard=True, threads=1)], ids=["copies", "shards"])
+@pytest.mark.parametrize("name", ["hdlm", pytest.param("hdlm-xi", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "hardware",
+    [
+        pytest.param(Hardware(threads=1), marks=pytest.mark.nightly, id="copies"),
+        pytest.param(Hardware(shard=True, threads=1), id="shards"),
+    ],
+)
 def test_the_layout_changes_no_number(name, hardware, tmp_path):
     alone = losses(trained(given(tmp_path, name)))
     two = losses(trained(replace(given(tmp_path / "two", name), hardware=hardware), 2))
