@@ -1,11 +1,13 @@
 """Texts on their way from noise: one notation wherever they are shown."""
 
+import io
+
 import pytest
 import torch
 from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from recipes.console import on_its_way, render
+from recipes.console import Drafts, make_console, on_its_way, render
 from recipes.data.text import train_tokenizer
 
 TEXT = "We [must] act, and_so on.\nThe [MASK] is old."
@@ -66,3 +68,14 @@ def test_a_word_in_brackets_is_no_cluster():
 
 def test_a_line_says_when():
     assert on_its_way(0.8125, "a _").plain == on_its_way(0.8125, Text("a _")).plain == "t = 0.812: a _"
+
+
+def test_drafts_are_told_where_positions_have_times_of_their_own():
+    console, tokenizer = make_console(io.StringIO()), byte_level()
+    words = states(tokenizer, " act")
+    with Drafts(console, ["one"], lambda place, z: render(tokenizer, z, [])) as drafts:
+        for k, t, z in ((-1, [1.0, 0.0], [300, 300]), (0, [0.5, 0.0], [300, 300]), (1, [0.0, 0.0], [words[0], 300])):
+            drafts(k, torch.tensor([t]), torch.tensor([z]))
+    lines = console.file.getvalue().splitlines()  # none where nothing changed
+    assert [line.split(":")[0] for line in lines] == ["one  t = 0.500", "one  t = 0.000"]
+    assert lines[0].endswith(": _ _") and lines[1].endswith(" _")
