@@ -43,7 +43,7 @@ from ddlib.training import training_loss
 from ddlib.verification import verify
 from ddlib.vocabulary import check_vocabulary
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Bound",

@@ -6,7 +6,7 @@ Builds sdist and wheel, and holds the wheel that the sdist builds to the one of 
 empty environment and outside of the checkout: import and its time, ``python -m ddlib``, tutorial 1 as it is written,
 the recipes laid down. On the first Python one of them runs. ``--lowest`` installs the lowest versions that
 pyproject.toml allows, otherwise they are those of constraints/cpu.txt. Needs uv. A Python that is not here is left out,
-and that is said.
+and that is said. What passed lies in dist/.
 """
 
 import argparse
@@ -209,6 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         for job in jobs:
             print(job.result(), flush=True)
+        for made in wheel.parent.glob("ddlib-*"):
+            (ROOT / "dist").mkdir(exist_ok=True)
+            shutil.copy(made, ROOT / "dist")
     print(f"{len(found)} passed, 0 failed, {len(options.pythons) - len(found)} skipped")
     return 0 if found else 1
 

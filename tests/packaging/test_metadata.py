@@ -1,0 +1,48 @@
+"""What a release says of itself: one version everywhere, a citation, a lower bound for whatever users install."""
+
+import re
+import tomllib
+from datetime import date
+from pathlib import Path
+
+import yaml
+
+import ddlib
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOOLS = {"dev", "docs"}  # whose exact versions constraints/cpu.txt holds
+
+
+def test_the_version_is_one():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == ddlib.__version__
+    heading = f"## [{ddlib.__version__}] - {citation['date-released']}"
+    assert heading in (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert date.fromisoformat(str(citation["date-released"]))
+
+
+def test_the_citation_has_what_its_format_demands():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    paper = citation["preferred-citation"]
+    assert citation["cff-version"] == "1.2.0" and citation["license"] == PROJECT["license"]
+    assert all(citation[key] for key in ("message", "title", "authors"))
+    assert all(paper[key] for key in ("type", "title", "authors", "year"))
+
+
+def test_whatever_users_install_has_a_lower_bound():
+    extras = PROJECT["optional-dependencies"]
+    wanted = PROJECT["dependencies"] + [one for name in extras.keys() - TOOLS for one in extras[name]]
+    without = [one for one in wanted if not re.search(r"(>=|==)\s*\d", one)]
+    assert wanted and not without
+
+
+def test_the_tools_are_one_list():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert groups["dev"] == PROJECT["optional-dependencies"]["dev"]
+
+
+def test_no_entry_point_leads_out_of_the_wheel():
+    for group, points in PROJECT["entry-points"].items():
+        for name, target in points.items():
+            assert target.split(":")[0].split(".")[0] in ("ddlib", "ddlib_models"), (group, name)
