@@ -16,6 +16,7 @@ from benchmarks.table import page, ruler
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/adapt_page.py -->", "<!-- end of tables -->"
+KEYS = ("step", "nats_per_token", "standard_error")
 SHOWN = 220
 """Characters of a sample that the page shows."""
 
@@ -41,9 +42,10 @@ def shown(measured: dict[str, Any]) -> str:
 
 
 def texts(told: dict[str, Any]) -> list[str]:
-    """The first sample of every run before its first step and after its last."""
+    """The first sample of the three runs of the protocol, before their first step and after their last."""
     lines = []
-    for name, run in told["runs"].items():
+    for name in ("mdlm", "hdlm", "scratch"):
+        run = told["runs"][name]
         for step in (min(run["samples"], key=int), max(run["samples"], key=int)):
             text = " ".join(run["samples"][step][0].split())[:SHOWN].replace("`", "'")
             lines.append(f"- `{name}`, step {step}: `` {text} ``")
@@ -66,26 +68,34 @@ def tables(told: dict[str, Any]) -> str:
 
 
 def draw(told: dict[str, Any], path: Path) -> None:
-    """Bounds by step, with their errors, and the training losses they come from."""
-    figure, panels = plot.panels(1, 2, size=(5.0, 3.6))
-    colours = dict(zip(RUNS, (plot.BLUE, plot.ORANGE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY), strict=True))
-    for name, run in told["runs"].items():
-        bounds, colour = run["bounds"], colours[name]
-        panels[0].errorbar(
-            [bound["step"] for bound in bounds],
-            [bound["nats_per_token"] for bound in bounds],
-            [bound["standard_error"] for bound in bounds],
-            fmt="o-", color=colour, label=f"{name}, {RUNS[name]}", capsize=2, linewidth=1,
-        )  # fmt: skip
-        losses = run["losses"]
-        panels[1].plot([one["step"] for one in losses], [one["loss"] for one in losses], color=colour, linewidth=1)
+    """Bounds by step with their errors, as far as the first run goes; what goes on as a line at its end."""
+    figure, (panel,) = plot.panels(size=(7.0, 4.2))
+    colours = (plot.BLUE, plot.ORANGE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
+    last = told["runs"]["mdlm"]["steps"]
+    for (name, about), colour in zip(RUNS.items(), colours, strict=True):
+        if name not in told["runs"]:
+            continue
+        run = told["runs"][name]
+        steps, bounds, errors = ([one[key] for one in run["bounds"]] for key in KEYS)
+        if run["steps"] > last:
+            panel.axhline(bounds[-1], color=colour, linestyle=":", label=f"{name}, {about}, its end")
+            continue
+        panel.errorbar(
+            steps,
+            bounds,
+            errors,
+            fmt="o-",
+            color=colour,
+            label=f"{name}, {about}",
+            capsize=2,
+            linewidth=1,
+            markersize=4,
+        )
     own = told["causal"]["nats_per_token"]
-    panels[0].axhline(own, color=plot.GREY, linestyle="--", linewidth=1, label="the causal model itself")
-    panels[0].set(xlabel="step", ylabel="nats per token")
-    panels[0].set_title("bound of held-out text", loc="left", fontweight="bold")
-    panels[0].legend(frameon=False, fontsize=8)
-    panels[1].set(xlabel="step", ylabel="nats per token")
-    panels[1].set_title("training loss, weights clipped at 2", loc="left", fontweight="bold")
+    panel.axhline(own, color=plot.GREY, linestyle="--", linewidth=1, label="the causal model itself")
+    panel.set(xlabel="step", ylabel="nats per token")
+    panel.set_title("bound of held-out text", loc="left", fontweight="bold")
+    panel.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
 
