@@ -1,6 +1,5 @@
 """A pretrained network as ddlib asks it: float32 logits at their own positions, none at ids that are no words."""
 
-import copy
 from typing import Any
 
 import torch
@@ -79,9 +78,9 @@ class Adapted(nn.Module):
             raise TypeError(
                 f"{type(self.network).__name__} keeps no words before the text: hand them to dd.sample as its prompt"
             )
-        other = copy.copy(self)
-        other._modules = self._modules | {"network": self.network.after(words, left)}
-        return other
+        moved = self.network.after(words, left)
+        other = type(self)(moved, self.special, self.shift, self.parameterization, self.timed)
+        return other.to(self.barred.device).train(self.training)
 
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":
         """The same for rows of which the first ``left`` positions are padding, see ``Padded``."""
