@@ -1,6 +1,7 @@
 """DiffusionGemma by blocks: an encoder keeps the words before, a canvas of noisy ones is read all at once."""
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,19 +27,28 @@ class Canvas(nn.Module):
         network: the model of transformers.
         block_size: positions of a canvas; the last may be shorter.
         lead: (P,) or (B, P) words before the text, at least one: the beginning of a text, or a prompt, see ``after``.
+        left: (B,) how many of these are padding in each row, which nobody sees; None for none.
         remembers: whether it is shown what it said last.
     """
 
     own_times = True  # ddlib.typing.OwnTimes: it looks at no time
 
-    def __init__(self, network: nn.Module, block_size: int, lead: Int[Tensor, "*batch P"], remembers: bool = True):
+    def __init__(
+        self, network: nn.Module, block_size: int, lead: Int[Tensor, "*batch P"],
+        left: Int[Tensor, " B"] | None = None, remembers: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         if block_size < 1:
             raise ValueError(f"block_size={block_size}: must be at least 1")
         if lead.shape[-1] < 1:
             raise ValueError(f"lead has shape {tuple(lead.shape)}: must hold at least one word for the canvas to see")
+        if left is not None and (lead.ndim != 2 or left.shape != lead.shape[:1]):
+            raise ValueError(f"left has shape {tuple(left.shape)}: must be (B,), lead has shape {tuple(lead.shape)}")
+        if left is not None and bool(((left < 0) | (left >= lead.shape[-1])).any()):
+            raise ValueError(f"left is {left.tolist()}: must be at least 0 and leave a word of {lead.shape[-1]}")
         self.network, self.block_size, self.remembers = network, block_size, remembers
         self.register_buffer("lead", lead, persistent=False)
+        self.register_buffer("left", left, persistent=False)
 
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
@@ -51,18 +61,27 @@ class Canvas(nn.Module):
             clean: words of the same positions: each block is read after those of the blocks before it, not after z.
         """
         size, before = self.block_size, z if clean is None else clean
-        cache, said = self._begin(len(z)), []
+        read, said = self._begin(len(z)), []
         for start in range(0, z.shape[1], size):
-            said.append(self._decode(z[:, start : start + size], cache))
+            said.append(self._decode(z[:, start : start + size], read))
             if start + size < z.shape[1]:
-                self._encode(before[:, start : start + size], cache)
+                self._encode(before[:, start : start + size], read)
         return torch.cat(said, 1)
 
-    def after(self, words: Int[Tensor, "*batch P"]) -> "Canvas":
-        """The same for texts that go on from these words, which stand before the first canvas and in none."""
-        other = copy.copy(self)
-        other._buffers = self._buffers | {"lead": words.to(self.lead.device)}
-        return other
+    def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
+        """The same for texts that go on from these words, which stand before the first canvas and in none.
+
+        Args:
+            words: prompts, with what begins a text if they have it.
+            left: how many of each are padding, where they are not of one length; any words do.
+
+        Raises:
+            ValueError: no word, or another number of rows.
+        """
+        place = self.lead.device
+        return Canvas(
+            self.network, self.block_size, words.to(place), None if left is None else left.to(place), self.remembers
+        )
 
     @torch.no_grad()
     def prefill(self, x: Int[Tensor, "B n"], cache: "Kept | None" = None) -> "Kept":
@@ -75,7 +94,7 @@ class Canvas(nn.Module):
             raise ValueError(f"x has shape {tuple(x.shape)}: must be whole blocks, block_size={self.block_size}")
         if cache is not None and len(cache.words) != len(x):
             raise ValueError(f"cache: of {len(cache.words)} sequences, x is of {len(x)}")
-        read = self._begin(len(x)) if cache is None else copy.deepcopy(cache.read)
+        read = self._begin(len(x)) if cache is None else cache.read.copy()
         if x.shape[1]:
             self._encode(x, read)
         words = x if cache is None else torch.cat([cache.words, x], 1)
@@ -100,25 +119,55 @@ class Canvas(nn.Module):
             cache.remember(logits.detach().to(self.network.dtype))
         return logits
 
-    def _begin(self, rows: int) -> Any:
-        """The encoder's own cache of what stands before the text."""
+    def _begin(self, rows: int) -> "Read":
+        """What the encoder keeps of what stands before the text."""
         lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
         if len(lead) != rows:
             raise ValueError(f"lead is of {len(lead)} texts, asked for {rows}: sample with compact=False")
         config = self.network.config.get_text_config(decoder=True)
-        cache = transformers().DynamicCache(config=config)
-        self._encode(lead, cache)
-        return cache
+        present = None if self.left is None else torch.arange(lead.shape[1], device=lead.device) >= self.left[:, None]
+        read = Read(transformers().DynamicCache(config=config), None if present is None else present[:, :0])
+        self._encode(lead, read, present)
+        return read
 
-    def _encode(self, x: Tensor, cache: Any) -> None:
-        self.network.get_encoder()(input_ids=x, past_key_values=cache)
+    def _encode(self, x: Tensor, read: "Read", present: Tensor | None = None) -> None:
+        read.present = read.beside(x, present)
+        self.network.get_encoder()(input_ids=x, past_key_values=read.kept, attention_mask=read.present)
 
-    def _decode(self, z: Tensor, cache: Any, last: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def _decode(self, z: Tensor, read: "Read", last: tuple[Tensor, Tensor] | None = None) -> Tensor:
         logits, known = (None, None) if last is None else last
         said = self.network(
-            decoder_input_ids=z, past_key_values=cache, self_conditioning_logits=logits, self_conditioning_mask=known
+            decoder_input_ids=z,
+            past_key_values=read.kept,
+            self_conditioning_logits=logits,
+            self_conditioning_mask=known,
+            decoder_attention_mask=read.beside(z),
         )
         return said.logits.float()
+
+
+@dataclass
+class Read:
+    """What the encoder has read: transformers' cache of it, and where it is no padding; None for nowhere."""
+
+    kept: Any
+    present: Bool[Tensor, "B n"] | None
+
+    def beside(self, x: Tensor, present: Bool[Tensor, "B m"] | None = None) -> Bool[Tensor, "B n"] | None:
+        """Where there is no padding in it and in tokens behind it, all of which are present unless it is said."""
+        if self.present is None:
+            return None
+        return torch.cat([self.present, torch.ones_like(x, dtype=torch.bool) if present is None else present], 1)
+
+    def copy(self) -> "Read":
+        """Another, which may go on."""
+        return Read(copy.deepcopy(self.kept), self.present)
+
+    def rows(self, index: Int[Tensor, " m"]) -> "Read":
+        """Of some of the sequences."""
+        other = self.copy()
+        other.kept.batch_select_indices(index)
+        return Read(other.kept, None if self.present is None else self.present[index])
 
 
 class Said:
@@ -141,18 +190,16 @@ class Kept:
 
     Attributes:
         words: those that it stands for, (B, L), without what stands before the text.
-        read: transformers' cache.
+        read: what the encoder has of them and of what stands before the text.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], read: Any, said: Said, index: Int[Tensor, " B"]) -> None:
+    def __init__(self, words: Int[Tensor, "B L"], read: Read, said: Said, index: Int[Tensor, " B"]) -> None:
         self.words, self.read, self._said, self._index = words, read, said, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Of some of the sequences; what is said of these is remembered for all."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
-        read = copy.deepcopy(self.read)
-        read.batch_select_indices(index)
-        return Kept(self.words[index], read, self._said, self._index[index])
+        return Kept(self.words[index], self.read.rows(index), self._said, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """What was said last of ``length`` states, and of which rows something was; None if of none."""

@@ -65,8 +65,12 @@ class Adapted(nn.Module):
         self.special.check(z)
         return self._wide(self._moved(self.network(z, self._times(z, t), **told)))
 
-    def after(self, words: Int[Tensor, "*batch P"]) -> "Adapted":
+    def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
         """The same for texts that go on from these words, where the network keeps words before the text apart.
+
+        Args:
+            words: prompts.
+            left: how many words of each are padding, where they are not of one length.
 
         Raises:
             TypeError: it does not: such words are the ``prompt`` of ``dd.sample``.
@@ -76,7 +80,7 @@ class Adapted(nn.Module):
                 f"{type(self.network).__name__} keeps no words before the text: hand them to dd.sample as its prompt"
             )
         other = copy.copy(self)
-        other._modules = self._modules | {"network": self.network.after(words)}
+        other._modules = self._modules | {"network": self.network.after(words, left)}
         return other
 
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":

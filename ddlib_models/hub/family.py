@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,7 +115,14 @@ def families() -> dict[str, Callable[[], Family]]:
     found = {name: getattr(records, name) for name in records.__all__}
     # a checkout may be newer than what is installed: its own families are found without an entry point
     others = [name for name in registry.available("families") if name not in found]
-    return found | {name: registry.get("families", name) for name in others}
+    return found | {name: partial(_plugged_in, name) for name in others}
+
+
+def _plugged_in(name: str) -> Family:
+    made = registry.get("families", name)()
+    if not isinstance(made, Family):
+        raise ImportError(f"families {name!r} gives {made!r}, must give a ddlib_models.hub.Family")
+    return made
 
 
 def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str, Family]:
@@ -121,6 +130,7 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
 
     Raises:
         ValueError: none is known by that name, or none, or several, fit the configuration.
+        ImportError: a plug-in of that name does not load.
     """
     if isinstance(family, Family):
         return "a family of one's own", family
@@ -129,7 +139,10 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
         if family not in known:
             raise ValueError(f"family={family!r}: must be one of {', '.join(known)}, or a Family")
         return family, known[family]()
-    every = {each: make() for each, make in known.items()}
+    every = {}
+    for each, make in known.items():
+        with suppress(ImportError):  # a plug-in that does not load harms nobody who does not ask for it
+            every[each] = make()
     fitting = [each for each, one in every.items() if one.fits(config)]
     fitting = fitting or [each for each, one in every.items() if one.resembles(config)]
     kind, first = config.get("model_type"), next(iter(config.get("architectures") or ()), None)

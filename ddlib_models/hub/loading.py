@@ -54,6 +54,7 @@ def load(
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
+        OSError: no safetensors among the files.
         PermissionError: it needs code of the repository, and ``trust`` is False.
         ValueError: there is no model; none or several families fit; quantised weights; no mask token; fewer rows than
             tokens; weights or options that the network has not; a causal network that stays causal.
@@ -64,6 +65,8 @@ def load(
     native, network = _readable(name, called, found, config, trust)
     tokenizer = read_tokenizer(name, found.tokenizer, trust, revision)
     text = native.get("text_config") or native
+    if found.mask is None and mask is not None:
+        raise ValueError(f"mask={mask!r}: must be None, {name} is of family {called}, whose tokenizer has no mask")
     mask_id = None if found.mask is None else find_mask(name, found, config, tokenizer, mask)
     special = describe(name, found, generation(name, revision), tokenizer, mask_id, text.get("vocab_size"))
     process = found.noise(special.vocab_size).to(device)
@@ -72,11 +75,14 @@ def load(
         name, native, process.vocab_size, process.num_states, mask_id, special.bos, size, found.shift, found.rename,
         dtype, revision, trust,
     )  # fmt: skip
-    made = network(source)
+    made = network(source).to(device)
+    if block_size is not None and getattr(made, "block_size", 0) != block_size:
+        has = getattr(made, "block_size", 0)
+        raise ValueError(f"block_size={block_size}: {name} is a {type(made).__name__}, which has blocks of {has}")
     if not found.timed:
         barred = set(special.undrawn)
         check_sight(name, made, [word for word in range(min(special.vocab_size, 99)) if word not in barred], size)
-    return Loaded(process, adapted(made.to(device), special, found), tokenizer, special)
+    return Loaded(process, adapted(made, special, found).to(device), tokenizer, special)
 
 
 def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:

@@ -1,6 +1,7 @@
 """What reads a network of a family: classes of transformers' own, ours, or code that comes with the weights."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -80,9 +81,13 @@ def own(source: Source) -> nn.Module:
             f"{source.name}: {RECIPE} says which noise it was trained on; recipes.saved.open_saved reads it, and "
             f"python -m recipes.generate {source.name}"
         )
-    found = (registry.get("backbones", name) for name in registry.available("backbones"))
-    made = [one if isinstance(one, type) else get_type_hints(one).get("return") for one in found]
-    known = {one.__name__: one for one in made if isinstance(one, type) and issubclass(one, Pretrained)}
+    known = {}
+    for name in registry.available("backbones"):
+        with suppress(ImportError):  # a plug-in that does not load harms nobody else
+            found = registry.get("backbones", name)
+            made = found if isinstance(found, type) else get_type_hints(found).get("return")
+            if isinstance(made, type) and issubclass(made, Pretrained):
+                known[made.__name__] = made
     if source.config["class"] not in known:
         raise ValueError(f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(known))}")
     options = {} if source.revision is None else {"revision": source.revision}
@@ -105,11 +110,12 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
     if len(words) < 3 or size == 1:
         return
     first, *others = words[:3]
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
 
     def moved(front: int) -> float:
         """How much the first position is moved by another word at this distance."""
-        z = torch.tensor([[first] * front + [other] for other in others])
-        said = network.eval()(z, torch.zeros(2))[:, 0].float()
+        z = torch.tensor([[first] * front + [other] for other in others], device=device)
+        said = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
         return float((said[0] - said[1]).abs().max()) / max(float(said.abs().max()), 1e-30)
 
     if moved(1) == 0:

@@ -50,7 +50,8 @@ def leave_one_out_probe(
 
     The cavity :math:`p(x_i | z_j, j \ne i)` does not know :math:`z_i`. The posterior is
     :math:`\mathrm{cavity}(x_i)\, q_t(z_i | x_i)`, normalised, so that it is the cavity again once the evidence is taken
-    out. Which of the two a checkpoint says decides the ``parameterization`` that its bound and samples are exact with.
+    out. (It is the leave-one-out law of arXiv:2605.22765.) Which of the two a checkpoint says decides the
+    ``parameterization`` that its bound and samples are exact with.
 
     Args:
         process: the noise; of masks there is nothing to tell, where both are the same law.

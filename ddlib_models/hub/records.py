@@ -33,7 +33,10 @@ def ddlib() -> Family:
 
 
 def dream() -> Family:
-    """Dream and DiffuCoder: weights of Qwen2 that look both ways; each logit stands one position to the left."""
+    """Dream and DiffuCoder: weights of Qwen2 that look both ways; each logit stands one position to the left.
+
+    Ye et al. 2025, arXiv:2508.15487.
+    """
     return Family(
         networks.causal_lm,
         model_types=("Dream",),
@@ -46,7 +49,10 @@ def dream() -> Family:
 
 
 def llada() -> Family:
-    """LLaDA: weights of Llama that look both ways, under names of their own; each logit at its own position."""
+    """LLaDA: weights of Llama that look both ways, under names of their own; each logit at its own position.
+
+    Nie et al. 2025, arXiv:2502.09992.
+    """
     return Family(
         networks.causal_lm,
         model_types=("llada",),

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
-from cases import slow_but
+from cases import examples, slow_but
 from hub_folders import MASK, TOKENS, ids, states
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from theirs import CONFIGS, write
 from transformers import AutoModelForMaskedLM
 
@@ -71,7 +73,45 @@ def test_a_bound_is_that_of_a_vocabulary_without_what_is_no_word(folders):
     assert bool(found.isfinite().all())
 
 
+@pytest.mark.usefixtures("checked_in_full")
+@settings(max_examples=examples(30), deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from([1e-9, 1e-3, 0.4, 1 - 1e-3, 1 - 1e-9]), st.data())
+def test_what_is_no_word_could_as_well_not_be_there(seed, time, data):
+    """The bound's integrand, and the probability of a text in the order of confidence, at float64."""
+    size = data.draw(st.integers(3, 8))
+    undrawn = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 2))
+    drawn = torch.tensor([i for i in range(size) if i not in undrawn])
+    back, number = torch.cat([drawn, torch.tensor([size])]), torch.zeros(size + 1, dtype=torch.int64)
+    number[back] = torch.arange(len(back))
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(size + 1, size, generator=generator, dtype=torch.float64)
+
+    class Table(torch.nn.Module):
+        def forward(self, z, t):
+            return table[z] + table[z].sum(1, keepdim=True)
+
+    special = hub.Special(size, None, None, None, None, None, (), tuple(undrawn))
+    network = hub.Adapted(Table(), special).double()
+    x = drawn[torch.randint(len(drawn), (4, 3), generator=generator)]
+    t = torch.full((4,), time, dtype=torch.float64)
+    large, small = dd.presets.mdlm(size), dd.presets.mdlm(len(drawn))
+    z = large.sample(x, t, generator)
+    fewer = lambda z, t: network(back[z], t)[..., drawn]  # noqa: E731
+    found = dd.nelbo(large, network(z, t), x, z, t)
+    torch.testing.assert_close(found, dd.nelbo(small, fewer(number[z], t), number[x], number[z], t))
+    order = dd.samplers.Confidence("entropy")
+    logp = [dd.likelihood(p, f, words, order) for p, f, words in ((large, network, x), (small, fewer, number[x]))]
+    torch.testing.assert_close(logp[0].log_likelihood, logp[1].log_likelihood)
+
+
+def test_the_bound_of_a_text_with_what_is_no_word_is_refused(folders):
+    process, denoiser, _, _ = hub.load(folders["bert"])
+    with pytest.raises(ValueError, match=r"z holds id 4, the token '\[MASK\]', which is no word"):
+        dd.bound(process, denoiser, torch.full((4, 8), MASK))
+
+
 SAMPLERS = [name for name in dd.registry.own("samplers") if name != "left_to_right"]
+SERVING = {"corrected": 2}  # its other correctors need words that can be wrong
 KNOBS = [{}, dict(temperature=0.3, top_p=0.9), dict(temperature=0.0), dict(top_k=3, repetition_penalty=1.5)]
 
 
@@ -88,6 +128,7 @@ def test_no_sampler_draws_what_is_no_word(folders, name):
             return table[z]
 
     network = hub.Adapted(Table(), special)
-    for sampler, knobs in zip(dd.registry.get("samplers", name).examples() * 4, KNOBS, strict=False):
+    serving = dd.registry.get("samplers", name).examples()[: SERVING.get(name)]
+    for sampler, knobs in zip(serving * 4, KNOBS, strict=False):
         words = dd.sample(process, network, (4, 8), sampler, steps=8, **knobs)
         assert not bool(torch.isin(words, torch.tensor(special.undrawn)).any())

@@ -118,3 +118,19 @@ def test_texts_go_on_from_a_prompt(theirs):
     assert torch.equal(alone, words[:1])
     found = dd.bound(process, going, words, pace=dd.paces.Blocks(SIZE), at_once=True, parameterization="posterior")
     assert bool(found.total.isfinite().all())
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_prompts_of_several_lengths_stand_in_one_batch(theirs):
+    process, denoiser, _, _ = hub.load(theirs[0])
+    prompt, z, t, left = front(draw(3, 6)), draw(3, 4), torch.rand(3), torch.tensor([0, 2, 5])
+    options = dict(steps=3, pace=dd.paces.Blocks(SIZE), parameterization="posterior")
+    padded = denoiser.after(prompt, left)
+    said, words = padded(z, t), dd.sample(process, padded, (3, 8), seeds=[0, 1, 2], **options)
+    for row, start in enumerate(left.tolist()):
+        alone = denoiser.after(prompt[row : row + 1, start:])
+        torch.testing.assert_close(said[row : row + 1], alone(z[row : row + 1], t[:1]), rtol=1e-4, atol=1e-5)
+        assert torch.equal(words[row : row + 1], dd.sample(process, alone, (1, 8), seeds=[row], **options))
+    with pytest.raises(ValueError, match=r"left is .*: must be at least 0 and leave a word of 7"):
+        denoiser.after(prompt, left + 2)

@@ -86,6 +86,18 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     torch.testing.assert_close(denoiser.padded(torch.tensor([0, 2, 1]))(z, torch.rand(3))[1:2, 2:], alone)
 
 
+@pytest.mark.slow
+def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch, tmp_path):
+    folder, _, _ = theirs
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
+    code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
+    (folder / "their_code.py").write_text(code)
+    change(folder, model_type="llada", attention_layer_norm=True, block_type="llama")
+    with pytest.raises(PermissionError, match=r"layer_norm_type='default': must be .* then say trust=True"):
+        hub.load(folder)
+    assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
+
+
 def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
     save(tmp_path, llama())
     change(tmp_path, model_type="a2d-mine")
@@ -95,14 +107,20 @@ def test_a_family_of_ones_own_is_an_entry_point(tmp_path, monkeypatch):
             records.a2d(), model_types=("a2d-mine",), native=lambda config: {**config, "model_type": "llama"}
         )
 
-    monkeypatch.setattr(dd.registry, "available", lambda kind: {"mine": None})
-    monkeypatch.setattr(dd.registry, "get", lambda kind, name: {"mine": mine}[name])
-    assert list(hub.families())[-1] == "mine"
-    assert (
-        hub.load(tmp_path).special
-        == hub.load(tmp_path, family=mine()).special
-        == hub.load(tmp_path, family="mine").special
-    )
+    def get(kind, name):
+        if name == "broken":
+            raise ImportError("broken does not load")
+        return {"mine": mine, "other": lambda: 3}[name]
+
+    monkeypatch.setattr(dd.registry, "available", lambda kind: dict.fromkeys(["broken", "mine", "other"]))
+    monkeypatch.setattr(dd.registry, "get", get)
+    assert list(hub.families())[-2:] == ["mine", "other"]
+    found, *others = (hub.load(tmp_path, family=one).special for one in (None, "mine", mine()))
+    assert others == [found, found]
+    with pytest.raises(ImportError, match="broken does not load"):
+        hub.load(tmp_path, family="broken")
+    with pytest.raises(ImportError, match=r"families 'other' gives 3, must give a ddlib_models.hub.Family"):
+        hub.load(tmp_path, family="other")
 
 
 @pytest.mark.slow
@@ -119,7 +137,7 @@ class Causal(nn.Module):
 
     def __init__(self, source, ahead=0):
         super().__init__()
-        self.words, self.ahead = source.vocab_size, ahead
+        self.words, self.ahead, self.block_size = source.vocab_size, ahead, source.block_size
 
     def forward(self, z, t):
         seen = nn.functional.one_hot(z, self.words + 1).float().cumsum(1)

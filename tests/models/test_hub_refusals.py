@@ -1,6 +1,7 @@
 """What ``hub.load`` refuses, by name, before anything is drawn."""
 
 import shutil
+import sys
 
 import pytest
 import torch
@@ -63,6 +64,21 @@ def test_two_masks(folder):
 def test_fewer_rows_than_tokens(folder):
     write_tokenizer(folder, MASK, 25)
     refused(r"vocab_size=20 of config.json, and the tokenizer's ids run to 24 \(w20, w21, w22\): each must", folder)
+
+
+def test_what_a_family_has_not(folder):
+    refused(r"block_size=3: .*bert is a MaskedLM, which has blocks of 0", folder, block_size=3)
+    refused(
+        r"mask=4: must be None, .* whose tokenizer has no mask",
+        folder,
+        mask=4,
+        family=hub.Family(torch.nn.Identity, mask=None),
+    )
+
+
+def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", bert, error=ModuleNotFoundError)
 
 
 def test_quantised_weights(folder):
