@@ -147,6 +147,7 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World, density
             levels=options.bound_levels,
             pace=pace_of(saved, options),
             alone=saved.rows == "free",
+            leads=saved.leads,
         )
         for number in range(options.replicates)
     ]
@@ -176,12 +177,14 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
 
 def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
     """Words of samples from nothing, drawn by all processes; the same in each."""
-    start = row(saved, None, options.sampling.named(saved), length_of(saved, options))
-    prompt = masked(saved, start) if len(start.states) else None
+    before = len(saved.beginning) if saved.leads else 0
+    start = row(saved, None, options.sampling.named(saved), length_of(saved, options) + before)
+    prompt = masked(saved, start)
     own = torch.arange(options.samples, device=world.device)[world.rank :: world.size]
     drawn = {}
     for index in own.split(options.batch) if len(own) else ():
-        words = draw(saved, options.sampling, options.seed, index, start.length, prompt)
+        states = prompt.expand(len(index), -1) if len(prompt) else None
+        words = draw(saved, options.sampling, options.seed, index, start.length, states, lead=start.lead)
         drawn |= zip(index.tolist(), words.tolist(), strict=True)
     everything = {number: words for part in world.gather(drawn) for number, words in part.items()}
     return [everything[number] for number in range(options.samples)]

@@ -126,7 +126,7 @@ class Options:
         """
         pace = self.sampling.named(saved)
         found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in self.texts()]
-        for length in dict.fromkeys(one.length for one in found):
+        for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
             if self.html is not None and own_times(pace, length):
                 raise ValueError(
@@ -153,7 +153,9 @@ class Sample:
 
     def about(self, saved: Saved, options: Options) -> dict[str, Any]:
         """All that decides it but its number."""
-        how = protocol(saved, options.sampling, options.seed, self.row.length) | {"prompt": self.row.text}
+        how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
+            "prompt": self.row.text
+        }
         read = {"family": options.family, "mask_token": options.mask_token}
         how |= {name: value for name, value in read.items() if value is not None}
         return how | ({"chat": True, "system": options.system} if self.row.chat else {})
@@ -189,7 +191,7 @@ def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console:
         prompt, length, lengths = stacked(saved, [one.row for one in mine])
         follow, film = list[OnStep](), None
         if options.trajectory and 0 in group:
-            follow.append(partial(_keep, trace, group.index(0), samples[0].row.length))
+            follow.append(partial(_keep, trace, group.index(0), samples[0].row.length - samples[0].row.lead))
         with Drafts(console, [one.name for one in mine], partial(_shown, saved, names, mine)) as drafts:
             follow += [drafts] if options.stream else []
             on_step = partial(_tell, follow) if follow else None
@@ -197,18 +199,19 @@ def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console:
                 film = Filmed(parts.build("samplers", options.sampling.sampler), FILMED - filmed, on_step)
                 on_step = film.on_step
             index = torch.tensor([one.number for one in mine], device=saved.process.device)
-            drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths)
+            lead = mine[0].row.lead
+            drawn = draw(saved, options.sampling, options.seed, index, length, prompt, on_step, film, lengths, lead)
         for one, tokens in zip(mine, drawn.tolist(), strict=True):
             one.tokens = tokens[: one.row.length]
-        for one, text in zip(mine, [] if film is None else film.end(drawn), strict=False):
-            one.film, filmed = text.first(one.row.length), filmed + 1
+        for one, text in zip(mine, [] if film is None else film.end(drawn[:, lead:]), strict=False):
+            one.film, filmed = text.first(one.row.length - lead), filmed + 1
     if options.trajectory:
         show(saved, trace, console)
 
 
 def _shown(saved: Saved, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
     row = samples[place].row
-    return render(saved.tokenizer, z[row.first if row.chat else 0 : row.length], names)
+    return render(saved.tokenizer, z[row.first if row.chat and not row.lead else 0 : row.length - row.lead], names)
 
 
 def _keep(trace: list[tuple[float, Tensor]], place: int, length: int, k: int, t: Tensor, z: Tensor) -> None:
@@ -248,11 +251,12 @@ def generate(options: Options, console: Console) -> list[str]:
 def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
     """Writes the page of the samples that were filmed."""
     several = len({id(one.row) for one in samples}) > 1
-    shown = [
-        (one.name if several else one.number, one.film, one.row.first + len(saved.ended(one.tokens[one.row.first :])))
-        for one in samples
-        if one.film is not None
-    ]
+    shown = []
+    for one in samples:
+        if one.film is not None:
+            first = max(one.row.first, one.row.lead)
+            end = first - one.row.lead + len(saved.ended(one.tokens[first:]))
+            shown.append((one.name if several else one.number, one.film, end))
     how = samples[0].about(saved, options)
     if several:
         how |= {"prompt": list(options.texts()), "length": [one.length for one in options.rows(saved)]}

@@ -37,6 +37,8 @@ class Row:
     """Where the text begins that a reader looks for: behind its beginning; of a chat behind the message."""
     chat: bool = False
     """Whether it is the answer to a message."""
+    lead: int = 0
+    """Words at its front that the network reads apart: what is drawn begins behind them."""
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
@@ -143,14 +145,16 @@ def row(
         stands = saved.beginning if saved.rows == "free" else []
     else:
         stands = prompt_states(saved, text, length or saved.length).tolist()
+    lead = len(stands) if saved.leads else 0
     if length is None:
         asked = None if new is None else len(stands) + new
         if saved.rows == "free":
-            asked = min(-(-(asked or len(stands) + NEW) // block) * block, most)
+            drawn = (asked or len(stands) + NEW) - lead
+            asked = lead + min(-(-drawn // block) * block, most - lead // block * block)
         length = asked or saved.length
     check_fits(stands, length)
     first = len(stands) if chat else len(saved.beginning)
-    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat)
+    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead)
 
 
 class Batch(NamedTuple):

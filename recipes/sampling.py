@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Any, Literal, TypeVar
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -133,6 +134,7 @@ def draw(
     on_step: OnStep | None = None,
     sampler: dd.samplers.Sampler | None = None,
     lengths: Int[Tensor, " B"] | None = None,
+    lead: int = 0,
 ) -> Int[Tensor, "B L"]:
     """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
 
@@ -147,14 +149,21 @@ def draw(
         sampler: what draws; by default what ``sampling`` names.
         lengths: tokens of each row, if some are shorter; behind them stands some word of the prompt. Only of a model
             that ``leaves_out``.
+        lead: words at the front of the prompt, (B, P), that a model that ``leads`` reads apart; ``on_step`` and the
+            sampler are told of what is behind them.
 
     Raises:
         ValueError: a pace that the texts, the network or the sampler cannot follow.
     """
-    return dd.sample(
+    denoiser = saved.denoiser if lengths is None else padded(saved.denoiser, lengths)
+    front = None
+    if lead:
+        front, prompt = prompt[:, :lead].to(index.device), None if prompt.shape[1] == lead else prompt[:, lead:]
+        denoiser = saved.denoiser.after(front)
+    drawn = dd.sample(
         saved.process,
-        saved.denoiser if lengths is None else padded(saved.denoiser, lengths),
-        (len(index), length),
+        denoiser,
+        (len(index), length - lead),
         parts.build("samplers", sampling.sampler) if sampler is None else sampler,
         sampling.steps,
         None if prompt is None else prompt.to(index.device),
@@ -167,11 +176,12 @@ def draw(
         repetition_penalty=sampling.repetition_penalty,
         endings=sampling.endings(saved),
         parameterization=saved.parameterization,
-        compact=lengths is None,
-        pace=sampling.course(saved, length),
+        compact=lengths is None and front is None,
+        pace=sampling.course(saved, length - lead),
         generator=dd.KeyedGenerator(seed, NOISE, index),
         on_step=on_step,
     )
+    return drawn if front is None else torch.cat([front, drawn], 1)
 
 
 def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:

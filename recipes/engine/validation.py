@@ -40,6 +40,7 @@ def validate(
     levels: str | None = None,
     pace: dd.paces.Pace | None = None,
     alone: bool = False,
+    leads: bool = False,
 ) -> Terms:
     """One draw of time and noise for the first validation sequences; the same terms in every process.
 
@@ -59,6 +60,7 @@ def validate(
         levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
         pace: which position when; None is all together. All blocks in one call where the network can.
         alone: see ``measure``.
+        leads: see ``measure``.
 
     Raises:
         TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
@@ -68,7 +70,7 @@ def validate(
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        ways = density, steps, how, pace, blocks, alone
+        ways = density, steps, how, pace, blocks, alone, leads
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)

@@ -88,17 +88,18 @@ def basis(texts: int, draws: int) -> str:
     return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
-def by_length(batch: Batch, block: int = 1) -> Iterator[Batch]:
+def by_length(batch: Batch, block: int = 1, leads: bool = False) -> Iterator[Batch]:
     """The sequences of a batch without their padding, equally long ones together; the first word is given.
 
     Args:
         batch: of unpacked sequences.
         block: rows are whole blocks of so many: what fills them up is given too, their last word again and again.
+        leads: whether the first word is none of their block's.
     """
     lengths = batch.mask.sum(1)
     for length in lengths.unique().tolist():
         rows = lengths == length
-        x, more = batch.x[rows, :length], -length % block
+        x, more = batch.x[rows, :length], (leads - length) % block
         x = torch.cat([x, x[:, -1:].expand(-1, more)], 1)
         mask = torch.ones_like(x, dtype=torch.bool)
         mask[:, length:] = False
@@ -120,6 +121,7 @@ def measure(
     pace: dd.paces.Pace | None = None,
     at_once: bool = False,
     alone: bool = False,
+    leads: bool = False,
 ) -> Terms:
     """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
 
@@ -136,16 +138,20 @@ def measure(
         pace: which position when, likewise.
         at_once: whether every block of a text has a draw of its own, likewise.
         alone: whether each sequence is read in a row as long as it is, its first word given: see ``given``.
+        leads: whether that word is read apart from the row, by ``denoiser.after``.
 
     Raises:
         ValueError: no sequence at all; as ``ddlib.bound``.
     """
     parts = []
     block = 1 if pace is None else pace.block or 1
-    for batch in chain.from_iterable(by_length(batch, block) for batch in batches) if alone else batches:
+    for batch in chain.from_iterable(by_length(batch, block, leads) for batch in batches) if alone else batches:
         noise, asked = dd.KeyedGenerator(seed, replicate, batch.index), denoiser
+        if leads:
+            asked = denoiser.after(batch.x[:, :1])
+            batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index)
         if alone:
-            asked = given(denoiser, batch.x, ~batch.mask)
+            asked = given(asked, batch.x, ~batch.mask)
         bound = dd.bound(
             process, asked, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
             levels=levels, pace=pace, at_once=at_once,

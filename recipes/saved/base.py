@@ -53,6 +53,8 @@ class Saved:
     """Package and version of every part that is not ddlib's own, by its kind."""
     leaves_out: bool = False
     """Whether the network can be told, by ``present``, at which positions there is nothing."""
+    leads: bool = False
+    """Whether the network reads what stands before a text apart from it: ``denoiser.after(words)`` (B, P) goes on."""
     recipe: Recipe | None = None
     """Of the run that trained it; None where no recipe did."""
 

@@ -113,6 +113,7 @@ def open_foreign(
         plugins={"model": {"package": "transformers", "version": version("transformers")}},
         # a network says by this argument that it can leave positions out
         leaves_out="present" in inspect.signature(network.forward).parameters,
+        leads=hasattr(network, "after"),
     )
 
 

@@ -10,6 +10,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     BertConfig,
+    DiffusionGemmaConfig,
+    DiffusionGemmaForBlockDiffusion,
+    DiffusionGemmaTextConfig,
+    Gemma4VisionConfig,
     ModernBertConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -22,6 +26,23 @@ CHAT = (
 )
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SIZE |= dict(max_position_embeddings=96)
+
+
+CLASSES = {"a2d": AutoModelForCausalLM.from_config, "gemma": DiffusionGemmaForBlockDiffusion}
+
+
+def gemma(rows: int) -> DiffusionGemmaConfig:
+    """DiffusionGemma with a canvas of four words."""
+    text = DiffusionGemmaTextConfig(
+        vocab_size=rows, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, global_head_dim=8, sliding_window=6, num_experts=2, top_k_experts=1,
+        moe_intermediate_size=8, layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    seen = Gemma4VisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=8,
+    )  # fmt: skip
+    return DiffusionGemmaConfig(text_config=text, vision_config=seen, canvas_length=4)
 
 
 def tokenizer() -> Tokenizer:
@@ -38,7 +59,8 @@ def tokenizer() -> Tokenizer:
 
 def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
     """A folder as transformers writes it, of random weights in which no bias and no row is zero."""
-    named = SPECIAL if kind != "a2d" else dict(eos_token="[SEP]", pad_token="[PAD]")
+    named = {"a2d": dict(eos_token="[SEP]", pad_token="[PAD]"), "gemma": dict(bos_token="[CLS]", eos_token="[SEP]")}
+    named = named.get(kind, SPECIAL)
     own = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), **named)
     own.chat_template = CHAT if chat else None
     sizes = SIZE | dict(vocab_size=len(own) + 3, pad_token_id=own.pad_token_id)
@@ -51,9 +73,10 @@ def write(folder: Path, kind: str = "modernbert", chat: bool = True) -> Path:
         "a2d": lambda: Qwen3Config(
             **sizes, num_key_value_heads=1, head_dim=8, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2
         ),
+        "gemma": lambda: gemma(len(own)),
     }[kind]()  # fmt: skip
     torch.manual_seed(0)
-    network = (AutoModelForCausalLM if kind == "a2d" else AutoModelForMaskedLM).from_config(config)
+    network = CLASSES.get(kind, AutoModelForMaskedLM.from_config)(config)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     network.save_pretrained(folder)

@@ -37,7 +37,7 @@ class Written(dict):
         self._root = root
 
     def __missing__(self, kind):
-        self[kind] = str(write(self._root / kind, kind, chat=kind != "bert"))
+        self[kind] = str(write(self._root / kind, kind, chat=kind in ("modernbert", "a2d")))
         return self[kind]
 
 
@@ -103,7 +103,8 @@ def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders
 PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
 
 
-@EACH
+@pytest.mark.slow  # test_prompt.py has the property
+@pytest.mark.parametrize("kind", KINDS)
 def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders, kind, monkeypatch):
     options = dict(run=folders[kind], samples=2, new=6, sampling=Sampling(steps=2))
     alone = [text for prompt in PROMPTS for text in generate(Options(**options, prompt=prompt), quiet())]
@@ -160,6 +161,44 @@ def test_the_bound_is_that_of_each_text_alone_its_beginning_given(folders, data)
     assert result["bound"]["bits_per_byte"]["value"] == pytest.approx(bits / torch.log(torch.tensor(2.0)).item())
     told = result["protocol"]
     assert (told["tokens"], told["beginning"], told["ema"]) == (tokens, "given", None) and result["validation"] is None
+
+
+@pytest.mark.slow
+def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_path):
+    """DiffusionGemma: uniform noise, and an encoder for what is given."""
+    folder, out = folders["gemma"], tmp_path / "out.jsonl"
+    options = dict(run=folder, samples=2, new=6, sampling=Sampling(steps=3))
+    generate(Options(**options, prompt=PROMPTS[:2], out=out), quiet())
+    process, denoiser, tokenizer, special = hub.load(folder)
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    for place, prompt in enumerate(PROMPTS[:2]):
+        words = torch.tensor([[special.bos, *tokenizer.encode(prompt, add_special_tokens=False)]] * 2)
+        expected = dd.sample(
+            process, denoiser.after(words), (2, 8), steps=3, parameterization="posterior", pace=dd.paces.Blocks(4),
+            compact=False, generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
+        )  # fmt: skip
+        drawn = [line["tokens"] for line in lines[2 * place : 2 * place + 2]]
+        assert drawn == torch.cat([words, expected], 1).tolist()
+    with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform"):
+        generate(Options(**options, prompt=PROMPTS[2]), quiet())
+    asked = dict(scorer="none", replicates=1, sequences=1, times="uniform")
+    found = evaluate(EvaluateOptions(model=folder, data=data, **asked), ALONE)
+    batch = next(examples(open_prepared(data).validation, length=512, pad_id=0, batch_size=1, seed=0, threads=0))
+    x, count = batch.x[:, : int(batch.mask.sum())], int(batch.mask.sum()) - 1
+    canvas = torch.cat([x[:, 1:], x[:, -1:].expand(-1, -count % 4)], 1)
+
+    def shown(z, t, clean):
+        z = torch.where(torch.arange(canvas.shape[1]) < count, z, canvas)
+        return denoiser.after(x[:, :1])(z, t, clean=clean)
+
+    shown.own_times, shown.block_size = True, 4
+    with torch.no_grad():
+        bound = dd.bound(
+            process, shown, canvas, dd.KeyedGenerator(0, 0, batch.index), parameterization="posterior",
+            pace=dd.paces.Blocks(4), at_once=True,
+        )  # fmt: skip
+    nats = float(bound.total[0, :count].double().mean())
+    assert found["bound"]["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.slow
