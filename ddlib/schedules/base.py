@@ -48,6 +48,9 @@ class Schedule(ABC):
     def alpha_prime(self, t: Tensor) -> Tensor:
         """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
         t = t.contiguous()  # jvp writes into what an expanded tensor shares
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # in which torch 2.10 takes every derivative for 0
+                return self.alpha_prime(t.clone())
         return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
 
     def rate(self, t: Tensor) -> Tensor:
