@@ -24,6 +24,7 @@ AXES = {
     "kept_parents": "parents that a smaller map keeps",
     "m": "states of a small chain",
     "n": "a number the function tells: of draws, of levels, of rows of a matrix",
+    "P": "words before a text",
     "*n": "any axes in front",
     "*batch": "any axes in front, in ddlib_models",
     "D": "width of the backbone",

@@ -92,7 +92,9 @@ def test_a_command_is_understood(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", then_stop(argparse.ArgumentParser.parse_args))
     monkeypatch.setattr(tyro, "cli", then_stop(tyro.cli))
+    monkeypatch.syspath_prepend(tmp_path)
     Path("mine.yaml").write_text(recipe_yaml(recipes()["hdlm"][1]))
+    Path("noise.py").write_text("import ddlib as dd\n\nprocess = dd.presets.hdlm([0, 0, 1, 1])\n")
     main = importlib.import_module("ddlib.__main__" if name == "ddlib" else name).main
     with pytest.raises(Understood):
         if name == "recipes.harness":
