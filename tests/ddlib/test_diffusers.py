@@ -59,15 +59,14 @@ def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
     values, served = PROCESSES[name], []
     for sampler in leaves():
         try:
-            scheduler = made(values, sampler, 6)
+            scheduler = made(values, sampler, 4)
         except (TypeError, ValueError) as error:
             assert type(sampler).__name__ in str(error)
             continue
         served.append(type(sampler))
-        steps = 6 if scheduler.process.exact_ends else 5
-        want = dd.sample(scheduler.process, network, (3, 6), sampler, steps, generator=noise(), temperature=0.8)
-        assert drawn(scheduler, (3, 6), noise(), temperature=0.8).equal(want), sampler
-        assert drawn(scheduler, (3, 6), noise(), temperature=0.8).equal(want), "a second time"
+        steps = 4 if scheduler.process.exact_ends else 3
+        want = dd.sample(scheduler.process, network, (2, 5), sampler, steps, generator=noise(), temperature=0.8)
+        assert drawn(scheduler, (2, 5), noise(), temperature=0.8).equal(want), sampler
     assert {Ancestral, Psi} <= set(served)
     levels = scheduler.process.hierarchy is not None
     assert levels == ({Confidence, Remask} <= set(served)) and not {FirstHitting, Particles, Corrected} & set(served)
@@ -78,7 +77,8 @@ def test_keyed_noise_and_knobs_are_those_of_sample():
     scheduler = made(PROCESSES["uniform"], "psi:0.8", 5, **knobs)
     keys = torch.arange(3)
     want = dd.sample(scheduler.process, network, (3, 6), Psi(0.8), 5, generator=dd.KeyedGenerator(1, 0, keys), **knobs)
-    assert drawn(scheduler, (3, 6), dd.KeyedGenerator(1, 0, keys)).equal(want)
+    for _ in range(2):  # and a second time
+        assert drawn(scheduler, (3, 6), dd.KeyedGenerator(1, 0, keys)).equal(want)
 
 
 def test_a_prompt_stands_and_the_rest_is_that_of_sample():

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {
     "scipy",
     "matplotlib",
@@ -18,6 +20,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 def test_import_ddlib_loads_no_heavy_package():
     code = "import ddlib, json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     env = os.environ | {"DDLIB_SHAPECHECK": "0"}  # which the tests turn on, and which reads every file
