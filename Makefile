@@ -1,7 +1,7 @@
 # make install      build .venv with all that the recipes need
 # make quickstart   build .venv and run the quickstart recipe
 # make test         the fast tests, at most five minutes on two cores
-# make test-slow    the slow tests, and every property on half its examples, at most fifteen minutes
+# make test-slow    the slow tests, properties on half of their examples, at most fifteen minutes
 # make test-all     all tests, those of every night too, on all examples, and the GPU ones where there is a GPU
 # make lint         style, types and the direction of imports
 # make docs         the documentation, warnings are errors
@@ -66,7 +66,7 @@ test: $(VENV)/.stamp-dev
 
 test-slow: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=half \
-	  -m "(slow or hypothesis) and not nightly and not gpu"
+	  -m "slow and not nightly and not gpu"
 
 test-all: $(VENV)/.stamp-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --hypothesis-profile=full \

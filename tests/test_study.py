@@ -94,7 +94,7 @@ def test_the_page_shows_what_is_stored():
     assert signal_page.tables(stored) in (ROOT / "docs" / "signal.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small")
 def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tmp_path):
     changes = dict(POINTS=(0.001,), TEXTS=8, SETS=3, ROWS=4, GRADIENTS=3)

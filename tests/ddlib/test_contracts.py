@@ -27,8 +27,12 @@ LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler",
         "gidd", "uniform", "ramp", "beta", "bell", "tabulated")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
-FULL = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
-QUICK = [full if case[1] in LONG else case for case, full in zip(REGISTERED, FULL, strict=True)]
+LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
+QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
+FULL = [
+    pytest.param(*case, marks=pytest.mark.nightly) if case[0] == "processes" and case[1] != "masked" else later
+    for case, later in zip(REGISTERED, LATER, strict=True)
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), QUICK, ids=str)

@@ -232,7 +232,7 @@ CORRECTED = [Corrected(Ancestral(), SelfCorrection(steps=4)), Corrected(Psi(0.9)
 
 
 @pytest.mark.parametrize("sampler", slow_but(CORRECTED, CORRECTED[0]), ids=repr)
-@pytest.mark.parametrize("example", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 3))])
+@pytest.mark.parametrize("example", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2, 3))])
 def test_correctors_serve_the_words_of_a_tree(sampler, example):
     process = Noisy.examples()[example]
     if example == 1:

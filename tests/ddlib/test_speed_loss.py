@@ -187,7 +187,7 @@ class TestDescent:
         assert self.ratio(process) == pytest.approx(self.grid[bounds.argmin()].item(), abs=0.13)
         assert seen[-1] > entropy(law)  # speeds that avoid what the network is bad at: a bound all the same
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     @pytest.mark.statistical
     def test_so_it_does_by_estimates(self):
         law, network, process, found, bounds = self.begun()

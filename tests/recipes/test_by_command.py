@@ -103,7 +103,7 @@ class Place:
         return told
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=["plug-in", pytest.param("module", marks=pytest.mark.nightly)])
 def case(request, tmp_path_factory):
     parts, sampler, modules = CASES[request.param]
     place = Place(tmp_path_factory.mktemp(request.param), parts)

