@@ -16,6 +16,7 @@ from recipes.comparison.figure import Curve
 from recipes.config import IN_STRATA, Loss
 from recipes.console import training_progress
 from recipes.data import text
+from recipes.engine.muon import Muon
 from recipes.lexicon import embeddings
 from recipes.lexicon.starting import log_law, state_vectors
 
@@ -95,9 +96,7 @@ def make_optimizers(config: Config, model: DiT) -> list[torch.optim.Optimizer]:
     held = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in held]
     return [
-        torch.optim.Muon(
-            matrices, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-        ),
+        Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay),
         torch.optim.AdamW(rest, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from recipes.config import Optimizer
 from recipes.engine.abilities import Blocks, able
+from recipes.engine.muon import Muon
 
 
 def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
@@ -26,7 +27,7 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
     adamw = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True)
     if not config.muon:
         return [adamw]
-    return [torch.optim.Muon(matrices, lr=config.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adamw]
+    return [Muon(matrices, lr=config.lr, weight_decay=decay), adamw]
 
 
 def rate(config: Optimizer, step: int, steps: int) -> float:

@@ -1,0 +1,65 @@
+"""Muon: torch's own up to bfloat16, orthogonal updates, one state with torch's."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recipes.engine.muon import Muon, orthogonal
+
+COEFFICIENTS = (3.4445, -4.775, 2.0315)
+
+
+def walked(kind, shape, **how):
+    """Weights of four steps with gradients of their own, and the optimizer."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(shape))
+    optimizer = kind([weight], lr=0.02, weight_decay=0.1, **how)
+    for _ in range(4):
+        weight.grad = torch.randn(shape)
+        optimizer.step()
+    return weight.detach(), optimizer
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (48, 16), (16, 48)])
+def test_steps_are_torchs_up_to_bfloat16(shape):
+    torch.manual_seed(0)
+    begun = torch.randn(shape)
+    ours, own = walked(Muon, shape)
+    theirs, other = walked(torch.optim.Muon, shape, adjust_lr_fn="match_rms_adamw")
+    # eight bits of mantissa in each of five steps: far more than float32's rounding, far less than an update
+    assert 1e-6 < (ours - theirs).norm() / (theirs - begun).norm() < 0.02
+    held, named = own.state_dict(), other.state_dict()
+    torch.testing.assert_close(held["state"], named["state"])
+    assert held["param_groups"] == named["param_groups"]
+
+
+@given(
+    rows=st.integers(1, 24),
+    columns=st.integers(1, 24),
+    scale=st.sampled_from([1e-4, 1.0, 1e4]),
+    seed=st.integers(0, 99),
+)
+def test_singular_values_come_near_one_and_vectors_stay(rows, columns, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    left, _ = torch.linalg.qr(torch.randn(rows, rows, generator=generator))
+    right, _ = torch.linalg.qr(torch.randn(columns, columns, generator=generator))
+    few = min(rows, columns)
+    values = 0.1 + 0.9 * torch.rand(few, generator=generator)
+    turned = orthogonal(scale * (left[:, :few] * values) @ right[:, :few].T, COEFFICIENTS, 5, 1e-7)
+    inner = left[:, :few].T @ turned @ right[:, :few]
+    assert ((inner.diagonal() > 0.5) & (inner.diagonal() < 1.3)).all()
+    torch.testing.assert_close(inner, inner.diagonal().diag(), atol=1e-4, rtol=0)
+
+
+def test_a_weight_without_a_gradient_stays_and_a_closure_is_asked():
+    weight, other = (torch.nn.Parameter(torch.ones(3, 3)) for _ in range(2))
+    optimizer = Muon([weight, other], lr=0.1, weight_decay=0.0)
+
+    def loss():
+        value = (weight.tril() ** 2).sum()
+        value.backward()
+        return value.item()
+
+    assert optimizer.step(loss) == 6.0
+    assert not torch.equal(weight, torch.ones(3, 3)) and torch.equal(other, torch.ones(3, 3))
