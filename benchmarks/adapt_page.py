@@ -5,14 +5,12 @@
 Rewrites what stands between the two marks of the page, and docs/images/adapt.png.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from benchmarks.adapt import RUNS
 from benchmarks.results_page import DOCS
-from benchmarks.table import page, ruler
+from benchmarks.table import fill, result, ruler
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/adapt_page.py -->", "<!-- end of tables -->"
@@ -101,11 +99,8 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    path = DOCS / "adapt.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(told), BEGIN, END), encoding="utf-8")
+    told = result(__doc__)
+    fill(DOCS / "adapt.md", tables(told), BEGIN, END)
     draw(told, DOCS / "images" / "adapt.png")
 
 

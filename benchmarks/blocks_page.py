@@ -5,8 +5,6 @@
 Rewrites what stands between the two marks of the page, and docs/images/blocks.png.
 """
 
-import argparse
-import json
 import math
 from pathlib import Path
 from statistics import mean
@@ -14,7 +12,7 @@ from typing import Any
 
 from benchmarks.blocks import KINDS, SIZES
 from benchmarks.results_page import DOCS
-from benchmarks.table import page
+from benchmarks.table import fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/blocks_page.py -->", "<!-- end of tables -->"
@@ -71,11 +69,8 @@ def draw(runs: list[Run], path: Path) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    runs = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))["runs"]
-    path = DOCS / "blocks.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(runs), BEGIN, END), encoding="utf-8")
+    runs = result(__doc__)["runs"]
+    fill(DOCS / "blocks.md", tables(runs), BEGIN, END)
     draw(runs, DOCS / "images" / "blocks.png")
 
 

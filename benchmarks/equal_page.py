@@ -5,15 +5,13 @@
 Rewrites what stands between the two marks of the page, and docs/images/children.png.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.equal_compute import RUNS, SECONDS
 from benchmarks.results_page import DOCS
-from benchmarks.table import page
+from benchmarks.table import fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/equal_page.py -->", "<!-- end of tables -->"
@@ -108,12 +106,9 @@ def _measure(value: dict[str, float], sign: str = "") -> str:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    told = result(__doc__)
     runs = {name: [run for run in told["runs"] if run["run"] == name] for name in RUNS}
-    path = DOCS / "children.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(told, runs), BEGIN, END), encoding="utf-8")
+    fill(DOCS / "children.md", tables(told, runs), BEGIN, END)
     draw(told, runs, DOCS / "images" / "children.png")
 
 

@@ -5,15 +5,13 @@
 Rewrites what stands between the two marks of the page, and docs/images/frontier.png and calls.png.
 """
 
-import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.frontier import CALLS, FRONTIER, MODELS, Cell
 from benchmarks.results_page import DOCS
-from benchmarks.table import page
+from benchmarks.table import fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/frontier_page.py -->", "<!-- end of tables -->"
@@ -122,11 +120,9 @@ def draw_calls(found: dict[Cell, Point], path: Path) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    found, path = points(told), DOCS / "frontier.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(told, found), BEGIN, END), encoding="utf-8")
+    told = result(__doc__)
+    found = points(told)
+    fill(DOCS / "frontier.md", tables(told, found), BEGIN, END)
     draw_frontier(told, found, DOCS / "images" / "frontier.png")
     draw_calls(found, DOCS / "images" / "calls.png")
 

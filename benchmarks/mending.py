@@ -19,7 +19,7 @@ import torch
 import ddlib as dd
 from benchmarks.frontier import CONFIG, SEEDS, drawn, kept, report, tree
 from benchmarks.results_page import DOCS
-from benchmarks.table import page
+from benchmarks.table import fill
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
 from recipes.console import make_console
 from recipes.quickstart import read_data
@@ -84,7 +84,7 @@ def main() -> None:
     else:
         report(options.work, options.out, "python -m benchmarks.mending")
         told = json.loads(options.out.read_text(encoding="utf-8"))
-        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rows(told), BEGIN, END), encoding="utf-8")
+        fill(PAGE, rows(told), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@
 Rewrites what stands between the two marks of the page, and docs/images/results.png.
 """
 
-import argparse
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.table import page
+from benchmarks.table import fill, result
 from ddlib import plot
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -113,11 +111,8 @@ def _measure(value: dict[str, Any], sign: str = "") -> str:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    runs = by_process(json.loads(parser.parse_args().result.read_text(encoding="utf-8")))
-    path = DOCS / "results.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(runs), BEGIN, END), encoding="utf-8")
+    runs = by_process(result(__doc__))
+    fill(DOCS / "results.md", tables(runs), BEGIN, END)
     draw(runs, DOCS / "images" / "results.png")
 
 

@@ -5,15 +5,13 @@
 Rewrites what stands between the two marks of the page, and docs/images/signal.png.
 """
 
-import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results_page import DOCS
 from benchmarks.signal import PROCESSES, TODAY, WAYS
-from benchmarks.table import page
+from benchmarks.table import fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/signal_page.py -->", "<!-- end of tables -->"
@@ -116,11 +114,8 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", type=Path)
-    told = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    path = DOCS / "signal.md"
-    path.write_text(page(path.read_text(encoding="utf-8"), tables(told), BEGIN, END), encoding="utf-8")
+    told = result(__doc__)
+    fill(DOCS / "signal.md", tables(told), BEGIN, END)
     draw(told, DOCS / "images" / "signal.png")
 
 

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring import FRESH, RESULTS
 from benchmarks.rows import CPU, GPU, SAMPLERS, Measured, Row, middle, read
@@ -80,6 +81,19 @@ def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
         raise ValueError(f"the page must hold the lines {begin} and {end}")
     before, rest = text.split(begin)
     return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
+
+
+def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
+    """Puts a table between a page's markers."""
+    path.write_text(page(path.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
+
+
+def result(about: str | None) -> dict[str, Any]:
+    """What the result file says that the command line names."""
+    parser = argparse.ArgumentParser(description=about and about.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    told: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    return told
 
 
 def main() -> None:

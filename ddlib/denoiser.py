@@ -51,6 +51,11 @@ def output_layer(
     return denoiser.words()
 
 
+def meaning(denoiser: object, law: str) -> Parameterization:
+    """What a network's logits mean: of one that predicts children those of its tree, of another ``law``."""
+    return Children.of(denoiser, law) if has_tree(denoiser) else law
+
+
 def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
     """Raises TypeError unless a denoiser may be told a time per position and, beside it, the clean text.
 

@@ -1,6 +1,7 @@
 """Language models of Hugging Face's as backbones: what those with an encoder and those with a decoder share."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from ddlib_models.pretrained import Pretrained
 _DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
 
 
-class Adopted(Pretrained, nn.Module):
+class Adopted(Pretrained, nn.Module, ABC):
     """A language model of transformers' whose input and output are the states and words of a process.
 
         logits = features @ weight.T + bias,   weight and bias the output layer's rows of the words
@@ -54,17 +55,17 @@ class Adopted(Pretrained, nn.Module):
         self._adopt(made)
 
     @classmethod
+    @abstractmethod
     def configuration(cls, architecture: dict[str, Any]) -> Any:
         """transformers' configuration, if it is of a network that this class can adopt.
 
         Raises:
             ValueError: it is not.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L D"]:
         """What the output layer reads, so that ``forward`` is ``features(...) @ weight.T + bias``."""
-        raise NotImplementedError
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
         """The words' rows of the output layer's matrix and bias."""
@@ -269,11 +270,15 @@ def config_of(kind: type[Adopted], architecture: dict[str, Any]) -> tuple[Any, s
 
 
 def transformers_of(asker: object) -> ModuleType:
-    """transformers, or the error that says who needs it."""
+    """transformers, or the error that says whose class needs it."""
+    return transformers_for((asker if isinstance(asker, type) else type(asker)).__module__)
+
+
+def transformers_for(module: str) -> ModuleType:
+    """transformers, or the error that says which module needs it."""
     try:
         import transformers
     except ModuleNotFoundError as error:
-        module = (asker if isinstance(asker, type) else type(asker)).__module__
         raise ModuleNotFoundError(f"{module} needs transformers: pip install 'ddlib[hf]'", name=error.name) from error
     return transformers
 

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib.children import Children, has_tree
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import meaning
 from ddlib.typing import BlockDenoiser, SplitDenoiser
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special import Special
@@ -189,8 +188,3 @@ def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
     kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
     shift = family.shift - getattr(network, "shift", 0)  # what the network does not see to itself
     return kind(network, special, shift, family.parameterization, family.timed).eval()
-
-
-def meaning(network: nn.Module, law: str) -> Parameterization:
-    """What the logits of a network of ours mean: of one that predicts children those of its tree."""
-    return Children.of(network, law) if has_tree(network) else law

@@ -7,6 +7,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from torch import nn
 
+from ddlib_models.adopted import transformers_for
 from ddlib_models.dit import DiT
 from ddlib_models.hub.family import Source
 from ddlib_models.manifest import MANIFEST, read_facts
@@ -16,12 +17,7 @@ _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
 def transformers() -> ModuleType:
     """The library, or what to install."""
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        message = "ddlib_models.hub needs transformers: pip install 'ddlib[hf]'"
-        raise ModuleNotFoundError(message, name=error.name) from error
-    return transformers
+    return transformers_for("ddlib_models.hub")
 
 
 def read_config(name: str, revision: str | None = None) -> dict[str, Any]:

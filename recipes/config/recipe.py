@@ -74,7 +74,7 @@ class Optimizer:
     final: float = 0.1
     """Where the cosine ends, as a share of ``lr``; 1 keeps the rate constant."""
     muon: bool = False
-    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs get further. A CPU does it in float32."""
+    """Train the blocks' matrices by Muon (Jordan et al. 2024), at the same rate: short runs get further."""
     ema: float = 0.9999
     """Decay of the exponential moving average of the weights; 0 for none."""
     speeds_lr: float = 0.01

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.denoiser import Parameterization, output_layer
+from ddlib.denoiser import Parameterization, meaning, output_layer
 from ddlib.noise import Generator
 from ddlib.processes import beside
 from ddlib.typing import Denoiser, SplitDenoiser, Times
 from recipes.config import Loss
 from recipes.data import Batch
-from recipes.saved import called, meaning
+from recipes.saved import called
 
 
 @dataclass(frozen=True)

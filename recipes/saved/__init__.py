@@ -1,6 +1,6 @@
 """Models that are there: what a run published, and what others did."""
 
-from recipes.saved.base import Precision, Saved, meaning
+from recipes.saved.base import Precision, Saved
 from recipes.saved.calling import called, padded
 from recipes.saved.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.saved.opening import one_of, open_saved
@@ -17,7 +17,6 @@ __all__ = [
     "Saved",
     "called",
     "held_out",
-    "meaning",
     "measured_length",
     "one_of",
     "open_saved",

@@ -10,8 +10,7 @@ from typing import Literal
 from torch import nn
 
 import ddlib as dd
-from ddlib.children import has_tree
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import Parameterization, meaning
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
@@ -113,8 +112,3 @@ class Saved:
     def ended(self, words: Sequence[int]) -> list[int]:
         """What stands before the end of a document, which is the first end of text or padding."""
         return list(takewhile(lambda word: word not in self.ends, words))
-
-
-def meaning(model: nn.Module, law: str) -> Parameterization:
-    """What a network's output means: of one that predicts children those of its tree, of another the law of words."""
-    return dd.Children.of(model, law) if has_tree(model) else law

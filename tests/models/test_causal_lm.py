@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import slow_but
 from saving import SAVED, same
-from theirs import CAUSAL, ROWS, WORDS, write, write_causal
+from theirs import CAUSAL, ROWS, WORDS, check_use, write, write_causal
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
 
@@ -267,28 +267,8 @@ def test_adapters_alone_learn_and_are_merged_when_saved(folders, tmp_path):
 @kinds
 @pytest.mark.parametrize("shift", slow_but([0, 1], 1))
 def test_it_trains_is_measured_and_samples(folders, kind, shift):
-    process, generator = dd.presets.hdlm(PARENTS), torch.Generator().manual_seed(0)
-    model = made(folders[kind], process.num_states, shift=shift)
-    x = torch.arange(LENGTH).repeat(16, 1)
-    t = dd.sample_times(len(x), generator=generator)
-    z = process.sample(x, t, generator)
-
-    def loss():
-        weight, bias = model.words()
-        features = model.features(z, t)
-        return dd.linear_training_loss(process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0))
-
-    before = loss()
-    before.backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter -= 1e-2 * parameter.grad / (1 + parameter.grad.norm())
-    assert loss() < before
-    with torch.no_grad():
-        assert dd.bound(process, model, x).total.isfinite().all()
-    words = dd.sample(process, model, (2, LENGTH), steps=4)
-    assert words.shape == (2, LENGTH) and words.max() < WORDS
+    process = dd.presets.hdlm(PARENTS)
+    check_use(process, made(folders[kind], process.num_states, shift=shift), LENGTH)
 
 
 @pytest.mark.slow

@@ -2,13 +2,9 @@
 
 import pytest
 import torch
+from canvases import gemma
 from hub_folders import save
-from transformers import (
-    DiffusionGemmaConfig,
-    DiffusionGemmaForBlockDiffusion,
-    DiffusionGemmaTextConfig,
-    Gemma4VisionConfig,
-)
+from transformers import DiffusionGemmaForBlockDiffusion
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser
@@ -17,24 +13,11 @@ from ddlib_models import hub
 SIZE, V, BOS = 4, 24, 2
 
 
-def tiny() -> DiffusionGemmaForBlockDiffusion:
-    text = DiffusionGemmaTextConfig(
-        vocab_size=V, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, global_head_dim=8, sliding_window=6, num_experts=2, top_k_experts=1,
-        moe_intermediate_size=8, layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-    seen = Gemma4VisionConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-        head_dim=8,
-    )  # fmt: skip
-    return DiffusionGemmaForBlockDiffusion(
-        DiffusionGemmaConfig(text_config=text, vision_config=seen, canvas_length=SIZE)
-    )
-
-
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    folder = save(tmp_path_factory.mktemp("gemma"), tiny(), None, V, bos_token=f"w{BOS}")
+    folder = save(
+        tmp_path_factory.mktemp("gemma"), DiffusionGemmaForBlockDiffusion(gemma(V)), None, V, bos_token=f"w{BOS}"
+    )
     return folder, DiffusionGemmaForBlockDiffusion.from_pretrained(folder).eval()
 
 

@@ -18,6 +18,8 @@ from transformers import (
     RobertaConfig,
 )
 
+import ddlib as dd
+
 WORDS, ROWS, MASK = 11, 20, 4
 SIZE = dict(vocab_size=ROWS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 SIZE |= dict(max_position_embeddings=12)
@@ -64,3 +66,28 @@ def write_all(root: Path) -> dict[str, Path]:
 
 def write_causal(root: Path, kinds=CAUSAL) -> dict[str, Path]:
     return {kind: write(root / kind, CAUSAL[kind](), None, AutoModelForCausalLM) for kind in kinds}
+
+
+def check_use(process, model, length: int) -> None:
+    """A step of training lowers the loss; the model has a bound, and samples words."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.arange(length).repeat(16, 1)
+    t = dd.sample_times(len(x), generator=generator)
+    z = process.sample(x, t, generator)
+
+    def loss():
+        weight, bias = model.words()
+        features = model.features(z, t)
+        return dd.linear_training_loss(process, features, weight, x, z, t, bias, weighting=dd.weightings.Clip(2.0))
+
+    before = loss()
+    before.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-2 * parameter.grad / (1 + parameter.grad.norm())
+    assert loss() < before
+    with torch.no_grad():
+        assert dd.bound(process, model, x).total.isfinite().all()
+    words = dd.sample(process, model, (2, length), steps=4)
+    assert words.shape == (2, length) and words.max() < WORDS
