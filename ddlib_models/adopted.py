@@ -152,12 +152,12 @@ class Adopted(Pretrained, nn.Module, ABC):
     def _name(self) -> str:
         return type(self.network).__name__
 
-    def _check(self, z: Tensor, t: Tensor, shapes: Sequence[tuple[int, ...]], expected: str) -> None:
+    def _check(self, z: Tensor, t: Tensor, shapes: Sequence[tuple[int, ...]], expected: str, first: int = 0) -> None:
         if z.ndim != 2 or t.shape not in shapes:
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and {expected}")
-        if self.max_length is not None and z.shape[1] > self.max_length:
+        if self.max_length is not None and (count := first + z.shape[1]) > self.max_length:
             raise ValueError(
-                f"z has {z.shape[1]} positions: must have at most {self.max_length}, as many as {self._name} knows"
+                f"z has {count} positions: must have at most {self.max_length}, as many as {self._name} knows"
             )
         if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
             low, high = int(z.min()), int(z.max())

@@ -1,6 +1,8 @@
 """Keys and values that are kept: what a network has worked out about clean words, for those that follow them."""
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import NamedTuple, Self
 from weakref import ref
 
 import torch
@@ -46,7 +48,58 @@ class Store:
         return Store(tensor, length)
 
 
-class Cache:
+class Held(ABC):
+    """What a network has worked out about clean words, which serves that network alone.
+
+    Attributes:
+        words: the words it stands for, (B, L), from the beginning of the text.
+    """
+
+    def __init__(self, words: Int[Tensor, "B L"], model: nn.Module) -> None:
+        self.words, self._model, self._numbers = words, ref(model), numbers(model)
+
+    @property
+    def length(self) -> int:
+        """How many words it holds of each sequence."""
+        return self.words.shape[1]
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """What it was computed in."""
+
+    def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
+        """Refuses to serve another network, other sequences or other numbers.
+
+        On a CPU one number of each parameter tells whether the weights have moved since; elsewhere it would have to
+        wait for the device.
+
+        Raises:
+            ValueError: naming what differs.
+        """
+        if self._model() is not model:
+            raise ValueError(f"cache: holds keys and values of another {type(model).__name__}; prefill with this one")
+        if self.words.device != z.device:
+            raise ValueError(f"cache: lies on {self.words.device}, what follows on {z.device}; prefill there")
+        if len(self.words) != len(z):
+            raise ValueError(
+                f"cache: holds {len(self.words)} sequences, asked for {len(z)}; cache.rows(index) takes some of them"
+            )
+        if self.dtype != dtype:
+            raise ValueError(f"cache: holds {self.dtype}, the network computes in {dtype} now; prefill again")
+        if not torch.compiler.is_compiling() and self._numbers != numbers(model):
+            raise ValueError("cache: the weights have changed since it was made; prefill again")
+
+    def _with(self, words: Int[Tensor, "B L"]) -> Self:
+        """The same of other words."""
+        if self._model() is None:
+            raise ValueError("cache: the network it belongs to is gone")
+        other = copy(self)
+        other.words = words
+        return other
+
+
+class Cache(Held):
     """Keys and values of clean words at time 0, from ``DiT.prefill``; it never changes, a longer text has another one.
 
     Caches of one text that grows share memory, which doubles as it has to: of two that go on from the same words in
@@ -57,13 +110,8 @@ class Cache:
     """
 
     def __init__(self, words: Int[Tensor, "B L"], store: Store, model: nn.Module) -> None:
-        self.words, self._store, self._model = words, store, ref(model)
-        self._numbers = numbers(model)
-
-    @property
-    def length(self) -> int:
-        """How many words it holds of each sequence."""
-        return self.words.shape[1]
+        super().__init__(words, model)
+        self._store = store
 
     @property
     def dtype(self) -> torch.dtype:
@@ -88,34 +136,9 @@ class Cache:
         self._store.filled += words.shape[1]
         return self._like(torch.cat([self.words, words], 1), self._store)
 
-    def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
-        """Refuses to serve another network, other sequences or other numbers.
-
-        On a CPU one number of each parameter tells whether the weights have moved since; elsewhere it would have to
-        wait for the device.
-
-        Raises:
-            ValueError: naming what differs.
-        """
-        if self._model() is not model:
-            raise ValueError(f"cache: holds keys and values of another {type(model).__name__}; prefill with this one")
-        if self.words.device != z.device:
-            raise ValueError(f"cache: lies on {self.words.device}, what follows on {z.device}; prefill there")
-        if len(self.words) != len(z):
-            raise ValueError(
-                f"cache: holds {len(self.words)} sequences, asked for {len(z)}; cache.rows(index) takes some of them"
-            )
-        if self.dtype != dtype:
-            raise ValueError(f"cache: holds {self.dtype}, the network computes in {dtype} now; prefill again")
-        if not torch.compiler.is_compiling() and self._numbers != numbers(model):
-            raise ValueError("cache: the weights have changed since it was made; prefill again")
-
     def _like(self, words: Tensor, store: Store) -> "Cache":
-        model = self._model()
-        if model is None:
-            raise ValueError("cache: the network it belongs to is gone")
-        other = object.__new__(Cache)
-        other.words, other._store, other._model, other._numbers = words, store, self._model, self._numbers
+        other = self._with(words)
+        other._store = store
         return other
 
 

@@ -13,14 +13,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib_models import low_rank
-from ddlib_models.adopted import Adopted, config_of, filled, hub_options, plain, read_config, token_id, transformers_of
+from ddlib_models.adopted import config_of, filled, hub_options, plain, read_config, token_id, transformers_of
 from ddlib_models.embedding import cluster_means
-from ddlib_models.sight import Words, added, seen_by, shifted
+from ddlib_models.recall import Recall, Recalling
+from ddlib_models.sight import added, seen_by, shifted
 
 Attention = Literal["bidirectional", "causal"]
 
 
-class CausalLM(Adopted):
+class CausalLM(Recalling):
     """A causal language model of transformers' that reads the states of a process: (z, t) -> logits over words.
 
         logits_i(z, t) = features_(i - shift)(z, t) @ weight.T + bias
@@ -120,6 +121,7 @@ class CausalLM(Adopted):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
+        cache: Recall | None = None,
     ) -> Float[Tensor, "B L V"]:
         """Logits over words at every position, in float32 or float64.
 
@@ -128,12 +130,14 @@ class CausalLM(Adopted):
             t: times in [0, 1], one per sequence or per position, which are ignored.
             clean: with blocks, the words of the same positions: each block of z is read after the clean ones before it.
             present: False where there is only padding, which nobody sees; none is. Blocks count it.
+            cache: with blocks, the words in front of z, from ``prefill``.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
-                state out of range; ``clean`` without blocks, or with ``present``.
+                state out of range; ``clean`` or ``cache`` without blocks, or more than one of these three; a cache of
+                other weights, sequences or digits.
         """
-        logits = F.linear(self.features(z, t, clean=clean, present=present), *self.words())
+        logits = F.linear(self.features(z, t, clean=clean, present=present, cache=cache), *self.words())
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def features(
@@ -143,51 +147,46 @@ class CausalLM(Adopted):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         present: Bool[Tensor, "B L"] | None = None,
+        cache: Recall | None = None,
     ) -> Float[Tensor, "B L D"]:
         """What the output layer reads; arguments as those of a call."""
-        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)")
-        for name, value in dict(clean=clean, present=present).items():
-            if value is not None and value.shape != z.shape:
+        self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)
+        told = dict(clean=clean, present=present, cache=cache)
+        for name, value in told.items():
+            if isinstance(value, Tensor) and value.shape != z.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
-        if clean is not None and (not self.block_size or present is not None):
-            raise ValueError(f"clean: only with blocks, and without present; block_size={self.block_size}")
-        length = z.shape[1]
+        asked = [name for name, value in told.items() if value is not None]
+        if len(asked) > 1 or ((clean is not None or cache is not None) and not self.block_size):
+            raise ValueError(
+                f"{', '.join(asked)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
+            )
+        if cache is not None:
+            cache.check(self, z, self.dtype)
+        features, _ = self._row(z, clean, present, cache)
+        last, length = None if cache is None else cache.last, z.shape[1]
+        return shifted(features, length, self.block_size, present, last) if self.shift else features[:, :length]
+
+    def _row(
+        self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Recall | None = None
+    ) -> tuple[Float[Tensor, "B n D"], Any]:
+        """What the network says of a row, clean words behind the states; and what transformers keeps of a cache's."""
+        length, first = z.shape[1], 0 if cache is None else cache.length
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
-        how: dict[str, Any] = {}
-        if present is not None:
-            how["position_ids"] = (present.cumsum(1) - 1).clamp_min(0)
-        elif clean is not None:
-            how["position_ids"] = torch.arange(length, device=z.device).repeat(2)[None]
+        own = torch.arange(first, first + length, device=z.device).repeat(1 if clean is None else 2)[None]
+        how: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
+        kept = None if cache is None else self.opened(cache)
+        if kept is not None:
+            how["past_key_values"] = kept
         if self.attention == "causal":
             how |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
-            seen = seen_by(x.shape[1], length, self.block_size, share, z.device)[None, None]
+            seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first)[None, None]
             if present is not None:
                 # padding sees itself, as a row that sees nothing has no softmax
                 seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)
             how["attention_mask"] = added(seen, x.dtype)
-        features = self._read(x, **how)
-        return shifted(features, length, self.block_size, present) if self.shift else features[:, :length]
-
-    def prefill(self, x: Int[Tensor, "B n"], cache: Words | None = None) -> Words:
-        """The words x of whole blocks, after those of ``cache``; they are read again at every call that follows them.
-
-        Raises:
-            ValueError: no blocks, a broken block, or another number of sequences.
-        """
-        if not self.block_size or x.shape[1] % self.block_size:
-            raise ValueError(f"x has {x.shape[1]} positions: must be whole blocks, block_size={self.block_size}")
-        return Words(x if cache is None else torch.cat([cache.of(len(x)), x], 1))
-
-    def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Words) -> Float[Tensor, "B n V"]:
-        """The logits of states z that follow the words of the cache.
-
-        Raises:
-            ValueError: as a call; the cache is of another number of sequences.
-        """
-        states = torch.cat([cache.of(len(z)), z], 1)
-        return self(states, t.new_zeros(len(z)))[:, cache.words.shape[1] :]
+        return self._read(x, **how), kept
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
         """See ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
@@ -221,7 +220,7 @@ class CausalLM(Adopted):
         return table(torch.arange(self.vocab_size, device=table.weight.device)).mean(0)
 
     def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
-        return super()._read(x, use_cache=False, **how)
+        return super()._read(x, use_cache="past_key_values" in how, **how)
 
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)

@@ -53,7 +53,9 @@ def test_bad_inputs_are_refused_by_name(folder, as_users_call):
         (lambda: model(z, t[:1]), r"z has shape \(2, 3\), t \(1,\): expected \(B, L\) and \(B,\) or \(B, L\)"),
         (lambda: model(z[:, :1].expand(2, 13), t), r"z has 13 positions: must have at most 12"),
         (lambda: model(z, t, present=z[:, :2] == 0), r"present has shape \(2, 2\): must have that of z, \(2, 3\)"),
-        (lambda: model(z, t, clean=z), r"clean: only with blocks, and without present; block_size=0"),
+        (lambda: model(z, t, clean=z), r"clean: at most one of them, clean and cache with blocks; block_size=0"),
+        (lambda: model(z, t, clean=z, present=z == 0), r"clean, present: at most one of them"),
+        (lambda: model.prefill(z), r"x has shape \(2, 3\), block_size=0: expected \(B, L\) with L a multiple of"),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

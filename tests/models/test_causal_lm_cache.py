@@ -1,0 +1,180 @@
+"""Keys and values that a ``CausalLM`` keeps: the whole text's logits, at a window's cost; for nobody else."""
+
+import copy
+
+import pytest
+import torch
+from cases import slow_but
+from hypothesis import given
+from hypothesis import strategies as st
+from theirs import CAUSAL, ROWS, WORDS, write_causal
+from torch import nn
+
+import ddlib as dd
+from ddlib_models.causal_lm import causal_lm
+
+SIZE = 2
+kinds = pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama"))
+MODELS: dict[tuple, nn.Module] = {}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return write_causal(tmp_path_factory.mktemp("theirs"))
+
+
+def made(folders, kind="llama", shift=1, **how):
+    return causal_lm(WORDS + 1, WORDS, str(folders[kind]), block_size=SIZE, shift=shift, **how).double()
+
+
+def draw(length, batch=2, most=WORDS, seed=0):
+    return torch.randint(most, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def in_full(model, x, z):
+    """What the whole text says of its end."""
+    row = torch.cat([x, z], 1)
+    return model(row, torch.zeros(len(row)))[:, x.shape[1] :]
+
+
+def zeros(z):
+    return torch.zeros(len(z), dtype=torch.float64)
+
+
+@kinds
+@given(
+    chunks=st.lists(st.integers(0, 1), max_size=3), window=st.integers(1, 5), shift=st.integers(0, 1),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+@torch.no_grad()
+def test_what_follows_kept_words_is_what_the_whole_text_says(folders, kind, chunks, window, shift, seed):
+    key = kind, shift
+    model = MODELS[key] = MODELS.get(key) or made(folders, kind, shift)
+    cache, x = None, draw(0)
+    for number, blocks in enumerate(chunks):
+        more = draw(SIZE * blocks, seed=seed + number)
+        cache, x = model.prefill(more, cache), torch.cat([x, more], 1)
+    cache, z = cache or model.prefill(x), draw(window, most=WORDS + 1, seed=seed)
+    assert torch.equal(cache.words, x) and cache.length == x.shape[1]
+    expected = in_full(model, x, z)
+    for _ in range(2):  # the first leaves the cache what it was
+        torch.testing.assert_close(model.extend(z, zeros(z), cache), expected, atol=1e-10, rtol=1e-10)
+    weight, bias = model.words()
+    halves = nn.functional.linear(model.features(z, zeros(z), cache=cache), weight, bias)
+    torch.testing.assert_close(halves, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("index", [[2, 0, 2, 1], [True, False, True]], ids=str)
+@torch.no_grad()
+def test_rows_are_those_sequences(folders, index):
+    model, index = made(folders), torch.tensor(index)
+    cache, z = model.prefill(draw(4, 3)), draw(3, 3, WORDS + 1)
+    some = cache.rows(index)
+    assert torch.equal(some.words, cache.words[index])
+    expected = model.extend(z, zeros(z), cache)[index]
+    torch.testing.assert_close(model.extend(z[index], zeros(z)[index], some), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_cache_of_inference_mode_goes_on_outside(folders):
+    model, x, z = made(folders), draw(4), draw(2, most=WORDS + 1)
+    with torch.inference_mode():
+        cache = model.prefill(x)
+        said = model.extend(z, zeros(z), cache)
+        some = cache.rows(torch.tensor([0, 1]))
+    for each in (cache, some):
+        out = model.extend(z, zeros(z), each)
+        torch.testing.assert_close(out, said)
+        out.sum().backward()
+
+
+def test_gradients_of_a_window_are_those_of_its_logits(folders):
+    """The words before it are given: no gradient goes through what was kept of them."""
+    model, x, z = made(folders, shift=0), draw(4), draw(2, most=WORDS + 1)
+    cache, last = model.prefill(x), model.blocks[-1].mlp.down_proj.weight
+    (full,) = torch.autograd.grad(in_full(model, x, z).square().sum(), [last])
+    for _ in range(2):
+        (ours,) = torch.autograd.grad(model.extend(z, zeros(z), cache).square().sum(), [last])
+        torch.testing.assert_close(ours, full, atol=1e-10, rtol=1e-10)
+
+
+@torch.no_grad()
+def test_the_layers_read_a_window_and_nothing_before_it(folders):
+    model, seen = made(folders), []
+    model.blocks[0].mlp.register_forward_hook(lambda part, given, said: seen.append(given[0].shape[1]))
+    cache = model.prefill(draw(4))
+    cache = model.prefill(draw(2), cache)
+    model.extend(draw(3, most=WORDS + 1), torch.zeros(2), cache)
+    assert seen == [4, 2, 3]
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_block_sampling_draws_the_same_words_with_and_without(folders, shift):
+    model = made(folders, shift=shift)
+    process = dd.presets.mdlm(WORDS)
+    how = dict(steps=3, pace=dd.paces.Blocks(SIZE), prompt=draw(SIZE))
+    words = [
+        dd.sample(process, model, (2, 8), generator=torch.Generator().manual_seed(5), keep=keep, **how)
+        for keep in (True, False)
+    ]
+    assert torch.equal(*words) and words[0].max() < WORDS
+
+
+def test_adapters_are_read_with_what_they_learned(folders):
+    pytest.importorskip("peft")
+    model, x, z = made(folders, lora=2), draw(4), draw(2, most=WORDS + 1)
+    before = model.extend(z, zeros(z), model.prefill(x))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(generator=torch.Generator().manual_seed(0))
+    after = model.extend(z, zeros(z), model.prefill(x))
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, in_full(model, x, z), atol=1e-10, rtol=1e-10)
+
+
+@torch.no_grad()
+def test_autocast_is_told_apart(folders):
+    model, x, z = made(folders).float(), draw(4), draw(2, most=WORDS + 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        cache = model.prefill(x)
+        expected = in_full(model, x, z)
+        torch.testing.assert_close(model.extend(z, torch.zeros(2), cache), expected, atol=0.05, rtol=0.05)
+    with pytest.raises(ValueError, match=r"cache: holds torch\.bfloat16, the network computes in torch\.float32 now"):
+        model.extend(z, torch.zeros(2), cache)
+
+
+def test_a_cache_of_another_text_or_weights_is_refused_by_name(folders, as_users_call):
+    model, z = made(folders), draw(2, most=WORDS + 1)
+    cache, t = model.prefill(draw(4)), zeros(draw(2))
+    for call, message in [
+        (lambda: copy.deepcopy(model).extend(z, t, cache), "cache: holds keys and values of another CausalLM; prefill"),
+        (lambda: model.extend(z[:1], t[:1], cache), r"cache: holds 2 sequences, asked for 1; cache\.rows\(index\)"),
+        (lambda: model.prefill(draw(0, 3), cache), "cache: holds 2 sequences, asked for 3"),
+        (lambda: model.prefill(draw(3)), r"x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple"),
+        (lambda: model.prefill(draw(2) + WORDS), rf"x holds words .*: must lie in 0\.\.vocab_size-1={WORDS - 1}"),
+        (lambda: model(z, t, clean=draw(2), cache=cache), "clean, cache: at most one of them"),
+        (lambda: model.extend(draw(9), t, cache), "z has 13 positions: must have at most 12"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    with torch.no_grad():
+        model.blocks[0].mlp.down_proj.weight.mul_(1.001)
+    with pytest.raises(ValueError, match="cache: the weights have changed since it was made; prefill again"):
+        model.extend(z, t, cache)
+
+
+def test_a_network_that_keeps_less_than_every_word_is_refused_by_name(folders, monkeypatch):
+    model = made(folders)
+    opened = type(model).opened
+
+    class Short:
+        def __init__(self, kept):
+            self.layers = [type("Layer", (), {"get_seq_length": lambda self: 1})() for _ in range(ROWS)]
+            self.kept = kept
+
+        def __getattr__(self, name):
+            return getattr(self.kept, name)
+
+    monkeypatch.setattr(type(model), "opened", lambda self, cache: Short(opened(self, cache)))
+    with pytest.raises(ValueError, match=r"does not keep keys and values of every word: dd\.sample\(keep=False\)"):
+        model.prefill(draw(4))
