@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.study import LENGTH, MODELS, arguments, curve, less, recipe, shared, tested, together, written
+from benchmarks.study import LENGTH, MODELS, added, arguments, curve, less, recipe, shared, tested, together, written
 from recipes.config import Recipe, recipe_yaml
 from recipes.engine.provenance import provenance
 from recipes.measure import Terms
@@ -38,7 +38,7 @@ def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
 
 def evaluate(work: Path) -> dict[str, Any]:
     """What the result file holds: of all runs that are there, in nats per token, errors over texts."""
-    found, nats = [], dict[tuple[str, int, int], Terms]()
+    found, nats, about = [], dict[tuple[str, int, int], Terms](), provenance() | {"cores": os.cpu_count()}
     for kind, size, seed, given in runs(work):
         if not (given.output.folder / "weights").is_dir():
             continue
@@ -48,11 +48,10 @@ def evaluate(work: Path) -> dict[str, Any]:
         found.append(
             {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)}
             | {name: asdict(less(whole, other)) for name, other in beside.items() if other is not None}
-            | {"curve": curve(given.output.folder)}
+            | {"curve": curve(given.output.folder), "provenance": about}
         )
         print(kind, size, seed, whole.per_token, flush=True)
-    first = next(runs(work))[3]
-    return {"provenance": provenance(), "cores": os.cpu_count(), "recipe": recipe_yaml(first), "runs": found}
+    return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": found}
 
 
 def main() -> None:
@@ -62,7 +61,7 @@ def main() -> None:
     if options.what == "train":
         shared([given for *_, given in runs(options.work)], options)
     else:
-        written(options.out, evaluate(options.work))
+        written(options.out, added(options.out, evaluate(options.work), "kind", "size", "seed"))
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def less(one: Terms, other: Terms) -> Measure:
 def evaluate_all(work: Path) -> dict[str, Any]:
     """What the result file holds: of all runs that are there."""
     found, nats = [], dict[tuple[int, int], Terms]()
-    first = next(runs(work))[3]
+    first, about = next(runs(work))[3], provenance() | {"cores": os.cpu_count()}
     for name, millions, seed, given in runs(work):
         if not (given.output.folder / "weights").is_dir():
             continue
@@ -214,12 +214,12 @@ def evaluate_all(work: Path) -> dict[str, Any]:
                     for source, many in terms.items()
                 },
                 "curve": curve(given.output.folder),
+                "provenance": about,
             }
         )
         print(name, millions, seed, whole.per_token, flush=True)
     search = json.loads((work / "chosen.json").read_text(encoding="utf-8"))
-    about = {"provenance": provenance(), "cores": os.cpu_count(), "recipe": recipe_yaml(first)}
-    return about | {"search": search, "runs": found}
+    return {"recipe": recipe_yaml(first), "search": search, "runs": found}
 
 
 def joined(parts: tuple[Terms, ...]) -> Terms:
@@ -253,7 +253,7 @@ def main() -> None:
     elif options.what == "train":
         shared([given for _, millions, _, given in runs(work) if millions == options.budget], options)
     else:
-        written(options.out, evaluate_all(work))
+        written(options.out, added(options.out, evaluate_all(work), "process", "millions", "seed"))
 
 
 def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -272,6 +272,18 @@ def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
     for given in recipes[options.part :: options.of]:
         if not train(given):
             return
+
+
+def added(path: Path, result: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The result, with the runs of an earlier file that are not among its own; ``names`` tell runs apart.
+
+    A study takes days, and its runs may be made on one machine after another.
+    """
+    if not path.exists():
+        return result
+    own = [[run[name] for name in names] for run in result["runs"]]
+    earlier = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    return result | {"runs": [run for run in earlier if [run[name] for name in names] not in own] + result["runs"]}
 
 
 def written(path: Path, result: dict[str, Any]) -> None:

@@ -113,6 +113,15 @@ def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tm
     assert f"| {ratio:.2f} | 0.4 |" in page
 
 
+def test_runs_of_another_machine_stay(tmp_path):
+    path, names = tmp_path / "result.json", ("process", "seed")
+    first = {"runs": [dict(process="MDLM", seed=0, value=1.0), dict(process="MDLM", seed=1, value=2.0)]}
+    assert study.added(path, first, *names) == first
+    study.written(path, first)
+    again = {"runs": [dict(process="MDLM", seed=1, value=3.0), dict(process="GIDD", seed=0, value=4.0)]}
+    assert study.added(path, again, *names)["runs"] == [first["runs"][0], *again["runs"]]
+
+
 def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
     made = []
     monkeypatch.setattr(study, "train", lambda given: made.append(given) or len(made) < 2)
