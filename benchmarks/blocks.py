@@ -9,17 +9,31 @@ Training goes on where it was killed. Protocol and expectations stand on the pag
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from benchmarks.study import LENGTH, MODELS, added, arguments, curve, less, recipe, shared, tested, together, written
+from benchmarks.study import (
+    LENGTH,
+    MODELS,
+    Run,
+    arguments,
+    by_text,
+    curve,
+    earlier,
+    less,
+    recipe,
+    shared,
+    tested,
+    together,
+    written,
+)
 from recipes.config import Recipe, recipe_yaml
 from recipes.engine.provenance import provenance
-from recipes.measure import Terms
 
 SIZES = (LENGTH, 32, 8, 4, 1)
 """Of blocks; the first is the whole text, as diffusion has it."""
@@ -36,22 +50,24 @@ def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
                 yield kind, size, seed, given if size == LENGTH else replace(given, pace=f"blocks:size={size}")
 
 
-def evaluate(work: Path) -> dict[str, Any]:
-    """What the result file holds: of all runs that are there, in nats per token, errors over texts."""
-    found, nats, about = [], dict[tuple[str, int, int], Terms](), provenance() | {"cores": os.cpu_count()}
+def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType({})) -> dict[str, Any]:
+    """What the result file holds: of all runs that are there or known, in nats per token, errors over texts."""
+    found, about = dict[tuple[str, int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for kind, size, seed, given in runs(work):
-        if not (given.output.folder / "weights").is_dir():
+        if (given.output.folder / "weights").is_dir():
+            whole = together(tested(work, given.output.folder))
+            run = {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)} | by_text(whole)
+            run |= {"curve": curve(given.output.folder), "provenance": about}
+        elif (kind, size, seed) in known:
+            run = known[kind, size, seed]
+        else:
             continue
-        whole = together(tested(work, given.output.folder))
-        nats[kind, size, seed] = whole
-        beside = {"less_whole_text": nats.get((kind, LENGTH, seed)), "less_mdlm": nats.get((KINDS[0], size, seed))}
-        found.append(
-            {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)}
-            | {name: asdict(less(whole, other)) for name, other in beside.items() if other is not None}
-            | {"curve": curve(given.output.folder), "provenance": about}
-        )
-        print(kind, size, seed, whole.per_token, flush=True)
-    return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": found}
+        found[kind, size, seed] = run
+        for name, other in {"less_whole_text": (kind, LENGTH, seed), "less_mdlm": (KINDS[0], size, seed)}.items():
+            if other in found:
+                run[name] = less(run, found[other])
+        print(kind, size, seed, run["bound"], flush=True)
+    return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": list(found.values())}
 
 
 def main() -> None:
@@ -61,7 +77,7 @@ def main() -> None:
     if options.what == "train":
         shared([given for *_, given in runs(options.work)], options)
     else:
-        written(options.out, added(options.out, evaluate(options.work), "kind", "size", "seed"))
+        written(options.out, evaluate(options.work, earlier(options.out, "kind", "size", "seed")))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ Training goes on where it was killed. Protocol and expectations stand on the pag
 import argparse
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from recipes.saved import open_saved
 BATCH, LENGTH, WORDS = 16, 128, 4096
 TEST, SEARCH = slice(0, 140), slice(140, 240)
 """Held-out documents of each source: those that are measured in the end, and those that a search may look at."""
+Run = dict[str, Any]
 DRAWS = 4
 """Of times and noise for every text that is measured."""
 BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1), 32: (0,)}
@@ -183,43 +186,50 @@ def together(terms: Mapping[str, list[Terms]]) -> Terms:
     return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
 
 
-def less(one: Terms, other: Terms) -> Measure:
+def by_text(terms: Terms) -> Run:
+    """Nats and tokens of each text, by which a run compares with one of another machine."""
+    return {"nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()], "tokens": terms.tokens.tolist()}
+
+
+def less(one: Run, other: Run) -> dict[str, Any]:
     """One bound less another of the same texts, with the error of the difference."""
-    return Measure.ratio((one.nats - other.nats).sum(1), one.tokens.double(), "nats/token")
+    nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
+    return asdict(Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token"))
 
 
-def evaluate_all(work: Path) -> dict[str, Any]:
-    """What the result file holds: of all runs that are there."""
-    found, nats = [], dict[tuple[int, int], Terms]()
-    first, about = next(runs(work))[3], provenance() | {"cores": os.cpu_count()}
+def earlier(path: Path, *names: str) -> dict[tuple[Any, ...], Run]:
+    """The runs of a result file that is there, by what these names say of them.
+
+    A study takes days, and its runs may be made on one machine after another.
+    """
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return {tuple(run[name] for name in names): run for run in runs}
+
+
+def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType({})) -> dict[str, Any]:
+    """What the result file holds: of all runs that are there, or that are known from elsewhere."""
+    found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for name, millions, seed, given in runs(work):
-        if not (given.output.folder / "weights").is_dir():
-            continue
-        terms = tested(work, given.output.folder)
-        whole = together(terms)
-        masks = nats.setdefault((millions, seed), whole)
-        found.append(
-            {
-                "process": name,
-                "millions": millions,
-                "seed": seed,
-                "loss": given.loss.about(padded=True),
-                "all_sources": asdict(whole.per_token),
-                "less_mdlm": asdict(less(whole, masks)),
-                "by_source": {
-                    source: {
-                        key: asdict(value)
-                        for key, value in estimates(many, open_prepared(work / "test" / source)).items()
-                    }
-                    for source, many in terms.items()
-                },
-                "curve": curve(given.output.folder),
-                "provenance": about,
+        if (given.output.folder / "weights").is_dir():
+            terms = tested(work, given.output.folder)
+            whole = together(terms)
+            run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True))
+            run |= {"all_sources": asdict(whole.per_token), "curve": curve(given.output.folder)} | by_text(whole)
+            run["by_source"] = {
+                source: {
+                    key: asdict(value) for key, value in estimates(many, open_prepared(work / "test" / source)).items()
+                }
+                for source, many in terms.items()
             }
-        )
-        print(name, millions, seed, whole.per_token, flush=True)
+            run["provenance"] = about
+        elif (name, millions, seed) in known:
+            run = known[name, millions, seed]
+        else:
+            continue
+        found.append(run | {"less_mdlm": less(run, masks.setdefault((millions, seed), run))})
+        print(name, millions, seed, run["all_sources"], flush=True)
     search = json.loads((work / "chosen.json").read_text(encoding="utf-8"))
-    return {"recipe": recipe_yaml(first), "search": search, "runs": found}
+    return {"recipe": recipe_yaml(next(runs(work))[3]), "search": search, "runs": found}
 
 
 def joined(parts: tuple[Terms, ...]) -> Terms:
@@ -253,7 +263,7 @@ def main() -> None:
     elif options.what == "train":
         shared([given for _, millions, _, given in runs(work) if millions == options.budget], options)
     else:
-        written(options.out, added(options.out, evaluate_all(work), "process", "millions", "seed"))
+        written(options.out, evaluate_all(work, earlier(options.out, "process", "millions", "seed")))
 
 
 def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -274,21 +284,10 @@ def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
             return
 
 
-def added(path: Path, result: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The result, with the runs of an earlier file that are not among its own; ``names`` tell runs apart.
-
-    A study takes days, and its runs may be made on one machine after another.
-    """
-    if not path.exists():
-        return result
-    own = [[run[name] for name in names] for run in result["runs"]]
-    earlier = json.loads(path.read_text(encoding="utf-8"))["runs"]
-    return result | {"runs": [run for run in earlier if [run[name] for name in names] not in own] + result["runs"]}
-
-
 def written(path: Path, result: dict[str, Any]) -> None:
-    """As JSON."""
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    """As JSON, each list of numbers in one line."""
+    text = json.dumps(result, indent=1)
+    path.write_text(re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ settings.load_profile("part")
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.name != "test_docs.py")  # whole pages first: what runs last runs alone
+
+
 def pytest_collection_finish(session):
     gc.freeze()  # what is imported by now stays, no collection needs to look at it again
 

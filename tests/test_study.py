@@ -113,13 +113,23 @@ def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tm
     assert f"| {ratio:.2f} | 0.4 |" in page
 
 
-def test_runs_of_another_machine_stay(tmp_path):
-    path, names = tmp_path / "result.json", ("process", "seed")
-    first = {"runs": [dict(process="MDLM", seed=0, value=1.0), dict(process="MDLM", seed=1, value=2.0)]}
-    assert study.added(path, first, *names) == first
-    study.written(path, first)
-    again = {"runs": [dict(process="MDLM", seed=1, value=3.0), dict(process="GIDD", seed=0, value=4.0)]}
-    assert study.added(path, again, *names)["runs"] == [first["runs"][0], *again["runs"]]
+def test_runs_of_another_machine_stay_and_compare(small, work, tmp_path, monkeypatch):
+    """Of four runs none is here; the file knows the first three."""
+    for name, value in dict(SIZES=(study.LENGTH, 4), KINDS=("MDLM", EDGES), SEEDS=(0,), MODELS=study.MODELS).items():
+        monkeypatch.setattr(blocks, name, value)
+    keys = [("MDLM", study.LENGTH, 0), (EDGES, study.LENGTH, 0), ("MDLM", 4, 0)]
+    made = [
+        dict(kind=kind, size=size, seed=seed, bound={}, nats=[float(number), 3.0], tokens=[2, 4])
+        for number, (kind, size, seed) in enumerate(keys)
+    ]
+    path = tmp_path / "result.json"
+    study.written(path, {"runs": made})
+    assert '"nats": [ 1.0, 3.0 ]' in path.read_text()
+    known = study.earlier(path, "kind", "size", "seed")
+    assert list(known) == keys and study.earlier(tmp_path / "none.json", "kind") == {}
+    whole, edges, four = blocks.evaluate(work, known)["runs"]
+    assert [run["less_whole_text"]["value"] for run in (whole, edges, four)] == [0, 0, pytest.approx(2 / 6)]
+    assert edges["less_mdlm"]["value"] == pytest.approx(1 / 6) and four["less_mdlm"]["value"] == 0
 
 
 def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
