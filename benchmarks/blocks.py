@@ -5,7 +5,8 @@
     python -m benchmarks.blocks evaluate WORK --out benchmarks/results/blocks.json
     python -m benchmarks.blocks_page benchmarks/results/blocks.json
 
-Training goes on where it was killed. Protocol and expectations stand on the page, written before the runs.
+Training goes on where it was killed, and with ``--out`` on another machine, where it makes the runs that the file does
+not have. Protocol and expectations stand on the page, written before the runs.
 """
 
 import os
@@ -17,21 +18,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.study import (
-    LENGTH,
-    MODELS,
-    Run,
-    arguments,
-    by_text,
-    curve,
-    earlier,
-    less,
-    recipe,
-    shared,
-    tested,
-    together,
-    written,
-)
+from benchmarks.made import Run, arguments, by_text, curve, earlier, less, shared, written
+from benchmarks.study import LENGTH, MODELS, recipe, tested, together
 from recipes.config import Recipe, recipe_yaml
 from recipes.engine.provenance import provenance
 
@@ -74,10 +62,11 @@ def main() -> None:
     """The command."""
     options = arguments(__doc__, ("train", "evaluate")).parse_args()
     torch.set_num_threads(1)
+    known = earlier(options.out, "kind", "size", "seed")
     if options.what == "train":
-        shared([given for *_, given in runs(options.work)], options)
+        shared([given for *key, given in runs(options.work) if tuple(key) not in known], options)
     else:
-        written(options.out, evaluate(options.work, earlier(options.out, "kind", "size", "seed")))
+        written(options.out, evaluate(options.work, known))
 
 
 if __name__ == "__main__":

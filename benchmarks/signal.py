@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 import ddlib as dd
-from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, arguments, recipe, shared, written
+from benchmarks.made import arguments, shared, written
+from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe
 from ddlib.noise import Generator
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared

@@ -7,13 +7,12 @@
     python -m benchmarks.study train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
     python -m benchmarks.study evaluate WORK --out benchmarks/results/study.json
 
-Training goes on where it was killed. Protocol and expectations stand on the page, written before the runs.
+Training goes on where it was killed, and with ``--out`` on another machine, where it makes the runs that the file does
+not have. Protocol and expectations stand on the page, written before the runs.
 """
 
-import argparse
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.made import Run, arguments, by_text, curve, earlier, less, shared, written
 from benchmarks.public_domain import SOURCES
-from ddlib import Measure
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Corpus, local, open_prepared, prepare
-from recipes.engine import train
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
 from recipes.evaluate import Options, bounds, drawn_from, estimates
@@ -36,7 +34,6 @@ from recipes.saved import open_saved
 BATCH, LENGTH, WORDS = 16, 128, 4096
 TEST, SEARCH = slice(0, 140), slice(140, 240)
 """Held-out documents of each source: those that are measured in the end, and those that a search may look at."""
-Run = dict[str, Any]
 DRAWS = 4
 """Of times and noise for every text that is measured."""
 BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1), 32: (0,)}
@@ -126,11 +123,17 @@ def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
 
 
 def chosen(work: Path) -> dict[str, Any]:
-    """What the search found: bounds on its text, the best rule of every model, the best speed."""
-    found: dict[str, dict[str, Any]] = {}
+    """What the search found: bounds on its text, the best rule of every model, the best speed.
+
+    Bounds of runs that are not here are those of the file of an earlier search.
+    """
+    path, found = work / "chosen.json", dict[str, dict[str, Any]]()
+    known = json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
     for name, rule, given in searched(work):
-        terms = Terms.average(measured(given.output.folder, [work / "data"])[0])
-        found.setdefault(name, {})[rule] = asdict(terms.per_token)
+        bound = known.get(name, {}).get(rule)
+        if bound is None or (given.output.folder / "weights").is_dir():
+            bound = asdict(Terms.average(measured(given.output.folder, [work / "data"])[0]).per_token)
+        found.setdefault(name, {})[rule] = bound
     # speed 1 is among the models already
     found["speed"]["1"] = found["HDLM-64, all edges"][ASEVER]
     best = {name: min(bounds, key=lambda rule: bounds[rule]["value"]) for name, bounds in found.items()}
@@ -186,26 +189,6 @@ def together(terms: Mapping[str, list[Terms]]) -> Terms:
     return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
 
 
-def by_text(terms: Terms) -> Run:
-    """Nats and tokens of each text, by which a run compares with one of another machine."""
-    return {"nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()], "tokens": terms.tokens.tolist()}
-
-
-def less(one: Run, other: Run) -> dict[str, Any]:
-    """One bound less another of the same texts, with the error of the difference."""
-    nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
-    return asdict(Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token"))
-
-
-def earlier(path: Path, *names: str) -> dict[tuple[Any, ...], Run]:
-    """The runs of a result file that is there, by what these names say of them.
-
-    A study takes days, and its runs may be made on one machine after another.
-    """
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    return {tuple(run[name] for name in names): run for run in runs}
-
-
 def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType({})) -> dict[str, Any]:
     """What the result file holds: of all runs that are there, or that are known from elsewhere."""
     found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
@@ -241,18 +224,12 @@ def joined(parts: tuple[Terms, ...]) -> Terms:
     return Terms.join(moved)
 
 
-def curve(folder: Path) -> list[tuple[int, float, float]]:
-    """Validation bounds on the way: step, nats per token, standard error."""
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [(r["step"], r["nats_per_token"], r["standard_error"]) for r in records if r["kind"] == "bound"]
-
-
 def main() -> None:
     """The command."""
     parser = arguments(__doc__, ("prepare", "search", "chosen", "train", "evaluate"))
     parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
     options = parser.parse_args()
-    work = options.work
+    work, known = options.work, earlier(options.out, "process", "millions", "seed")
     torch.set_num_threads(1)
     if options.what == "prepare":
         prepare_all(work)
@@ -261,33 +238,10 @@ def main() -> None:
     elif options.what == "chosen":
         written(work / "chosen.json", chosen(work))
     elif options.what == "train":
-        shared([given for _, millions, _, given in runs(work) if millions == options.budget], options)
+        wanted = [(key, given) for *key, given in runs(work) if key[1] == options.budget]
+        shared([given for key, given in wanted if tuple(key) not in known], options)
     else:
-        written(options.out, evaluate_all(work, earlier(options.out, "process", "millions", "seed")))
-
-
-def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
-    """A command line of what is to be done, where, and which share of the runs."""
-    parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("what", choices=commands)
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
-    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
-    parser.add_argument("--out", type=Path)
-    return parser
-
-
-def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
-    """Trains this process's share of the runs, until it is asked to stop."""
-    for given in recipes[options.part :: options.of]:
-        if not train(given):
-            return
-
-
-def written(path: Path, result: dict[str, Any]) -> None:
-    """As JSON, each list of numbers in one line."""
-    text = json.dumps(result, indent=1)
-    path.write_text(re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n", encoding="utf-8")
+        written(options.out, evaluate_all(work, known))
 
 
 if __name__ == "__main__":

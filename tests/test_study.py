@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from benchmarks import blocks, blocks_page, signal, signal_page, study
+from benchmarks import blocks, blocks_page, made, signal, signal_page, study, study_page
 from recipes.data import Batch
 from recipes.engine import train
 from recipes.engine.signals import Signals
@@ -58,7 +58,7 @@ def test_the_study_from_its_search_to_its_result(work, tmp_path):
     for _, _, given in study.searched(work):
         train(given)
     found = study.chosen(work)
-    study.written(work / "chosen.json", found)
+    made.written(work / "chosen.json", found)
     assert set(found["best"]) == {"MDLM", EDGES, "speed"}
     assert set(found["bounds"]["speed"]) == {"learned", "1"} and set(found["bounds"]["MDLM"]) == set(study.RULES)
     for name, bounds in found["bounds"].items():
@@ -72,6 +72,10 @@ def test_the_study_from_its_search_to_its_result(work, tmp_path):
     assert masks["less_mdlm"]["value"] == 0 and masks["all_sources"]["method"] == "stratified"
     gap = edges["all_sources"]["value"] - masks["all_sources"]["value"]
     assert edges["less_mdlm"]["value"] == pytest.approx(gap) and len(edges["by_source"]) == 6
+    page = study_page.tables(told)
+    assert f"| {EDGES} | {gap:+.3f} ± " in page and f"| {EDGES} | {edges['all_sources']['value']:.3f} ± " in page
+    study_page.draw(told["runs"], tmp_path / "results.png")
+    assert (tmp_path / "results.png").stat().st_size > 5000
     assert last.output.folder.name == "HDLM-64-all_edges-best_speeds-0.001M-0"
 
 
@@ -103,7 +107,7 @@ def test_what_is_measured_of_the_signal_stands_on_its_page(work, monkeypatch, tm
         monkeypatch.setattr(signal, name, value)
     for name, millions, given in signal.points(work):
         train(given)
-        study.written(signal.kept(work, name, millions), signal.measured(open_saved(given.output.folder), given))
+        made.written(signal.kept(work, name, millions), signal.measured(open_saved(given.output.folder), given))
     told = signal.report(work)
     for point in told["points"]:
         assert set(point["ways"]) == set(signal.WAYS)
@@ -118,25 +122,31 @@ def test_runs_of_another_machine_stay_and_compare(small, work, tmp_path, monkeyp
     for name, value in dict(SIZES=(study.LENGTH, 4), KINDS=("MDLM", EDGES), SEEDS=(0,), MODELS=study.MODELS).items():
         monkeypatch.setattr(blocks, name, value)
     keys = [("MDLM", study.LENGTH, 0), (EDGES, study.LENGTH, 0), ("MDLM", 4, 0)]
-    made = [
+    known_runs = [
         dict(kind=kind, size=size, seed=seed, bound={}, nats=[float(number), 3.0], tokens=[2, 4])
         for number, (kind, size, seed) in enumerate(keys)
     ]
     path = tmp_path / "result.json"
-    study.written(path, {"runs": made})
+    made.written(path, {"runs": known_runs})
     assert '"nats": [ 1.0, 3.0 ]' in path.read_text()
-    known = study.earlier(path, "kind", "size", "seed")
-    assert list(known) == keys and study.earlier(tmp_path / "none.json", "kind") == {}
+    known = made.earlier(path, "kind", "size", "seed")
+    assert list(known) == keys and made.earlier(tmp_path / "none.json", "kind") == made.earlier(None) == {}
+    trained = []
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "train", lambda given: trained.append(given.output.folder.name) or True)
+        patch.setattr("sys.argv", ["blocks", "train", str(work), "--out", str(path)])
+        blocks.main()
+    assert trained == [f"blocks-4-{EDGES}-2M-0".replace(", ", "-").replace(" ", "_")]
     whole, edges, four = blocks.evaluate(work, known)["runs"]
     assert [run["less_whole_text"]["value"] for run in (whole, edges, four)] == [0, 0, pytest.approx(2 / 6)]
     assert edges["less_mdlm"]["value"] == pytest.approx(1 / 6) and four["less_mdlm"]["value"] == 0
 
 
 def test_a_share_of_the_runs_ends_where_one_is_asked_to_stop(monkeypatch):
-    made = []
-    monkeypatch.setattr(study, "train", lambda given: made.append(given) or len(made) < 2)
-    study.shared(list(range(9)), Namespace(part=1, of=2))
-    assert made == [1, 3]
+    begun = []
+    monkeypatch.setattr(made, "train", lambda given: begun.append(given) or len(begun) < 2)
+    made.shared(list(range(9)), Namespace(part=1, of=2))
+    assert begun == [1, 3]
 
 
 @pytest.mark.nightly
@@ -145,17 +155,17 @@ def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
     changes = dict(SIZES=(study.LENGTH, 1), KINDS=("MDLM", EDGES), MILLIONS=0.001, SEEDS=(0,), MODELS=study.MODELS)
     for name, value in changes.items():
         monkeypatch.setattr(blocks, name, value)
-    *made, (_, _, _, last) = blocks.runs(work)
+    *most, (_, _, _, last) = blocks.runs(work)
     with monkeypatch.context() as patch:
         patch.setattr(Signals, "asked", True)
-        assert not train(made[0][3])  # stopped after its first step
-    assert all([train(given) for _, _, _, given in made])
+        assert not train(most[0][3])  # stopped after its first step
+    assert all([train(given) for _, _, _, given in most])
     told = blocks.evaluate(work)
     assert [(one["kind"], one["size"]) for one in told["runs"]] == [("MDLM", 128), (EDGES, 128), ("MDLM", 1)]
     whole, hierarchy, one = told["runs"]
     assert one["less_whole_text"]["value"] == pytest.approx(one["bound"]["value"] - whole["bound"]["value"])
     assert hierarchy["less_mdlm"]["value"] == pytest.approx(hierarchy["bound"]["value"] - whole["bound"]["value"])
-    assert last.order().block == 1 and made[0][3].order().block is None
+    assert last.order().block == 1 and most[0][3].order().block is None
     for name in ("SIZES", "KINDS"):
         monkeypatch.setattr(blocks_page, name, changes[name])
     page = blocks_page.tables(told["runs"])

@@ -1,0 +1,68 @@
+"""Runs of a study: shared by processes and machines, compared text by text, written down."""
+
+import argparse
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddlib import Measure
+from recipes.config import Recipe
+from recipes.engine import train
+from recipes.measure import Terms
+
+Run = dict[str, Any]
+"""What a result file says of one."""
+
+
+def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
+    """A command line of what is to be done, where, and which share of the runs."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("what", choices=commands)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
+    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
+    parser.add_argument("--out", type=Path, help="the result file; runs that it has need not be made again")
+    return parser
+
+
+def shared(recipes: list[Recipe], options: argparse.Namespace) -> None:
+    """Trains this process's share of the runs, until it is asked to stop."""
+    for given in recipes[options.part :: options.of]:
+        if not train(given):
+            return
+
+
+def written(path: Path, result: dict[str, Any]) -> None:
+    """As JSON, each list of numbers in one line."""
+    text = json.dumps(result, indent=1)
+    path.write_text(re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n", encoding="utf-8")
+
+
+def by_text(terms: Terms) -> Run:
+    """Nats and tokens of each text, by which a run compares with one of another machine."""
+    return {"nats": [round(nats, 6) for nats in terms.nats.sum(1).tolist()], "tokens": terms.tokens.tolist()}
+
+
+def less(one: Run, other: Run) -> dict[str, Any]:
+    """One bound less another of the same texts, with the error of the difference."""
+    nats, others = (torch.tensor(run["nats"], dtype=torch.float64) for run in (one, other))
+    return asdict(Measure.ratio(nats - others, torch.tensor(one["tokens"], dtype=torch.float64), "nats/token"))
+
+
+def earlier(path: Path | None, *names: str) -> dict[tuple[Any, ...], Run]:
+    """The runs of a result file, if it is there, by what these names say of them.
+
+    A study takes days, and its runs may be made on one machine after another.
+    """
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path is not None and path.exists() else []
+    return {tuple(run[name] for name in names): run for run in runs}
+
+
+def curve(folder: Path) -> list[tuple[int, float, float]]:
+    """Validation bounds on the way: step, nats per token, standard error."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(r["step"], r["nats_per_token"], r["standard_error"]) for r in records if r["kind"] == "bound"]

@@ -1,0 +1,120 @@
+"""The tables and the picture of docs/results.md, from what ``study.py evaluate`` wrote.
+
+    python -m benchmarks.study_page benchmarks/results/study.json
+
+Rewrites what stands between the two marks of the page, and docs/images/results.png.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmarks.made import Run
+from benchmarks.table import fill, result, ruler
+from ddlib import plot
+
+DOCS = Path(__file__).parents[1] / "docs"
+BEGIN, END = "<!-- tables: benchmarks/study_page.py -->", "<!-- end of tables -->"
+BASE = "MDLM"
+COLOURS = (plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE)
+
+
+def rows(runs: list[Run], cell: Callable[[Run], str]) -> list[str]:
+    """Process by budget, seeds side by side; a hyphen where no run is made."""
+    budgets = sorted({run["millions"] for run in runs})
+    lines = ["| process | " + " | ".join(f"{budget:g} million tokens" for budget in budgets) + " |"]
+    lines.append(ruler(lines[0]))
+    for name in dict.fromkeys(run["process"] for run in runs):
+        cells = [
+            ", ".join(cell(run) for run in runs if run["process"] == name and run["millions"] == budget) or "-"
+            for budget in budgets
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def sources(runs: list[Run]) -> list[str]:
+    """Source by source at the largest budget, the mean of the seeds."""
+    largest = max(run["millions"] for run in runs)
+    runs = [run for run in runs if run["millions"] == largest]
+    names = list(runs[0]["by_source"])
+    lines = [f"| {largest:g} million tokens | " + " | ".join(name.replace("_", " ") for name in names) + " |"]
+    lines.append(ruler(lines[0]))
+
+    def each(key: str, name: str, own: list[Run]) -> list[float]:
+        return [run["by_source"][name]["nats_per_token"][key] for run in own]
+
+    for process in dict.fromkeys(run["process"] for run in runs):
+        own = [run for run in runs if run["process"] == process]
+        lines.append(f"| {process} | " + " | ".join(f"{mean(each('value', name, own)):.3f}" for name in names) + " |")
+    errors = [f"{max(each('error', name, runs)):.3f}" for name in names]
+    return [*lines, f"| *largest standard error* | {' | '.join(errors)} |"]
+
+
+def search(found: dict[str, Any]) -> list[str]:
+    """Bounds on the text of the search; what was chosen in bold."""
+    lines = []
+    for name, bounds in found["bounds"].items():
+        told = [f"{rule} {_bold(_measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
+        lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(told)}")
+    return lines
+
+
+def tables(told: dict[str, Any]) -> str:
+    """All of them, as they stand between the page's marks."""
+    runs = told["runs"]
+    bounds = rows(runs, lambda run: _measure(run["all_sources"]))
+    gaps = rows([run for run in runs if run["process"] != BASE], lambda run: _measure(run["less_mdlm"], "+"))
+    return "\n".join(
+        [
+            "Bound in nats per token, each seed:", "", *bounds, "", f"Above {BASE}:", "", *gaps, "", *sources(runs), "",
+            "The search, at 2 million tokens:", "", *search(told["search"]),
+        ]
+    )  # fmt: skip
+
+
+def draw(runs: list[Run], path: Path) -> None:
+    """What each process is above masks by budget, and all on their way at the largest."""
+    figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
+    names, largest = list(dict.fromkeys(run["process"] for run in runs)), max(run["millions"] for run in runs)
+    for name, colour in zip(names, COLOURS, strict=False):
+        own = [run for run in runs if run["process"] == name]
+        for seed in sorted({run["seed"] for run in own}) if name != BASE else ():
+            made = [run for run in own if run["seed"] == seed]
+            gaps = [run["less_mdlm"] for run in made]
+            left.errorbar(
+                [run["millions"] for run in made], [gap["value"] for gap in gaps],
+                yerr=[gap["standard_error"] for gap in gaps], fmt="o-", color=colour, label=None if seed else name,
+            )  # fmt: skip
+        for run in own:
+            if run["millions"] == largest:
+                step, value, _ = zip(*run["curve"], strict=True)
+                right.plot(step, value, "-", color=colour, label=None if run["seed"] else name)
+    left.axhline(0, color=plot.GREY, linewidth=1)
+    left.set(xscale="log", xlabel="millions of tokens", ylabel=f"nats per token above {BASE} (lower is better)")
+    left.set_title("against masked diffusion", loc="left", fontweight="bold")
+    right.set(xlabel="step", ylabel="nats per token")
+    right.set_title(f"validation bound, {largest:g} million tokens", loc="left", fontweight="bold")
+    for axis in (left, right):
+        axis.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def _measure(value: dict[str, Any], sign: str = "") -> str:
+    return f"{value['value']:{sign}.3f} ± {value['standard_error']:.3f}"
+
+
+def _bold(text: str, chosen: bool) -> str:
+    return f"**{text}**" if chosen else text
+
+
+def main() -> None:
+    """The command."""
+    told = result(__doc__)
+    fill(DOCS / "results.md", tables(told), BEGIN, END)
+    draw(told["runs"], DOCS / "images" / "results.png")
+
+
+if __name__ == "__main__":
+    main()
