@@ -42,12 +42,12 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType
     """What the result file holds: of all runs that are there or known, in nats per token, errors over texts."""
     found, about = dict[tuple[str, int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for kind, size, seed, given in runs(work):
-        if (given.output.folder / "weights").is_dir():
+        if (kind, size, seed) in known:
+            run = known[kind, size, seed]
+        elif (given.output.folder / "weights").is_dir():
             whole = together(tested(work, given.output.folder))
             run = {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)} | by_text(whole)
             run |= {"curve": curve(given.output.folder), "provenance": about}
-        elif (kind, size, seed) in known:
-            run = known[kind, size, seed]
         else:
             continue
         found[kind, size, seed] = run

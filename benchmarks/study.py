@@ -193,7 +193,9 @@ def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxy
     """What the result file holds: of all runs that are there, or that are known from elsewhere."""
     found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for name, millions, seed, given in runs(work):
-        if (given.output.folder / "weights").is_dir():
+        if (name, millions, seed) in known:
+            run = known[name, millions, seed]
+        elif (given.output.folder / "weights").is_dir():
             terms = tested(work, given.output.folder)
             whole = together(terms)
             run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True))
@@ -205,8 +207,6 @@ def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxy
                 for source, many in terms.items()
             }
             run["provenance"] = about
-        elif (name, millions, seed) in known:
-            run = known[name, millions, seed]
         else:
             continue
         found.append(run | {"less_mdlm": less(run, masks.setdefault((millions, seed), run))})
