@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.made import Run, arguments, by_text, curve, earlier, less, shared, written
+from benchmarks.made import Run, arguments, by_text, curve, earlier, finished, less, shared, written
 from benchmarks.study import LENGTH, MODELS, recipe, tested, together
 from recipes.config import Recipe, recipe_yaml
 from recipes.engine.provenance import provenance
@@ -44,7 +44,7 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType
     for kind, size, seed, given in runs(work):
         if (kind, size, seed) in known:
             run = known[kind, size, seed]
-        elif (given.output.folder / "weights").is_dir():
+        elif finished(given):
             whole = together(tested(work, given.output.folder))
             run = {"kind": kind, "size": size, "seed": seed, "bound": asdict(whole.per_token)} | by_text(whole)
             run |= {"curve": curve(given.output.folder), "provenance": about}

@@ -12,6 +12,7 @@ import torch
 from ddlib import Measure
 from recipes.config import Recipe
 from recipes.engine import train
+from recipes.engine.checkpoint import name_of
 from recipes.measure import Terms
 
 Run = dict[str, Any]
@@ -60,6 +61,11 @@ def earlier(path: Path | None, *names: str) -> dict[tuple[Any, ...], Run]:
     """
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path is not None and path.exists() else []
     return {tuple(run[name] for name in names): run for run in runs}
+
+
+def finished(given: Recipe) -> bool:
+    """Whether a run has made all of its steps; its weights are published on the way too."""
+    return (given.output.folder / "checkpoints" / name_of(given.steps)).is_dir()
 
 
 def curve(folder: Path) -> list[tuple[int, float, float]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.made import Run, arguments, by_text, curve, earlier, less, shared, written
+from benchmarks.made import Run, arguments, by_text, curve, earlier, finished, less, shared, written
 from benchmarks.public_domain import SOURCES
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Corpus, local, open_prepared, prepare
@@ -131,7 +131,7 @@ def chosen(work: Path) -> dict[str, Any]:
     known = json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
     for name, rule, given in searched(work):
         bound = known.get(name, {}).get(rule)
-        if bound is None or (given.output.folder / "weights").is_dir():
+        if bound is None or finished(given):
             bound = asdict(Terms.average(measured(given.output.folder, [work / "data"])[0]).per_token)
         found.setdefault(name, {})[rule] = bound
     # speed 1 is among the models already
@@ -195,7 +195,7 @@ def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxy
     for name, millions, seed, given in runs(work):
         if (name, millions, seed) in known:
             run = known[name, millions, seed]
-        elif (given.output.folder / "weights").is_dir():
+        elif finished(given):
             terms = tested(work, given.output.folder)
             whole = together(terms)
             run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True))
