@@ -52,6 +52,7 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType
             continue
         found[kind, size, seed] = run
         for name, other in {"less_whole_text": (kind, LENGTH, seed), "less_mdlm": (KINDS[0], size, seed)}.items():
+            run.pop(name, None)  # of an earlier file
             if other in found:
                 run[name] = less(run, found[other])
         print(kind, size, seed, run["bound"], flush=True)
