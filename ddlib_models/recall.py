@@ -19,7 +19,6 @@ class Recall(Held):
     Attributes:
         pairs: keys and values of each layer, as transformers keeps them; none where there are no words.
         last: what the output layer would read at the last word, (B, 1, D); (B, 0, D) where there are no words.
-        dtype: what the network computed in.
     """
 
     def __init__(

