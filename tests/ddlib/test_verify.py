@@ -61,15 +61,20 @@ FIFTY = [
 
 @pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
-    """On a processor that is slower, or shared with others, no longer than 2.4 million sums of fifty numbers."""
-    start = time.process_time()
-    assert dd.verify(process).ok
-    taken, numbers = time.process_time() - start, torch.ones(50)
-    if taken >= 5:
-        start = time.process_time()
+    """The best of three; on a processor that is slower, or shared, no longer than 2.4 million sums of fifty numbers."""
+    numbers = torch.ones(50)
+
+    def sums():
         for _ in range(240_000):
             numbers + numbers
-        assert taken < 10 * (time.process_time() - start)
+
+    def seconds(call):
+        start = time.process_time()
+        call()
+        return time.process_time() - start
+
+    assert dd.verify(process).ok
+    assert any(seconds(lambda: dd.verify(process)) < max(5, 10 * seconds(sums)) for _ in range(3))
 
 
 LARGE = [
