@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.adapt import RUNS
-from benchmarks.results_page import DOCS
-from benchmarks.table import fill, result, ruler
+from benchmarks.table import DOCS, fill, result, ruler
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/adapt_page.py -->", "<!-- end of tables -->"

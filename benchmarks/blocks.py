@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
                 yield kind, size, seed, given if size == LENGTH else replace(given, pace=f"blocks:size={size}")
 
 
-def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType({})) -> dict[str, Any]:
+def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
     """What the result file holds: of all runs that are there or known, in nats per token, errors over texts."""
     found, about = dict[tuple[str, int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for kind, size, seed, given in runs(work):
@@ -56,7 +55,7 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType
             if other in found:
                 run[name] = less(run, found[other])
         print(kind, size, seed, run["bound"], flush=True)
-    return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": list(found.values())}
+    return {"recipe": recipe_yaml(next(runs(Path("work")))[3]), "runs": list(found.values())}
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.blocks import KINDS, SIZES
-from benchmarks.results_page import DOCS
-from benchmarks.table import fill, result
+from benchmarks.table import DOCS, fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/blocks_page.py -->", "<!-- end of tables -->"

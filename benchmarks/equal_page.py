@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.equal_compute import RUNS, SECONDS
-from benchmarks.results_page import DOCS
-from benchmarks.table import fill, result
+from benchmarks.table import DOCS, fill, measure, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/equal_page.py -->", "<!-- end of tables -->"
@@ -38,7 +37,7 @@ def bounds(told: dict[str, Any], runs: Runs) -> list[str]:
     """Every run with its price, its steps and its bound, seed by seed."""
     lines = ["| run | CPU seconds a step | steps | nats per token, each seed |", "| --- | --- | --- | --- |"]
     for name, seeds in runs.items():
-        values = ", ".join(_measure(run["bound"]) for run in seeds)
+        values = ", ".join(measure(run["bound"]) for run in seeds)
         lines.append(f"| {name} | {price(told, name):.3f} | {seeds[0]['steps']:,} | {values} |")
     return lines
 
@@ -47,7 +46,7 @@ def differences(runs: Runs) -> list[str]:
     """What is compared, seed by seed."""
     lines = ["| difference | nats per token, each seed |", "| --- | --- |"]
     for one, other, what in PAIRS:
-        lines.append(f"| {what} | {', '.join(_measure(run['less'][other], '+') for run in runs[one])} |")
+        lines.append(f"| {what} | {', '.join(measure(run['less'][other], '+') for run in runs[one])} |")
     return lines
 
 
@@ -98,10 +97,6 @@ def tables(told: dict[str, Any], runs: Runs) -> str:
     """All three, as they stand between the page's marks."""
     parts: Sequence[list[str]] = (bounds(told, runs), differences(runs), sources(runs))
     return "\n\n".join("\n".join(part) for part in parts)
-
-
-def _measure(value: dict[str, float], sign: str = "") -> str:
-    return f"{value['value']:{sign}.3f} ± {value['error']:.3f}"
 
 
 def main() -> None:

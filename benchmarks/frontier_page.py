@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.frontier import CALLS, FRONTIER, MODELS, Cell
-from benchmarks.results_page import DOCS
-from benchmarks.table import fill, result
+from benchmarks.table import DOCS, fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/frontier_page.py -->", "<!-- end of tables -->"

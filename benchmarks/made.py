@@ -26,7 +26,7 @@ def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
     parser.add_argument("work", type=Path)
     parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
     parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
-    parser.add_argument("--out", type=Path, help="the result file; runs that it has need not be made again")
+    parser.add_argument("--out", type=Path, help="the result file")
     return parser
 
 

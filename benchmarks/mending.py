@@ -18,8 +18,7 @@ import torch
 
 import ddlib as dd
 from benchmarks.frontier import CONFIG, SEEDS, drawn, kept, report, tree
-from benchmarks.results_page import DOCS
-from benchmarks.table import fill
+from benchmarks.table import DOCS, fill
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
 from recipes.console import make_console
 from recipes.quickstart import read_data

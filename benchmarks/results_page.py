@@ -11,10 +11,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.table import fill, result
+from benchmarks.table import DOCS, fill, measure, result
 from ddlib import plot
 
-DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- tables: benchmarks/results_page.py -->", "<!-- end of tables -->"
 PAPER = {
     "MDLM": 27.39,
@@ -49,8 +48,8 @@ def whole(runs: Runs) -> list[str]:
         "| --- | --- | --- | --- | --- |",
     ]
     for name, seeds in runs.items():
-        own = ", ".join(_measure(run["all_sources"]) for run in seeds)
-        gain = "-" if name == BASE else ", ".join(_measure(run["less_mdlm"], sign="+") for run in seeds)
+        own = ", ".join(measure(run["all_sources"]) for run in seeds)
+        gain = "-" if name == BASE else ", ".join(measure(run["less_mdlm"], sign="+") for run in seeds)
         theirs = papers_gain(name)
         paper = ("-", "-") if theirs is None else (f"{PAPER[name]:.2f}", "-" if name == BASE else f"{theirs:+.3f}")
         lines.append(f"| {name} | {own} | {gain} | {paper[0]} | {paper[1]} |")
@@ -103,10 +102,6 @@ def draw(runs: Runs, path: Path) -> None:
     right.set_title("against masked diffusion", loc="left", fontweight="bold")
     right.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
     figure.savefig(path)
-
-
-def _measure(value: dict[str, Any], sign: str = "") -> str:
-    return f"{value['value']:{sign}.3f} ± {value['standard_error']:.3f}"
 
 
 def main() -> None:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results_page import DOCS
 from benchmarks.signal import PROCESSES, TODAY, WAYS
-from benchmarks.table import fill, result
+from benchmarks.table import DOCS, fill, result
 from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/signal_page.py -->", "<!-- end of tables -->"

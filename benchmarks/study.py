@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -125,13 +124,15 @@ def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
 def chosen(work: Path) -> dict[str, Any]:
     """What the search found: bounds on its text, the best rule of every model, the best speed.
 
-    Bounds of runs that are not here are those of the file of an earlier search.
+    What the file of an earlier search has is not measured again.
     """
     path, found = work / "chosen.json", dict[str, dict[str, Any]]()
     known = json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
     for name, rule, given in searched(work):
         bound = known.get(name, {}).get(rule)
-        if bound is None or finished(given):
+        if bound is None:
+            if not finished(given):
+                raise SystemExit(f"{given.output.folder}: not all of its {given.steps} steps are made")
             bound = asdict(Terms.average(measured(given.output.folder, [work / "data"])[0]).per_token)
         found.setdefault(name, {})[rule] = bound
     # speed 1 is among the models already
@@ -189,7 +190,7 @@ def together(terms: Mapping[str, list[Terms]]) -> Terms:
     return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
 
 
-def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxyType({})) -> dict[str, Any]:
+def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
     """What the result file holds: of all runs that are there, or that are known from elsewhere."""
     found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for name, millions, seed, given in runs(work):
@@ -212,7 +213,7 @@ def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run] = MappingProxy
         found.append(run | {"less_mdlm": less(run, masks.setdefault((millions, seed), run))})
         print(name, millions, seed, run["all_sources"], flush=True)
     search = json.loads((work / "chosen.json").read_text(encoding="utf-8"))
-    return {"recipe": recipe_yaml(next(runs(work))[3]), "search": search, "runs": found}
+    return {"recipe": recipe_yaml(next(searched(Path("work")))[2]), "search": search, "runs": found}
 
 
 def joined(parts: tuple[Terms, ...]) -> Terms:
@@ -238,8 +239,8 @@ def main() -> None:
     elif options.what == "chosen":
         written(work / "chosen.json", chosen(work))
     elif options.what == "train":
-        wanted = [(key, given) for *key, given in runs(work) if key[1] == options.budget]
-        shared([given for key, given in wanted if tuple(key) not in known], options)
+        missing = [given for *key, given in runs(work) if key[1] == options.budget and tuple(key) not in known]
+        shared(missing, options)
     else:
         written(options.out, evaluate_all(work, known))
 

@@ -11,10 +11,9 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.made import Run
-from benchmarks.table import fill, result, ruler
+from benchmarks.table import DOCS, fill, measure, result, ruler
 from ddlib import plot
 
-DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- tables: benchmarks/study_page.py -->", "<!-- end of tables -->"
 BASE = "MDLM"
 COLOURS = (plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE)
@@ -56,7 +55,7 @@ def search(found: dict[str, Any]) -> list[str]:
     """Bounds on the text of the search; what was chosen in bold."""
     lines = []
     for name, bounds in found["bounds"].items():
-        told = [f"{rule} {_bold(_measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
+        told = [f"{rule} {_bold(measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
         lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(told)}")
     return lines
 
@@ -64,8 +63,8 @@ def search(found: dict[str, Any]) -> list[str]:
 def tables(told: dict[str, Any]) -> str:
     """All of them, as they stand between the page's marks."""
     runs = told["runs"]
-    bounds = rows(runs, lambda run: _measure(run["all_sources"]))
-    gaps = rows([run for run in runs if run["process"] != BASE], lambda run: _measure(run["less_mdlm"], "+"))
+    bounds = rows(runs, lambda run: measure(run["all_sources"]))
+    gaps = rows([run for run in runs if run["process"] != BASE], lambda run: measure(run["less_mdlm"], "+"))
     return "\n".join(
         [
             "Bound in nats per token, each seed:", "", *bounds, "", f"Above {BASE}:", "", *gaps, "", *sources(runs), "",
@@ -99,10 +98,6 @@ def draw(runs: list[Run], path: Path) -> None:
     for axis in (left, right):
         axis.legend(frameon=False, fontsize=8)
     figure.savefig(path)
-
-
-def _measure(value: dict[str, Any], sign: str = "") -> str:
-    return f"{value['value']:{sign}.3f} ± {value['standard_error']:.3f}"
 
 
 def _bold(text: str, chosen: bool) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks.measuring import FRESH, RESULTS
 from benchmarks.rows import CPU, GPU, SAMPLERS, Measured, Row, middle, read
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance.md"
 BEGIN, END = "<!-- table: python -m benchmarks.table -->", "<!-- end of table -->"
 HEAD = "| row | against | target | measured | verdict |"
 BESIDE = " on fresh pages |"
@@ -86,6 +87,12 @@ def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
 def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
     """Puts a table between a page's markers."""
     path.write_text(page(path.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
+
+
+def measure(value: dict[str, Any], sign: str = "") -> str:
+    """A value and its error, as a ``Measure`` or an evaluation's estimate holds them."""
+    error = value["standard_error"] if "standard_error" in value else value["error"]
+    return f"{value['value']:{sign}.3f} ± {error:.3f}"
 
 
 def result(about: str | None) -> dict[str, Any]:

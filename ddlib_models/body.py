@@ -8,7 +8,7 @@ from ddlib_models.attention import owners
 from ddlib_models.cache import Cache, Store
 from ddlib_models.embedding import StateEmbedding
 from ddlib_models.layers import TimeEmbedding, pick
-from ddlib_models.passes import Packing, Reader, Trunk, check_range
+from ddlib_models.passes import Packing, Reader, Trunk, check_blocks
 from ddlib_models.rules import ByBlocks, within
 
 
@@ -37,13 +37,7 @@ class Body(nn.Module):
         Raises:
             ValueError: without blocks, for part of a block, and as ``forward``.
         """
-        size = self.reader.block_size
-        if size == 0 or x.ndim != 2 or x.shape[1] % size:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}, block_size={size}: expected (B, L) with L a multiple of block_size, "
-                "which is at least 1"
-            )
-        check_range("x holds words", x, self.reader.vocab_size, "vocab_size")
+        check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
             layer = self.blocks[0].attention
             room = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)

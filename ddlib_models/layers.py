@@ -25,6 +25,11 @@ def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def dtype_of(layer: nn.Linear) -> torch.dtype:
+    """What a linear layer computes in here and now, which an enclosing autocast may decide."""
+    return layer(layer.weight.new_empty(0, layer.in_features)).dtype
+
+
 class LayerNorm(nn.Module):
     """Layer normalisation with a scale and no bias; statistics in float32 or better.
 
@@ -145,8 +150,8 @@ class SelfAttention(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of queries, keys and values here and now, which an enclosing autocast may decide."""
-        return self.qkv(self.qkv.weight.new_empty(0, self.qkv.in_features)).dtype
+        """That of queries, keys and values here and now."""
+        return dtype_of(self.qkv)
 
     def forward(
         self,

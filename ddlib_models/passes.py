@@ -123,3 +123,13 @@ def check_range(what: str, index: Tensor, size: int, name: str) -> None:
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= size:
             raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")
+
+
+def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
+    """Refuses what is no words in whole blocks."""
+    if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
+            "which is at least 1"
+        )
+    check_range("x holds words", x, vocab_size, "vocab_size")

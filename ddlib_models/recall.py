@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from ddlib_models.adopted import Adopted, transformers_of
 from ddlib_models.cache import Held
-from ddlib_models.passes import check_range
+from ddlib_models.layers import dtype_of
+from ddlib_models.passes import check_blocks
 
 Pair = tuple[Float[Tensor, "B H n K"], Float[Tensor, "B H n K"]]
 
@@ -34,9 +35,16 @@ class Recall(Held):
     def rows(self, index: Tensor) -> "Recall":
         """Some of its sequences, by their numbers, any of them several times, or by a boolean for each; a copy."""
         with torch.inference_mode(False), torch.no_grad():
-            other = self._with(self.words[index])
-            other.pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
-            other.last = self.last[index]
+            pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
+            return self._like(self.words[index], pairs, self.last[index])
+
+    def grown(self, words: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
+        """The cache of these words too, given what has been worked out about all of them."""
+        return self._like(torch.cat([self.words, words], 1), pairs, last)
+
+    def _like(self, words: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
+        other = self._with(words)
+        other.pairs, other.last = pairs, last
         return other
 
 
@@ -59,27 +67,22 @@ class Recalling(Adopted):
             ValueError: no blocks, or a broken one; no words; a cache of other weights, sequences or digits; a network
                 that keeps no keys and values of all its layers.
         """
-        if not self.block_size or x.ndim != 2 or x.shape[1] % self.block_size:
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}, block_size={self.block_size}: expected (B, L) with L a multiple of "
-                "block_size, which is at least 1"
-            )
-        check_range("x holds words", x, self.vocab_size, "vocab_size")
+        check_blocks(x, self.block_size, self.vocab_size)
         with torch.inference_mode(False), torch.no_grad():  # it may be gone on from outside of that mode
             if cache is None:
                 start = self.decoder.weight.new_empty(len(x), 0, self.decoder.in_features)
                 cache = Recall(x[:, :0], self, (), start, self.dtype)
-            cache.check(self, x, self.dtype)
+            else:
+                cache.check(self, x, self.dtype)
             if not x.shape[1]:
                 return cache
             features, kept = self._row(x, cache=cache)
-            words = torch.cat([cache.words, x], 1)
-            if any(layer.get_seq_length() != words.shape[1] for layer in kept.layers):
+            if any(layer.get_seq_length() != cache.length + x.shape[1] for layer in kept.layers):
                 raise ValueError(
                     f"{self._name} does not keep keys and values of every word: dd.sample(keep=False) reads them again"
                 )
             pairs = tuple((layer.keys, layer.values) for layer in kept.layers)
-            return Recall(words, self, pairs, features[:, -1:], self.dtype)
+            return cache.grown(x, pairs, features[:, -1:])
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Recall) -> Float[Tensor, "B n V"]:
         """The logits of states z that follow the words of the cache: one block or several, the last may be shorter.
@@ -93,7 +96,7 @@ class Recalling(Adopted):
     @property
     def dtype(self) -> torch.dtype:
         """What the network computes in here and now, which an enclosing autocast may decide."""
-        return self.decoder(self.decoder.weight.new_empty(0, self.decoder.in_features)).dtype
+        return dtype_of(self.decoder)
 
     def opened(self, cache: Recall) -> Any:
         """transformers' cache of what this one keeps; what is written to it does not change this one."""

@@ -66,7 +66,7 @@ def test_the_study_from_its_search_to_its_result(work, tmp_path):
     *all_but_one, (_, _, _, last) = study.runs(work)
     for _, _, _, given in all_but_one:
         train(given)
-    told = study.evaluate_all(work)
+    told = study.evaluate_all(work, {})
     assert [one["process"] for one in told["runs"]] == ["MDLM", EDGES]  # the last has not run
     masks, edges = told["runs"]
     assert masks["less_mdlm"]["value"] == 0 and masks["all_sources"]["method"] == "stratified"
@@ -81,6 +81,12 @@ def test_the_study_from_its_search_to_its_result(work, tmp_path):
 
 def texts(path):
     return path.read_text().splitlines()
+
+
+@pytest.mark.usefixtures("small")
+def test_a_search_that_is_not_finished_chooses_nothing(work):
+    with pytest.raises(SystemExit, match=r"search-MDLM-as_ever.* its 10 steps are made"):
+        study.chosen(work)
 
 
 @pytest.mark.parametrize("way", [name for name in signal.WAYS if name != "systematic"])
@@ -164,7 +170,7 @@ def test_blocks_from_training_to_their_page(work, monkeypatch, tmp_path):
         patch.setattr(Signals, "asked", True)
         assert not train(most[0][3])  # stopped after its first step
     assert all([train(given) for _, _, _, given in most])
-    told = blocks.evaluate(work)
+    told = blocks.evaluate(work, {})
     assert [(one["kind"], one["size"]) for one in told["runs"]] == [("MDLM", 128), (EDGES, 128), ("MDLM", 1)]
     whole, hierarchy, one = told["runs"]
     assert one["less_whole_text"]["value"] == pytest.approx(one["bound"]["value"] - whole["bound"]["value"])

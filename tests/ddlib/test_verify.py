@@ -61,20 +61,23 @@ FIFTY = [
 
 @pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
-    """The best of three; on a processor that is slower, or shared, no longer than 2.4 million sums of fifty numbers."""
+    """On a slower processor, or a shared one, the better of two takes as long as 2.4 million sums of fifty numbers."""
     numbers = torch.ones(50)
 
     def sums():
         for _ in range(240_000):
             numbers + numbers
 
+    def quick():
+        assert dd.verify(process).ok
+
     def seconds(call):
         start = time.process_time()
         call()
         return time.process_time() - start
 
-    assert dd.verify(process).ok
-    assert any(seconds(lambda: dd.verify(process)) < max(5, 10 * seconds(sums)) for _ in range(3))
+    spent = seconds(quick)
+    assert spent < 5 or min(spent, seconds(quick)) < 10 * seconds(sums)
 
 
 LARGE = [
