@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import config
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-# `make test` tests a property on a quarter of its examples, `make test-slow` on half of them, `make test-all` on all;
+# `make test` tests a property on an eighth of its examples, `make test-slow` on half of them, `make test-all` on all;
 # where it asks for a number of its own, by `examples` of cases.py
-for name, part in {"part": 4, "half": 2}.items():
+for name, part in {"part": 8, "half": 2}.items():
     whole = settings.get_profile("full")
     settings.register_profile(name, whole, max_examples=whole.max_examples // part)
 # `pytest --hypothesis-profile=explore` looks at other examples every time

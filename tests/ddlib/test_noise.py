@@ -3,6 +3,7 @@
 import pytest
 import scipy.stats
 import torch
+from cases import slow_but
 
 import ddlib as dd
 from ddlib.noise import philox, rand
@@ -107,9 +108,12 @@ def test_numbers_lie_on_the_53_bit_grid_and_use_all_of_it():
     assert len(low_bits.unique()) > 4000 and bool((low_bits % 2 == 1).any())
 
 
+AXES = ["within a row", "over examples", "over steps", "over seeds", "over draws"]
+
+
 @pytest.mark.statistical
 @pytest.mark.usefixtures("as_users_call")  # thousands of calls, faster without shape checks
-@pytest.mark.parametrize("axis", ["within a row", "over examples", "over steps", "over seeds", "over draws"])
+@pytest.mark.parametrize("axis", slow_but(AXES, "within a row", "over examples", "over draws"))
 def test_numbers_are_uniform_along_every_axis(axis):
     n = 2048
     one = torch.zeros(1, dtype=torch.int64)

@@ -218,6 +218,7 @@ class Halves(Pace):
         return (2 * u[:, None] - 1 + late.double()).clamp(0, 1)
 
 
+@pytest.mark.slow
 def test_a_pace_of_one_s_own_is_proved():
     assert dd.verify(Halves()).ok
 

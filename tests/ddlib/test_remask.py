@@ -12,6 +12,7 @@ from ddlib.samplers import Ancestral, Psi, Remask
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 
+pytestmark = pytest.mark.usefixtures("checked_in_full")
 F64 = torch.float64
 
 

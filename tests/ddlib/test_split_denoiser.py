@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from cases import slow_but
 from halves import LEVELS, D, Halves, V, every_pair, generate, plain
 
 import ddlib as dd
@@ -14,6 +15,7 @@ from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser
 from ddlib_models import DiT
 
+pytestmark = pytest.mark.usefixtures("checked_in_full")
 PAIR = torch.tensor(
     [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
     dtype=torch.float64,
@@ -99,7 +101,7 @@ def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", slow_but(KNOWN, "levels-xi"))
 @pytest.mark.parametrize("sampler", [Ancestral(), FirstHitting()], ids=["ancestral", "first"])
 def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler):
     """One sample against the law, two against each other; both by five standard deviations of chi-square."""

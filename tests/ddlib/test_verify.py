@@ -61,23 +61,9 @@ FIFTY = [
 
 @pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
-    """On a slower processor, or a shared one, the better of two takes as long as 2.4 million sums of fifty numbers."""
-    numbers = torch.ones(50)
-
-    def sums():
-        for _ in range(240_000):
-            numbers + numbers
-
-    def quick():
-        assert dd.verify(process).ok
-
-    def seconds(call):
-        start = time.process_time()
-        call()
-        return time.process_time() - start
-
-    spent = seconds(quick)
-    assert spent < 5 or min(spent, seconds(quick)) < 10 * seconds(sums)
+    start = time.process_time()
+    assert dd.verify(process).ok
+    assert time.process_time() - start < 5
 
 
 LARGE = [
@@ -303,7 +289,7 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
 
 
 def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp_path):
-    (tmp_path / "home_made.py").write_text(
+    (tmp_path / "two_of_mine.py").write_text(
         "import ddlib as dd\n"
         "process = dd.presets.mdlm(4)\n"
         "def factory():\n    return dd.presets.hdlm([0, 0, 1])\n"
@@ -311,17 +297,17 @@ def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp
         "number = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["verify", "home_made:process"]) == 0
+    assert main(["verify", "two_of_mine:process"]) == 0
     assert "verified: " in capsys.readouterr().out
-    assert main(["verify", "home_made:factory", "--json"]) == 0
+    assert main(["verify", "two_of_mine:factory", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
-    assert main(["verify", "home_made:Broken", "--level", "full"]) == 1
+    assert main(["verify", "two_of_mine:Broken", "--level", "full"]) == 1
     assert "FAIL rate" in capsys.readouterr().out
-    for path in ("home_made:nothing", "home_made", "nowhere:process", "home_made:number"):
+    for path in ("two_of_mine:nothing", "two_of_mine", "nowhere:process", "two_of_mine:number"):
         with pytest.raises(SystemExit) as stop:
             main(["verify", path])
         assert stop.value.code == 2
-        assert path.split(":")[0] in capsys.readouterr().err or path == "home_made:number"
+        assert path.split(":")[0] in capsys.readouterr().err or path == "two_of_mine:number"
     assert main([]) == 0
     assert "hierarchical" in capsys.readouterr().out
 

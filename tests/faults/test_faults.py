@@ -51,8 +51,8 @@ SHORT = [fault for fault in FAULTS if fault not in LONG]
 
 
 def asked(i):
-    """Each time one in thirty-two, before each commit one in three, each night every one."""
-    return () if i % 32 == 20 else pytest.mark.slow if i % 3 == 0 else pytest.mark.nightly
+    """Each time one in sixty-four, before each commit one in three, each night every one."""
+    return () if i % 64 == 20 else pytest.mark.slow if i % 3 == 0 else pytest.mark.nightly
 
 
 EVERY = [

@@ -104,6 +104,7 @@ def test_positions_restart_with_every_sequence():
     assert packing.owner.tolist() == [0] * 4 + [1] + [2] * 7 + [3] * 3
 
 
+@pytest.mark.slow
 def test_a_packed_model_compiles_to_one_graph():
     model, t = trained(**EVERYTHING), torch.rand(4)
     z, packing = torch.randint(STATES, (1, 15)), model.pack(OFFSETS)

@@ -182,6 +182,7 @@ def test_it_trains_where_the_papers_do_too(case):
     assert "2/2" in told and (place.folder / "runs" / "smoke" / "runs" / "small" / "weights").is_dir()
 
 
+@pytest.mark.slow
 def test_a_plug_in_trains_resumes_and_opens(tmp_path, monkeypatch):
     """The short form of all of the above, in this process."""
     from recipes import prepare, train

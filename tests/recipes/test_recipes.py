@@ -31,7 +31,7 @@ def here(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", slow_but(NAMES, "hdlm"))
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", slow_but(MODULES, "owt"))
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
     MODULES[module].main([name, "--smoke", "--output.folder", f"runs/{module}-{name}"])
@@ -316,7 +316,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("flags", "said"), REFUSED.values(), ids=REFUSED)
+QUICK = ("xi", "edges", "weighting", "muon", "start")
+SAID = [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in REFUSED.items()]
+
+
+@pytest.mark.parametrize(("flags", "said"), SAID)
 def test_what_a_part_refuses_or_cannot_do_is_said_before_the_first_step(here, monkeypatch, flags, said):
     monkeypatch.chdir(here)
     with pytest.raises(SystemExit) as caught:
