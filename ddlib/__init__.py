@@ -40,8 +40,10 @@ from ddlib.samplers import sample
 from ddlib.speeds import speed_loss
 from ddlib.times import sample_times
 from ddlib.training import training_loss
-from ddlib.verification import verify
 from ddlib.vocabulary import check_vocabulary
+
+if TYPE_CHECKING:
+    from ddlib.verification.verify import verify
 
 __version__ = "0.1.0"
 
@@ -92,7 +94,11 @@ if not TYPE_CHECKING:  # for a type checker, every name would be there
         return [*__all__, "__version__"]
 
     def __getattr__(name: str) -> Any:
-        """Refuses a name that is not there, and says which was meant."""
+        """``verify`` when it is asked for; refuses a name that is not there, and says which was meant."""
+        if name == "verify":  # with sympy, for which whoever trains need not wait
+            from ddlib.verification.verify import verify
+
+            return verify
         if name.startswith("_"):  # tools that ask what kind of module this is
             raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
         from ddlib.names import missing

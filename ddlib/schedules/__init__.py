@@ -1,10 +1,23 @@
 """WHEN: clocks that say when a token jumps."""
 
+from typing import TYPE_CHECKING, Any
+
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.cosine import Cosine
 from ddlib.schedules.geometric import Geometric
 from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
-from ddlib.schedules.symbolic import Symbolic
+
+if TYPE_CHECKING:
+    from ddlib.schedules.symbolic import Symbolic
 
 __all__ = ["Cosine", "Geometric", "Linear", "Polynomial", "Schedule", "Symbolic"]
+
+
+def __getattr__(name: str) -> Any:
+    """``Symbolic`` when it is asked for: whoever writes no formula need not wait for sympy."""
+    if name != "Symbolic":
+        raise AttributeError(f"module 'ddlib.schedules' has no attribute {name!r}")
+    from ddlib.schedules.symbolic import Symbolic
+
+    return Symbolic

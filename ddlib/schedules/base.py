@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import sympy
 import torch
 from torch import Tensor
 
@@ -80,8 +79,12 @@ class Schedule(ABC):
             low, high = torch.where(late, middle, low), torch.where(late, high, middle)
         return ((low + high) / 2).to(alpha.dtype)
 
-    def expression(self) -> sympy.Expr:
-        """``alpha`` as a sympy expression in the symbol ``t`` (real, positive)."""
+    def expression(self) -> Any:
+        """``alpha`` as a ``sympy.Expr`` in the symbol ``t`` (real, positive)."""
+        import sympy  # here, for whoever trains need not wait for it
+
+        from ddlib.schedules.symbol import TIME
+
         return sympy.sympify(self.alpha(TIME, xp=sympy))
 
     @classmethod
@@ -94,7 +97,9 @@ class Schedule(ABC):
         alpha = self.alpha(t)
         falls = alpha.diff() < 0
         # 1 - t^6 starts so flat that it rounds to 1: there the slope tells
-        falls |= (alpha[1:] > 1 - 1e-15) & (alpha.diff() == 0) & (self.alpha_prime((t[:-1] + t[1:]) / 2) < 0)
+        flat = (alpha[1:] > 1 - 1e-15) & (alpha.diff() == 0)
+        if bool(flat.any()):
+            falls |= flat & (self.alpha_prime((t[:-1] + t[1:]) / 2) < 0)
         if bool((alpha > 0).any()) and float(alpha[alpha > 0].min()) < 1e-100:
             falls |= alpha[:-1] == 0  # exp(-t / (1 - t)) falls below float64 before t reaches 1
         return falls
@@ -123,7 +128,3 @@ class Schedule(ABC):
 
     def __repr__(self) -> str:
         return shown(self, Schedule)
-
-
-TIME = sympy.Symbol("t", positive=True)
-"""The symbol that stands for time in every expression of a schedule."""

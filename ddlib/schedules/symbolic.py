@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import require
-from ddlib.schedules.base import TIME, Schedule
+from ddlib.schedules.base import Schedule
+from ddlib.schedules.symbol import TIME
 
 _FUNCTIONS = {
     name: getattr(sympy, name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.schedules import Schedule
-from ddlib.schedules.base import TIME
+from ddlib.schedules.symbol import TIME
 from ddlib.verification.claim import Claim, Comparison, Point, of_dtype
 
 _ENDS = torch.tensor([0.0, 1.0], dtype=torch.float64)

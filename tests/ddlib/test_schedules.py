@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ddlib as dd
 from ddlib import schedules
-from ddlib.schedules.base import TIME
+from ddlib.schedules.symbol import TIME
 from ddlib.schedules.symbolic import parse
 from ddlib.testing import strategies
 

@@ -10,7 +10,7 @@ from zoo import F64
 
 from ddlib.processes import Masked
 from ddlib.schedules import Cosine, Geometric, Linear, Polynomial, Schedule, Symbolic
-from ddlib.schedules.base import TIME
+from ddlib.schedules.symbol import TIME
 from ddlib.schedules.symbolic import _FUNCTIONS, parse
 
 CLOCKS = [Linear(), Polynomial(2.5), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"), Symbolic("1 - t**pi")]

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 OURS = {"ddlib", "ddlib_models"}
-HEAVY = "scipy matplotlib transformers sklearn pandas datasets"
+HEAVY = "scipy matplotlib transformers sklearn pandas datasets sympy"
 SECONDS, SHARE = 2.5, 2.0
 """``import ddlib`` takes at most so long; on a slower or busier machine so many times as long as ``import torch``. Both
 of the processor's time, which what else the machine does lengthens less."""
