@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Cosine", "Geometric", "Linear", "Polynomial", "Schedule", "Symbolic"]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """``Symbolic`` when it is asked for: whoever writes no formula need not wait for sympy."""
     if name != "Symbolic":
