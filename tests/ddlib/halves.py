@@ -30,7 +30,7 @@ SAMPLERS = {
     "first-force": FirstHitting(True),
 }
 
-SLOW = ("levels-xi-below", "geometric")  # much like the others
+SLOW = ("hdlm-xi", "levels", "levels-xi-below", "levels-xi-above", "geometric")  # much like the others
 every_pair = pytest.mark.parametrize(
     ("name", "sampler"),
     [

@@ -24,7 +24,7 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
-        "gidd", "uniform", "ramp", "beta", "bell", "tabulated")  # fmt: skip
+        "gidd", "uniform", "ancestral", "ramp", "beta", "bell", "tabulated")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
@@ -46,6 +46,7 @@ def test_a_registered_class_is_right_at_full_level(kind, name):
     check_registered(kind, name, "full")
 
 
+@pytest.mark.slow
 def test_kits_take_their_own_kind_and_return_the_report():
     objects = {
         check_schedule: dd.schedules.Cosine(),

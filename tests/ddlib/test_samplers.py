@@ -37,12 +37,19 @@ SAMPLERS = {
 }
 PAIRS = [(p, s) for p in LEVELS for s in ("ancestral", "first")] + [(p, "ancestral") for p in OTHERS]
 PAIRS += [("levels-xi", "ancestral-force"), ("levels-xi", "first-force")]
+LATER = {"hdlm", "levels", "uniform-geometric", "rates"}  # the others are much like them
 every_pair = pytest.mark.parametrize(
     ("process", "sampler"),
-    [pytest.param({**LEVELS, **OTHERS}[p], SAMPLERS[s], id=f"{p}-{s}") for p, s in PAIRS],
+    [
+        pytest.param({**LEVELS, **OTHERS}[p], SAMPLERS[s], id=f"{p}-{s}", marks=pytest.mark.slow if p in LATER else ())
+        for p, s in PAIRS
+    ],
 )
 unchecked = pytest.mark.usefixtures("as_users_call")  # shape checks are on in the first tests; here they cost minutes
-every_level_process = pytest.mark.parametrize("process", LEVELS.values(), ids=LEVELS.keys())
+every_level_process = pytest.mark.parametrize(
+    "process",
+    [pytest.param(process, id=p, marks=pytest.mark.slow if p in LATER else ()) for p, process in LEVELS.items()],
+)
 
 
 class Network:
