@@ -9,8 +9,9 @@ from ddlib.noise import rand
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.confidence import entropy
 from ddlib.samplers.landing import log_chance
+from ddlib.verification import likelihood as ASKS
 
-READS, ASKS = sys.modules["ddlib.likelihood"], sys.modules["ddlib.verification.likelihood"]
+READS = sys.modules["ddlib.likelihood"]
 
 
 def choosing(patch, scores):
