@@ -1,7 +1,20 @@
-"""What `make test` runs a part of and `make test-slow` all: cases of parametrised tests, examples of properties."""
+"""What tests share of how much they run: cases of parametrised tests, examples of properties, checks of shapes."""
+
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
+from jaxtyping import config
+
+
+@contextmanager
+def unchecked():
+    """Without jaxtyping's checks, of which this test run has one at every call."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
 
 
 def slow_but(cases, *fast):

@@ -2,14 +2,15 @@
 
 import gc
 import os
+from contextlib import nullcontext
 
 # read when ddlib is imported, here and in every process that a test starts
 os.environ.setdefault("DDLIB_SHAPECHECK", "1")
 
 import pytest
 import torch
+from cases import unchecked
 from hypothesis import HealthCheck, settings
-from jaxtyping import config
 
 settings.register_profile("full", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 # `make test` tests a property on an eighth of its examples, `make test-slow` on half of them, `make test-all` on all;
@@ -42,14 +43,12 @@ def full(config):
 @pytest.fixture
 def checked_in_full(request):
     """With jaxtyping's checks in the full profile only, for many calls of the same shapes: they double the time."""
-    config.update("jaxtyping_disable", not full(request.config))
-    yield
-    config.update("jaxtyping_disable", False)
+    with nullcontext() if full(request.config) else unchecked():
+        yield
 
 
 @pytest.fixture
 def as_users_call():
     """Without jaxtyping's checks, which users do not have on: what our own refusals say."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    with unchecked():
+        yield

@@ -95,9 +95,9 @@ class Schedule(ABC):
     def falls(self, t: Tensor) -> Tensor:
         """Whether alpha decreases from each of the increasing times ``t`` to the next, as far as float64 can tell."""
         alpha = self.alpha(t)
-        falls = alpha.diff() < 0
+        step = alpha.diff()
+        falls, flat = step < 0, (alpha[1:] > 1 - 1e-15) & (step == 0)
         # 1 - t^6 starts so flat that it rounds to 1: there the slope tells
-        flat = (alpha[1:] > 1 - 1e-15) & (alpha.diff() == 0)
         if bool(flat.any()):
             falls |= flat & (self.alpha_prime((t[:-1] + t[1:]) / 2) < 0)
         if bool((alpha > 0).any()) and float(alpha[alpha > 0].min()) < 1e-100:

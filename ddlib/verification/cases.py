@@ -47,11 +47,15 @@ def some_words(process: ForwardProcess, most: float) -> Tensor:
     return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
 
 
+def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
+    """Each of ``some_words`` x with every state z, each (1, N): the states of the first word, then of the next."""
+    chosen = some_words(process, most)
+    return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(1, len(chosen))
+
+
 def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
     """``some_words`` x and the states z they can become at ``t``, each (1, N), and the time (1,)."""
-    chosen = some_words(process, most)
-    x = chosen.repeat_interleave(process.num_states)[None]
-    z = states(process).repeat(1, len(chosen))
+    x, z = product(process, most)
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)
 

@@ -9,9 +9,9 @@ from ddlib.bound import reconstruction
 from ddlib.denoiser import Parameterization, cavity_logits, posterior_logits
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.verification.cases import at, logits, marginals, no_closed_form, pairs, per_pair, some_words, words
+from ddlib.verification.cases import at, logits, marginals, no_closed_form, pairs, per_pair, product, some_words, words
 from ddlib.verification.claim import Claim, Comparison, Point
-from ddlib.verification.oracle import logistic, states
+from ddlib.verification.oracle import logistic
 
 _NODES = 8  # times at once: answers for thousands of pairs stay in the processor's caches
 PARAMETERIZATIONS = ("cavity", "posterior")
@@ -67,19 +67,18 @@ def integrated(
 
     Returns the integrals (V,), a, b, and by how much they changed when the quadrature was last refined (V,).
     """
-    reach, chosen, every = float(point["reach"]), some_words(process, point["words"]), states(process)
-    x = chosen.repeat_interleave(process.num_states)
+    reach, (word, every) = float(point["reach"]), product(process, point["words"])
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
         for t, weight in zip(*(v.split(_NODES) for v in logistic(reach, points)), strict=True):
-            true = x.expand(len(t), -1)
-            mass = process.likelihood(every.repeat(1, len(chosen)).expand_as(true), true, t)
-            shares = mass.unflatten(1, (len(chosen), -1))
-            # nobody has to answer for a state that is not possible: the likeliest stands in, with no mass
-            z = torch.where(shares > 0, every, shares.argmax(-1, keepdim=True)).flatten(1)
-            value = mass * nelbo(process, denoiser(z, t), true, z, t, "auto", kind)
-            total.index_add_(0, x, weight @ value)
+            x, z = word.expand(len(t), -1), every.expand(len(t), -1)
+            mass = process.likelihood(z, x, t)
+            # nobody has to answer for a state that is not possible: the word's likeliest stands in, with no mass
+            likeliest = mass.unflatten(1, (-1, process.num_states)).argmax(-1)
+            z = torch.where(mass > 0, z, likeliest.repeat_interleave(process.num_states, 1))
+            value = mass * nelbo(process, denoiser(z, t), x, z, t, "auto", kind)
+            total.index_add_(0, word[0], weight @ value)
         return total
 
     points = 24
