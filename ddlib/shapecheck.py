@@ -76,6 +76,9 @@ def _checked_function(function: FunctionType) -> Callable[..., Any]:
             strict = _strict(function)
         return strict(*args, **kwargs)
 
+    own: Any = wrapper
+    # torch.compile counts by the code object how often a function was compiled, and gives up at eight
+    own.__code__ = own.__code__.replace()
     vars(wrapper)[_MARK] = True
     return wrapper
 

@@ -141,13 +141,10 @@ class Varlen(Attention):
 class Flex(Attention):
     """FlexAttention: one kernel compiled for the mask, which is stored by blocks of 128 positions.
 
-    The mask is made from a dense one, (n, L) booleans. On the CPU there is no backward pass, and torch says so.
-
-    Args:
-        compiled: False runs it unfused, with the full score matrix, and torch warns; for checks.
+    The mask is made from a dense one, (n, L) booleans. On the CPU it runs unfused, with the full score matrix and no
+    backward pass, and torch says so: of the kernel that it would compile there (2.13, AVX2) some results are memory
+    that was never written. A network compiled whole for the CPU gets that kernel; give it ``SDPA``.
     """
-
-    compiled: bool = True
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Any:
         owner = owners(cu_seqlens)
@@ -170,7 +167,7 @@ class Flex(Attention):
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
     ) -> Float[Tensor, "B n H K"]:
         q, k, v = (rearrange(x, "b l h k -> b h l k") for x in (q, k, v))
-        return rearrange(_flex(self.compiled)(q, k, v, block_mask=mask), "b h l k -> b l h k")
+        return rearrange(_flex(compiled=q.device.type != "cpu")(q, k, v, block_mask=mask), "b h l k -> b l h k")
 
 
 @dataclass(frozen=True)

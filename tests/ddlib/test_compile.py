@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import jaxtyping
 import pytest
@@ -77,6 +78,21 @@ def test_a_graph_break_brings_no_false_errors():
     for size in (2, 3, 4):
         x = torch.randn(size, size + 1)
         torch.testing.assert_close(compiled(x), interrupted(x))
+
+
+def test_a_compilation_counts_for_its_own_function_only():
+    torch.compiler.reset()
+
+    def compiled(name: str) -> Callable[..., Tensor]:
+        def apply(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
+            return getattr(torch, name)(x)
+
+        return torch.compile(checked(apply), fullgraph=True, backend="eager")
+
+    x, names = torch.ones(1), ("abs", "ceil", "cos", "exp", "floor", "log", "neg", "sign", "sin", "sqrt", "tan")
+    assert len(names) > torch._dynamo.config.recompile_limit
+    for name, function in [(name, compiled(name)) for name in names]:
+        assert torch.equal(function(x), getattr(torch, name)(x))
 
 
 def test_checks_inside_compiled_code_would_fail():

@@ -78,7 +78,7 @@ def test_single_precision_and_a_back_end_of_blocks():
 def test_flex_keeps_them_too():
     x, z = draw(12), draw(7, most=STATES)
     t = torch.rand(2, 7, generator=torch.Generator().manual_seed(0))
-    model = trained(block_size=4, attention=Flex(compiled=False))
+    model = trained(block_size=4, attention=Flex())
     cache = model.prefill(x[:, 4:], model.prefill(x[:, :4]))
     expected = in_full(trained(block_size=4), x, z, t)
     torch.testing.assert_close(model.extend(z, t, cache), expected, atol=1e-5, rtol=1e-5)

@@ -81,7 +81,7 @@ def test_the_files_are_those_that_others_read(saved):
 
 def test_the_back_end_of_attention_is_chosen_at_load(tmp_path):
     """One that needs a GPU cannot even be built here, so a save that named it would not load."""
-    model = trained(attention=Flex(compiled=False)).eval()
+    model = trained(attention=Flex()).eval()
     model.save_pretrained(tmp_path)
     assert "attention" not in json.loads((tmp_path / "config.json").read_text())
     default, other = DiT.from_pretrained(tmp_path), DiT.from_pretrained(tmp_path, attention="flex")
