@@ -48,9 +48,11 @@ class Generator(ExactModule):
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """exp(sigma G) for every ``sigma`` in [0, inf]."""
-        first = sigma.flatten()[:1]
-        if sigma.numel() > 1 and visible(sigma) and bool((sigma == first).all()):
-            return self(first[0]).expand(*sigma.shape, -1, -1)  # as in sampling, where a batch shares its times
+        # a batch shares its times, as in sampling, or a block of each text; a derivative is that of each alone
+        if sigma.numel() > 1 and not sigma.requires_grad and visible(sigma):
+            own, which = sigma.unique(return_inverse=True)
+            if len(own) < sigma.numel():
+                return self(own)[which]
         step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
         exponents = torch.arange(len(self.powers), device=sigma.device)
         poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents

@@ -224,3 +224,16 @@ def test_a_generator_in_float32_is_exponentiated_in_float64():
     rates = rates - torch.diag(rates.sum(1))
     sigma = torch.tensor([0.1, 3.0], dtype=F64)
     assert torch.equal(Generator(rates)(sigma), Generator(rates.double())(sigma))
+
+
+@pytest.mark.parametrize("sigma", [[2.0, 0.1, 2.0, 0.7, 0.1, 2.0], [2.0] * 6])
+def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(sigma):
+    generator = torch.Generator().manual_seed(0)
+    rates = torch.rand(4, 4, generator=generator).fill_diagonal_(0)
+    chain, weights = Generator(rates - torch.diag(rates.sum(1))), torch.rand(2, 3, 4, 4, generator=generator, dtype=F64)
+    given = torch.tensor(sigma, dtype=F64).view(2, 3).requires_grad_()
+    shared, alone = chain(given), torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
+    for answer in (shared, chain(given.detach())):
+        torch.testing.assert_close(answer, alone, rtol=1e-13, atol=0)
+    slopes = [torch.autograd.grad((weights * answer).sum(), given)[0] for answer in (shared, alone)]
+    torch.testing.assert_close(*slopes, rtol=1e-10, atol=0)
