@@ -119,7 +119,7 @@ def test_all_members_of_a_class_are_checked():
         lambda: Pair(torch.ones(2), torch.ones(3)),
     ]
     for call in refused:
-        with pytest.raises(TypeError, match="Type-check error"):
+        with pytest.raises(TypeError, match=r"Type-check error|violates type hint"):
             call()
     assert Pair(torch.ones(2), y=torch.zeros(2)).y.sum() == 0
     assert checked(Point)(3) == (3,)
@@ -149,7 +149,7 @@ def test_a_string_annotation_may_name_what_is_defined_later_but_not_what_never_i
     globals()["Later"] = int
     try:
         assert later(3) == 1
-        with pytest.raises(TypeError, match="parameter 'x'"):
+        with pytest.raises(TypeError, match="parameter x='3' violates type hint"):
             later("3")
     finally:
         del globals()["Later"]
@@ -257,7 +257,7 @@ def test_a_package_of_ones_own_can_be_installed(plugin):
     with pytest.raises(TypeError, match=r"parameters of their_plugin.decorated.<locals>.nested.\n"):
         their.decorated(torch.ones(2, 2))
     assert their.decorated(torch.zeros(2, 2)).shape == (2,)
-    with pytest.raises(TypeError, match="parameter 'other'"):
+    with pytest.raises(TypeError, match="parameter other=3 violates type hint"):
         their.Later(3)
     with pytest.raises(ValueError, match="line 14") as caught:
         their.Later(None)

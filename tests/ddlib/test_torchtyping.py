@@ -36,7 +36,7 @@ def accepts(annotations, values):
     try:
         checked(namespace["function"])(*values)
     except TypeError as error:
-        assert "Type-check error" in str(error), error
+        assert "Type-check error" in str(error) or "violates type hint" in str(error), error
         return False
     return True
 
