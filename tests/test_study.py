@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from argparse import Namespace
 from pathlib import Path
 
@@ -84,9 +85,10 @@ def texts(path):
 
 
 @pytest.mark.usefixtures("small")
-def test_a_search_that_is_not_finished_chooses_nothing(work):
+def test_a_search_that_is_not_finished_chooses_nothing(work, tmp_path):
+    shutil.copytree(work, tmp_path, ignore=shutil.ignore_patterns("runs", "chosen.json"), dirs_exist_ok=True)
     with pytest.raises(SystemExit, match=r"search-MDLM-as_ever.* its 10 steps are made"):
-        study.chosen(work)
+        study.chosen(tmp_path)
 
 
 @pytest.mark.parametrize("way", [name for name in signal.WAYS if name != "systematic"])
