@@ -5,6 +5,7 @@
 
 import argparse
 import inspect
+import os
 import re
 import shutil
 import sys
@@ -185,4 +186,10 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    raise SystemExit(status)
