@@ -121,13 +121,15 @@ def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
         yield "speed", speed, recipe(work, f"search-speed-{speed}", model, SEARCHED, SEARCH_SEED)
 
 
-def chosen(work: Path) -> dict[str, Any]:
-    """What the search found: bounds on its text, the best rule of every model, the best speed.
+def before(work: Path) -> dict[str, dict[str, Any]]:
+    """The bounds of an earlier search, of rules and speeds by name: they are not trained or measured again."""
+    path = work / "chosen.json"
+    return json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
 
-    What the file of an earlier search has is not measured again.
-    """
-    path, found = work / "chosen.json", dict[str, dict[str, Any]]()
-    known = json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
+
+def chosen(work: Path) -> dict[str, Any]:
+    """What the search found: bounds on its text, the best rule of every model, the best speed."""
+    known, found = before(work), dict[str, dict[str, Any]]()
     for name, rule, given in searched(work):
         bound = known.get(name, {}).get(rule)
         if bound is None:
@@ -235,7 +237,8 @@ def main() -> None:
     if options.what == "prepare":
         prepare_all(work)
     elif options.what == "search":
-        shared([given for *_, given in searched(work)], options)
+        known_bounds = before(work)
+        shared([given for name, rule, given in searched(work) if rule not in known_bounds.get(name, {})], options)
     elif options.what == "chosen":
         written(work / "chosen.json", chosen(work))
     elif options.what == "train":

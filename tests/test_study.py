@@ -91,6 +91,19 @@ def test_a_search_that_is_not_finished_chooses_nothing(work, tmp_path):
         study.chosen(tmp_path)
 
 
+@pytest.mark.usefixtures("small")
+def test_what_a_search_has_found_is_not_trained_again(work, tmp_path, monkeypatch):
+    shutil.copytree(work / "text", tmp_path / "text")
+    found = {"MDLM": {rule: {} for rule in study.RULES}, EDGES: {study.ASEVER: {}}}
+    made.written(tmp_path / "chosen.json", {"bounds": found})
+    trained = []
+    monkeypatch.setattr(study, "shared", lambda recipes, options: trained.extend(recipes))
+    monkeypatch.setattr("sys.argv", ["study", "search", str(tmp_path)])
+    study.main()
+    names = [given.output.folder.name for given in trained]
+    assert names == ["search-HDLM-64-all_edges-best_times-balanced-0.001M-2", "search-speed-learned-0.001M-2"]
+
+
 @pytest.mark.parametrize("way", [name for name in signal.WAYS if name != "systematic"])
 def test_every_way_has_the_mean_of_the_bound(way):
     """Of a network that loses two nats at a mask: two nats per token."""
