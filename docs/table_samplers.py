@@ -49,15 +49,18 @@ def cell(sampler: Sampler, processes: Sequence[ForwardProcess], notes: list[str]
     return f"{count} <sup>{numbers}</sup>" if numbers else count
 
 
+def row(sampler: Sampler, notes: list[str]) -> str:
+    """A line of the table; reasons that no note says yet are added to the notes."""
+    kinds = (dd.registry.get("processes", name).examples() for name in dd.registry.own("processes"))
+    return f"| `{short(sampler)}` | {' | '.join(cell(sampler, examples, notes) for examples in kinds)} |"
+
+
 def table() -> str:
     """The table and its notes."""
-    kinds = {name: dd.registry.get("processes", name).examples() for name in dd.registry.own("processes")}
-    notes: list[str] = []
+    kinds, notes = dd.registry.own("processes"), list[str]()
     lines = [f"| sampler | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
     for name in dd.registry.own("samplers"):
-        for sampler in dd.registry.get("samplers", name).examples():
-            cells = (cell(sampler, examples, notes) for examples in kinds.values())
-            lines.append(f"| `{short(sampler)}` | {' | '.join(cells)} |")
+        lines += [row(sampler, notes) for sampler in dd.registry.get("samplers", name).examples()]
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])
 
 

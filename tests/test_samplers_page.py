@@ -1,5 +1,6 @@
 """docs/samplers.md: its table has every sampler and every process, and is what the command writes."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,18 +13,32 @@ sys.path.insert(0, str(DOCS))
 import figures_samplers  # noqa: E402
 import table_samplers  # noqa: E402
 
+SAMPLERS = [one for name in dd.registry.own("samplers") for one in dd.registry.get("samplers", name).examples()]
+
 
 def lines():
     text = (DOCS / "samplers.md").read_text(encoding="utf-8")
     return text.split(table_samplers.BEGIN)[1].split(table_samplers.END)[0].strip().splitlines()
 
 
+def rows():
+    return [line for line in lines() if line.startswith("|")]
+
+
+def notes():
+    return [line.split(". ", 1)[1] for line in lines() if line and not line.startswith("|")]
+
+
 def test_the_table_has_every_sampler_and_every_process():
-    head, _, *rows = [line for line in lines() if line.startswith("|")]
+    head, _, *lines_of_samplers = rows()
     assert head.split("|")[2:-1] == [f" {name} " for name in dd.registry.own("processes")]
-    samplers = [table_samplers.short(one) for name in dd.registry.own("samplers") for one in examples(name)]
-    assert [row.split("`")[1] for row in rows] == samplers
-    assert all(row.count("|") == head.count("|") for row in rows)
+    assert [line.split("`")[1] for line in lines_of_samplers] == [table_samplers.short(one) for one in SAMPLERS]
+    assert all(line.count("|") == head.count("|") for line in lines_of_samplers)
+
+
+def test_every_note_is_asked_for_in_the_order_of_the_table():
+    asked = [number for found in re.findall(r"<sup>(.*?)</sup>", "".join(rows())) for number in found.split(", ")]
+    assert list(dict.fromkeys(asked)) == [str(number) for number in range(1, len(notes()) + 1)]
 
 
 def test_every_sampler_is_named_on_the_page_and_drawn():
@@ -34,7 +49,8 @@ def test_every_sampler_is_named_on_the_page_and_drawn():
     assert (DOCS / "images" / "samplers.png").exists()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("masked", marks=pytest.mark.slow), "gidd"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked", "gidd"])
 def test_a_cell_says_what_verify_says(kind):
     notes = []
     processes = dd.registry.get("processes", kind).examples()[:1]
@@ -46,16 +62,25 @@ def test_a_cell_says_what_verify_says(kind):
     )
 
 
+def test_the_table_is_its_lines_and_their_notes(monkeypatch):
+    stored = dict(zip(map(table_samplers.short, SAMPLERS), rows()[2:], strict=True))
+
+    def row(sampler, known):
+        known[:] = notes()
+        return stored[table_samplers.short(sampler)]
+
+    monkeypatch.setattr(table_samplers, "row", row)
+    assert table_samplers.table().splitlines() == lines()
+
+
 @pytest.mark.nightly
-def test_the_table_is_what_the_command_writes():
-    assert lines() == table_samplers.table().splitlines()
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=table_samplers.short)
+def test_a_line_is_what_the_command_writes(sampler):
+    known = notes()
+    assert table_samplers.row(sampler, known) in rows() and known == notes()
 
 
 @pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path):
     figures_samplers.draw(tmp_path / "samplers.png")
     assert (tmp_path / "samplers.png").stat().st_size > 10_000
-
-
-def examples(name):
-    return dd.registry.get("samplers", name).examples()
