@@ -326,6 +326,7 @@ def test_values_are_looked_at_on_the_cpu_or_when_debugging(monkeypatch):
     assert checks.visible(near) and not checks.visible(far)
 
 
+@pytest.mark.slow
 def test_nothing_is_looked_at_while_compiling():
     def look(tensor):
         return tensor + (1 if checks.visible(tensor) else 0)

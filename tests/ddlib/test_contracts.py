@@ -24,13 +24,16 @@ REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
 # examples, and samplers with many or with two network calls a step, which have tests of their own
 LONG = ("ragged", "restart", "corrected", "remask", "psi", "overshoot", "euler", "tau_leaping", "theta_trapezoidal",
         "particles", "entropy_bounded", "confidence", "hierarchical", "masked", "noisy", "per_word", "rate_matrix",
-        "gidd", "uniform", "ancestral", "ramp", "beta", "bell", "tabulated")  # fmt: skip
+        "gidd", "uniform", "ancestral", "left_to_right", "first_hitting", "forward_backward", "edge_balance", "ramp",
+        "beta", "bell", "tabulated")  # fmt: skip
 # every sampler is verified on every process each night, for the table of docs/samplers.md
 NIGHTLY = [case for case in REGISTERED if case[1] == "ragged" or (case[0] == "samplers" and case[1] != "ancestral")]
 LATER = [pytest.param(*case, marks=pytest.mark.nightly if case in NIGHTLY else pytest.mark.slow) for case in REGISTERED]
 QUICK = [later if case[1] in LONG else case for case, later in zip(REGISTERED, LATER, strict=True)]
 FULL = [
-    pytest.param(*case, marks=pytest.mark.nightly) if case[0] == "processes" and case[1] != "masked" else later
+    pytest.param(*case, marks=pytest.mark.nightly)
+    if case[0] in ("processes", "samplers") and case[1] != "masked"
+    else later
     for case, later in zip(REGISTERED, LATER, strict=True)
 ]
 

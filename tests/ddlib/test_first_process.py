@@ -150,6 +150,7 @@ def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_name
 # what follows from what
 
 
+@pytest.mark.slow
 def test_wrong_rates_are_one_failure_and_the_first():
     def rate_matrix(self, t):
         rate = torch.ones_like(self.speed) * self.schedule.rate(interior(scalar(t, "t", self.device)))

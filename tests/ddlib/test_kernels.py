@@ -157,6 +157,7 @@ def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(name)
 
 
 # dynamo itself looks at .grad of what it hands over a graph break
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_only_one_graph_break_under_compile():
     process = MANY["levels"]

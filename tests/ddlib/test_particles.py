@@ -150,7 +150,7 @@ def test_particles_die_while_they_are_clusters():
     assert bool(((early == 3).any(-1) & dead).any()) and int(dead.sum()) < 0.5 * len(dead)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 def test_verify_asks_about_rewards_too():
     report = check_sampler(Particles(Ancestral(), Constant(), 2))

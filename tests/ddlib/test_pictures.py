@@ -283,6 +283,7 @@ def test_colours_are_told_apart_by_colour_blind_readers(sight):
     assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["figures", "figures_concepts"])
 def test_the_figures_of_the_documentation(script, tmp_path):
     module = importlib.import_module(script)

@@ -15,7 +15,6 @@ from typing import NamedTuple, Self
 import jaxtyping
 import pytest
 import torch
-from cases import slow_but
 from jaxtyping import Float
 from torch import Tensor
 
@@ -183,12 +182,14 @@ def test_the_switch_checks_both_packages_whichever_is_imported_first(first):
     assert run(CALLS.format(first=first), "1") == "True True True False"
 
 
-@pytest.mark.parametrize("switch", slow_but(["", "0"], "0"))
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["", "0"])
 def test_without_the_switch_nothing_is_checked_and_no_checker_is_imported(switch):
     *verdicts, beartype, torchtyping = run(CALLS.format(first="ddlib"), switch).split()
     assert "True" not in verdicts and (beartype, torchtyping) == ("False", "False")
 
 
+@pytest.mark.slow
 def test_without_beartype_the_switch_says_what_to_install():
     script = "import sys; sys.modules['beartype'] = None\ntry: import ddlib\nexcept ImportError as e: print(e)"
     assert "pip install beartype" in run(script, "1")

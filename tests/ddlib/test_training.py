@@ -102,6 +102,7 @@ def test_gradients_reach_the_logits_and_leave_the_inputs_alone():
     assert all(torch.equal(a, b) for a, b in zip(kept, (logits, x, z, t), strict=True))
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences():
     for process in (
         LEVELS,

@@ -30,7 +30,8 @@ PRESETS = {
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
 
-@pytest.mark.parametrize("name", slow_but(PRESETS, "gidd"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_verified_at_full_level(name):
     report = dd.verify(PRESETS[name], "full")
     assert report.ok, report
@@ -88,9 +89,7 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("process", "clusters"), slow_but(LARGE, LARGE[0], LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"]
-)
+@pytest.mark.parametrize(("process", "clusters"), slow_but(LARGE, LARGE[2]), ids=["mdlm", "hdlm", "gidd", "uniform"])
 def test_a_large_vocabulary_is_verified_on_a_reduction_and_the_report_says_so(process, clusters):
     report = dd.verify(process)
     assert report.ok, report
@@ -116,7 +115,7 @@ def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_pa
             assert right[0] == pytest.approx(right[1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_offers_no_reduction_is_verified_as_it_is_or_refused():
     generator = torch.full((60, 60), 1 / 60) - torch.eye(60)
     report = dd.verify(RateMatrix(generator, dd.schedules.Linear()))
@@ -258,6 +257,7 @@ def test_a_sampler_that_serves_nobody_is_refused():
         dd.verify(Picky())
 
 
+@pytest.mark.slow
 def test_claims_that_do_not_apply_say_why():
     report = dd.verify(GIDD(4, 0.3))
     (path,) = [c for c in report.checks if c.name == "path"]
@@ -302,6 +302,7 @@ def test_a_claim_reports_its_worst_case_and_refuses_another_shape():
     assert check.ok is False and "value has shape (1,), must be (3,)" in check.note
 
 
+@pytest.mark.slow
 def test_the_command_line_verifies_and_its_status_tells(capsys, monkeypatch, tmp_path):
     (tmp_path / "two_of_mine.py").write_text(
         "import ddlib as dd\n"

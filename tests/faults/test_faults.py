@@ -51,13 +51,13 @@ SHORT = [fault for fault in FAULTS if fault not in LONG]
 
 
 def asked(i):
-    """Each time one in sixty-four, before each commit one in three, each night every one."""
-    return () if i % 64 == 20 else pytest.mark.slow if i % 3 == 0 else pytest.mark.nightly
+    """Each time one in sixty-four, before each commit one in eight, each night every one."""
+    return () if i % 64 == 20 else pytest.mark.slow if i % 8 == 0 else pytest.mark.nightly
 
 
 EVERY = [
     *(pytest.param(fault, marks=asked(i)) for i, fault in enumerate(SHORT)),
-    *(pytest.param(fault, marks=pytest.mark.nightly if i % 3 else pytest.mark.slow) for i, fault in enumerate(LONG)),
+    *(pytest.param(fault, marks=pytest.mark.nightly if i % 8 else pytest.mark.slow) for i, fault in enumerate(LONG)),
 ]
 
 

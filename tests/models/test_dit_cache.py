@@ -73,6 +73,7 @@ def test_single_precision_and_a_back_end_of_blocks():
     torch.testing.assert_close(model.extend(z, t, model.prefill(x)), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @unfused
 @torch.no_grad()
 def test_flex_keeps_them_too():

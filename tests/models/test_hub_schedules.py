@@ -135,7 +135,7 @@ def test_expected_numbers_in_a_hierarchy():
     assert all(0 <= found - float(want) < 4 for found, want in zip(left, mean, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_expected_numbers_are_verified():
     check_sampler(dd.samplers.Confidence("probability", per_step="expected"))
 

@@ -30,7 +30,9 @@ def given(folder, name, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.parametrize(
+    "name", ["mdlm", "hdlm", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("hdlm-xi", "gidd"))]
+)
 def test_a_run_with_a_head_over_children(name, tmp_path, capsys):
     run = given(tmp_path, name)
     folder = trained(run)

@@ -53,6 +53,7 @@ def test_vectors_of_words_go_to_tokens_by_their_spelling(run, tmp_path, tokenize
     assert found.centroids[0].shape == (8, 5)
 
 
+@pytest.mark.slow
 def test_vectors_of_a_model_need_its_tokenizer(run, tmp_path, tokenizer):
     rows = torch.randn(405, 6, generator=torch.Generator().manual_seed(0))
     save_file({"embedding.weight": rows}, tmp_path / "model.safetensors")

@@ -92,7 +92,7 @@ def test_twenty_kills(folder, whole, seed):
     assert curve(run.output.folder) == curve(whole)
 
 
-@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["copies", "shards"])
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(0, marks=pytest.mark.slow), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))],
@@ -107,6 +107,7 @@ def test_one_of_two_ranks_is_killed(folder, shard, seed):
     assert curve(run.output.folder) == curve(untouched.output.folder)
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_before_its_log_hides_nothing(folder, monkeypatch):
     monkeypatch.setattr("training_runs.finish", lambda processes: [1])
     monkeypatch.setattr("training_runs.start", lambda *arguments: [])
@@ -226,6 +227,7 @@ def test_another_recipe_is_accepted_when_asked_for(folder, whole):
     assert len(losses(folder / "longer")) == 22 and losses(folder / "longer")[:20] == losses(whole)
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_refused(folder, whole):
     copied(whole, folder, "two")
     run = given(folder, "two", steps=20)
@@ -289,6 +291,7 @@ def test_other_processes(folder, process):
     assert open_saved(run.output.folder).process.vocab_size == 302
 
 
+@pytest.mark.slow
 def test_packed_rows(folder):
     run = given(folder, "packed", steps=6)
     run = replace(run, data=replace(run.data, packed=True, length=48), output=replace(run.output, save_every=3))
@@ -300,6 +303,7 @@ def test_packed_rows(folder):
     assert torch.allclose(torch.tensor(losses(folder / "packed-again")), torch.tensor(made), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_muon_goes_on_from_a_checkpoint(folder):
     run = given(folder, "muon", steps=8)
     run = replace(run, optimizer=replace(run.optimizer, muon=True))

@@ -93,6 +93,7 @@ def work(rank, port, options, folder):
         torch.save(measured(options, world), folder / f"{rank}.pt")
 
 
+@pytest.mark.slow
 def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
     port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
     multiprocessing.set_forkserver_preload(["recipes.evaluate"])  # imported once for both, and without our threads

@@ -58,6 +58,7 @@ def test_it_is_that_of_ddlib_with_the_padding_given(published):
     assert how["calls"] == own.calls == 2 * int(batch.mask.sum(1).max())  # two levels
 
 
+@pytest.mark.slow
 def test_the_same_whatever_the_batch_and_the_first_are_a_part_of_all(published):
     whole = found(published, "left_to_right")
     for batch in (3, 11):

@@ -57,6 +57,7 @@ def words_of(line):
     return module.removeprefix("recipes."), words
 
 
+@pytest.mark.slow
 def test_the_folder_alone_adopts_its_corpus_and_trains(here, capsys):
     prepare.main(LOCAL)
     module, words = printed(capsys)

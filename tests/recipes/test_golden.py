@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import slow_but
 from training_runs import losses, recipe, text
 
 from ddlib.hierarchies import random_parents, save_clusters
@@ -62,7 +61,8 @@ def run(folder, name):
     return losses(given.output.folder)
 
 
-@pytest.mark.parametrize("name", slow_but(RUNS, "mdlm"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
 def test_losses_are_as_they_were(folder, name):
     # not bit by bit: other processors multiply in another order
     assert run(folder, name) == pytest.approx(json.loads(GOLDEN.read_text())[name], rel=1e-4)

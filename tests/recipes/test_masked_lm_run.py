@@ -63,6 +63,7 @@ def recipe(**changes):
     return "mine.yaml"
 
 
+@pytest.mark.slow
 def test_it_trains_resumes_and_loads_without_the_folder_that_it_came_from(bert):
     train.main([recipe()])
     whole = curve(Path("runs/bert"))

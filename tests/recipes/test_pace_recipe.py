@@ -196,7 +196,13 @@ def test_a_network_or_speeds_that_know_one_time_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ["blocks:size=4", "left_to_right", "random_order", "ramp:lag=2.0"])
+@pytest.mark.parametrize(
+    "pace",
+    [
+        "blocks:size=4",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("left_to_right", "random_order", "ramp:lag=2.0")),
+    ],
+)
 def test_a_run_at_a_pace_is_validated_evaluated_and_drawn_at_it(pace, tmp_path):
     given = recipe(text(tmp_path / "data"), tmp_path / "run", pace=pace)
     given = replace(given, hardware=replace(given.hardware, micro_batch=4))

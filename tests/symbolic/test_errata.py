@@ -45,6 +45,7 @@ def test_at_gamma_one_too():
     assert survival().subs(u, v) == 1 and descent(1).subs(u, v) == 0
 
 
+@pytest.mark.slow
 def test_the_true_entries_solve_kolmogorovs_equation_for_any_schedule():
     t, s, r, w = sp.symbols("t s r w", positive=True)
     alpha, cluster = sp.Function("alpha"), sp.Function("beta_c")

@@ -32,7 +32,7 @@ def test_the_process_keeps_its_contract(process):
     check_process(process, level="quick")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("overshoot", [2.5])
 def test_the_sampler_keeps_its_contract(overshoot):
     check_sampler(Restart(overshoot))
