@@ -114,7 +114,7 @@ def sample_times(
         unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
     else:
         unit = draw(n, generator, place)
-    return _inverse(unit, density, interval).to(dtype or torch.get_default_dtype())
+    return _rounded(_inverse(unit, density, interval), dtype)
 
 
 class Place(NamedTuple):
@@ -147,7 +147,7 @@ def placed(
     density = sound(density) or Uniform()
     time = _inverse(unit, density, interval)
     if steps is None:
-        t = time.to(torch.get_default_dtype())
+        t = _rounded(time)
         return Place(t, density.weight(t, interval), t)
     require(
         check_count("steps", steps) <= 10**9,
@@ -162,3 +162,9 @@ def placed(
 def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
     start, end = density.within(interval, unit)
     return density.inverse(start + (end - start) * unit).clamp(*interval)
+
+
+def _rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
+    """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may be infinite."""
+    dtype = dtype or torch.get_default_dtype()
+    return time.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)

@@ -13,6 +13,7 @@ from zoo import PROCESSES
 import ddlib as dd
 from ddlib.testing import check_time_density, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
+from ddlib.times.draw import placed
 from ddlib.verification.times import integral, mean_bound
 
 F64 = torch.float64
@@ -179,6 +180,24 @@ def test_a_large_process_is_read_off_a_small_one_or_off_cases_that_stand_for_all
     ring = torch.eye(400).roll(1, 0) - torch.eye(400)
     with pytest.raises(TypeError, match="RateMatrix offers no reduction to fewer words"):
         dd.processes.RateMatrix(ring, dd.schedules.Linear()).time_density(8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_time_is_rounded_up_to_one(method, dtype):
+    late = Tabulated([0.0, 1 - 2**-40, 1.0], [1e-3, 1.0])
+    t = dd.sample_times(64, method, torch.Generator().manual_seed(0), density=late, dtype=dtype)
+    assert t.dtype == dtype and bool((t < 1).all()) and float(t.max()) >= 1 - max(torch.finfo(dtype).eps, 2**-40)
+    assert bool((placed(torch.linspace(0, 1 - 2**-53, 64, dtype=F64), late).t < 1).all())
+
+
+def test_the_bound_of_words_that_leave_late_is_their_entropy():
+    """Its weight grows without end at t = 1, where a time in float32 must not be put: it was 3.3 for log 4."""
+    process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=0.5), torch.arange(4).repeat(4096)[:, None]
+    for density in (None, process.time_density(1)):
+        generator = torch.Generator().manual_seed(0)
+        found = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 4), x, generator, density=density).per_token
+        assert abs(found.value - math.log(4)) < 4 * found.standard_error < 0.2
 
 
 @pytest.mark.parametrize("name", ["masked", "geometric", "gidd", "levels-xi", "ring"])
