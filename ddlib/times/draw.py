@@ -70,7 +70,8 @@ def sample_times(
     for pairs (t, 1 - t) of neighbours. Under a density the slices are of equal probability: uniforms so drawn go
     through the inverse of its distribution function, and a mean over times counts each ``density.weight(t)``.
 
-    Rows of a pair of ``dd.mirrored`` have the same time; slices and pairs (t, 1 - t) are then of pairs of rows.
+    No time is rounded up to 1, where weights may be infinite. Rows of a pair of ``dd.mirrored`` have the same time;
+    slices and pairs (t, 1 - t) are then of pairs of rows.
 
     With a ``KeyedGenerator`` the slices are those of a digitally shifted van der Corput sequence over the global
     example index: each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices.
