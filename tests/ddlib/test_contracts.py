@@ -99,7 +99,7 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 """Values for those that need some."""
 
 
-@pytest.mark.parametrize("name", slow_but(available("presets"), "hdlm"))
+@pytest.mark.parametrize("name", slow_but(available("presets"), "mdlm"))
 def test_a_registered_preset_gives_a_right_process(name):
     check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

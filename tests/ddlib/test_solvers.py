@@ -100,7 +100,7 @@ def slopes(sampler, run, first, **law):
 
 @pytest.mark.parametrize(
     "sampler",
-    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"], SMALL_THETA),
+    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]),
     ids=repr,
 )
 def test_the_error_falls_as_the_steps_to_the_order(sampler):

@@ -58,6 +58,7 @@ def test_drawn_densities_are_verified(density):
     check_time_density(density)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(16))
 @given(strategies.processes(max_depth=4, max_words=4), strategies.time_densities(), st.integers(0, 99))
 def test_the_weighted_bound_has_the_expectation_of_uniform_times(process, density, seed):

@@ -3,6 +3,7 @@
 import pytest
 import scipy.stats
 import torch
+from cases import slow_but
 
 import ddlib as dd
 
@@ -10,6 +11,8 @@ unchecked = pytest.mark.usefixtures("as_users_call")  # thousands of calls, fast
 METHODS = ["iid", "stratified", "antithetic"]
 every_method = pytest.mark.parametrize("method", METHODS)
 every_source = pytest.mark.parametrize("source", ["torch", "keyed"])
+# where each of thousands of seeds draws: with keys that takes a second
+each_source = pytest.mark.parametrize("source", slow_but(["torch", "keyed"], "torch"))
 
 
 def times(n, method="stratified", source="torch", seed=0, start=0, **options):
@@ -110,7 +113,7 @@ def test_antithetic_partners_on_two_ranks_agree_without_talking():
 @unchecked
 @pytest.mark.statistical
 @every_method
-@every_source
+@each_source
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_time_of_every_row_is_uniform_over_seeds(method, source, n):
     """A row that always met early times would have a biased bound, however often it is evaluated."""
@@ -126,7 +129,7 @@ def integral(t):
 
 @unchecked
 @pytest.mark.statistical
-@every_source
+@each_source
 @pytest.mark.parametrize("method", ["stratified", "antithetic"])
 @pytest.mark.parametrize("n", [15, 16])
 def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(method, source, n):
@@ -140,7 +143,7 @@ def test_an_integral_is_estimated_without_bias_and_with_less_variance_than_iid(m
 
 @unchecked
 @pytest.mark.statistical
-@every_source
+@each_source
 def test_stratified_variance_falls_faster_than_the_number_of_rows_grows(source):
     few, many = (torch.stack([integral(times(n, source=source, seed=s)) for s in range(200)]).var() for n in (8, 32))
     assert few / many > 10  # one shift for all slices gives 4^2, a shift for each 4^3, independent times 4

@@ -157,6 +157,7 @@ def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_giv
     assert not report.ok and {check.room for check in report.failures} == {"as given"}
 
 
+@pytest.mark.slow
 def test_a_fault_of_a_large_process_is_found_on_its_reduction():
     class Broken(Masked):
         def prior_kl(self, x, t=None):
@@ -216,6 +217,7 @@ def test_the_report_prints_what_every_check_proves_and_its_tolerance():
     assert "verified: " in text and {"schedule", "hierarchy", "process", "objective"} <= set(text.splitlines())
 
 
+@pytest.mark.slow
 def test_the_report_is_json():
     class Broken(Masked):
         def prior_kl(self, x, t=None):

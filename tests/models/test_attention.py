@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from cases import slow_but
 from tiny import STATES, build, trained
 
 from ddlib_models import attention
@@ -67,13 +68,13 @@ def packed_as_separate(attend: Attention, time_conditioned: bool, dtype: torch.d
         assert torch.equal(model(z, t, offsets), packed[0])
 
 
-@pytest.mark.parametrize("time_conditioned", [True, False])
+@pytest.mark.parametrize("time_conditioned", slow_but([True, False], False))
 @pytest.mark.parametrize("attend", HERE)
 def test_packed_sequences_give_the_logits_of_separate_ones(attend, time_conditioned):
     packed_as_separate(attend, time_conditioned, torch.float32, 1e-5)
 
 
-@pytest.mark.parametrize("time_conditioned", [True, False])
+@pytest.mark.parametrize("time_conditioned", slow_but([True, False], False))
 @pytest.mark.parametrize("attend", HERE[:2])  # the compiled kernel has no float64
 def test_packed_sequences_give_the_logits_of_separate_ones_to_twelve_digits(attend, time_conditioned):
     packed_as_separate(attend, time_conditioned, torch.float64, 1e-12)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from cases import slow_but
 from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
 
 from ddlib_models.manifest import check_manifest
@@ -19,6 +20,7 @@ from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.provenance import record
 from recipes.saved import open_saved
 
+HDLM = dict(kind="hdlm", clusters=6)
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
 
@@ -30,7 +32,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(folder):
     """The run that nothing happened to."""
-    return trained(recipe(text(folder / "data"), folder / "whole"))
+    run = given(folder, "whole")
+    train(run)
+    return run.output.folder
 
 
 def given(folder, name, **changes):
@@ -158,7 +162,7 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("damage", [flip, cut, os.remove], ids=["flipped", "truncated", "missing"])
+@pytest.mark.parametrize("damage", slow_but([flip, cut, os.remove], flip), ids=["flipped", "truncated", "missing"])
 @pytest.mark.parametrize("file", ["__0_0.distcp", ".metadata"])
 def test_a_damaged_checkpoint_is_passed_over(folder, whole, damage, file):
     run = given(folder, f"damaged-{damage.__name__}{file}")
@@ -282,7 +286,7 @@ def test_a_batch_that_does_not_divide(folder):
         train(run)
 
 
-@pytest.mark.parametrize("process", OTHERS, ids=["mdlm", "gidd"])
+@pytest.mark.parametrize("process", slow_but(OTHERS, OTHERS[1]), ids=["mdlm", "gidd"])
 def test_other_processes(folder, process):
     run = given(folder, process["kind"], process=process, steps=6)
     run = replace(run, output=replace(run.output, save_every=3))
@@ -316,7 +320,7 @@ def test_muon_goes_on_from_a_checkpoint(folder):
 
 @pytest.mark.parametrize(
     "process",
-    [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), dict(kind="hdlm", clusters=6)],
+    slow_but([dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), HDLM], HDLM),
     ids=["mdlm", "gidd", "hdlm"],
 )
 def test_a_start_from_the_text_is_lower(folder, process):
@@ -328,7 +332,7 @@ def test_a_start_from_the_text_is_lower(folder, process):
     assert losses(informed.output.folder)[0] < 0.9 * losses(run.output.folder)[0]
 
 
-@pytest.mark.parametrize("mode", ["standard", "hard"])
+@pytest.mark.parametrize("mode", slow_but(["standard", "hard"], "hard"))
 def test_the_auxiliary_head(folder, mode):
     run = given(folder, f"auxiliary-{mode}", steps=4, loss=Loss(mode=mode, auxiliary=1.0))
     train(run)

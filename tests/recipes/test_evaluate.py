@@ -57,6 +57,7 @@ def test_every_document_counts_once_without_padding(options, published):
     assert bool((replicates[0].nats[:, 0] != replicates[1].nats[:, 0]).all())
 
 
+@pytest.mark.slow
 def test_the_same_bound_and_samples_whatever_the_batch(options):
     expected, words = measured(options)
     for batch in (1, 7):
@@ -132,6 +133,7 @@ def test_the_bound_is_that_of_ddlib(options):
         assert replicates[0].nats[number].tolist() == pytest.approx(nats, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, capsys, tmp_path):
     for given in (dict(bound_steps=7), dict(bound_levels="independent")):
         asked = replace(options, replicates=1, sequences=3, **given)
@@ -257,6 +259,7 @@ def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
         assert evaluation.validation(saved, data, many, other) is None
 
 
+@pytest.mark.slow
 def test_without_a_scorer_the_bound_is_still_told(options):
     result = evaluate(options, ALONE)
     assert result["generative"] is None
@@ -273,6 +276,7 @@ def test_a_scorer_that_is_not_there_costs_one_warning_before_anything_is_measure
     assert "no folder ./no-such-folder" in line and "--scorer none" in line
 
 
+@pytest.mark.slow
 def test_without_a_judge_there_is_the_bound(options, monkeypatch, capsys):
     tries = []
     monkeypatch.setattr("recipes.data.hub.HfApi.model_info", lambda *a, **k: tries.append(a) or 1 / 0)

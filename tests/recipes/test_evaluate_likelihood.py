@@ -89,6 +89,7 @@ def test_two_processes_share_the_texts(published):
     assert nats == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fewer_steps_are_another_model(published):
     whole, fast = (found(published, steps=steps, sequences=3) for steps in (None, 4))
     assert fast["protocol"]["calls"] == fast["protocol"]["steps"] == 4 and whole["protocol"]["steps"] == "one per edge"

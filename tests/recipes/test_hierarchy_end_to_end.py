@@ -183,6 +183,7 @@ def test_packed_sequences_train_as_single_ones(built, reference):
         torch.testing.assert_close(value, reference.weights[-1][name], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("packed", [False, True])
 def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(built, reference, packed):

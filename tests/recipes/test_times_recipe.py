@@ -140,6 +140,7 @@ def test_terms_keep_every_draw_and_its_time():
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_from_what_it_drew(tmp_path, capsys):
     published = publish_tiny(tmp_path, dict(kind="hdlm", clusters=8))
     options = Options(run=str(published.run), scorer="none", replicates=3, batch=4)
