@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
-from cases import examples
+from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,9 +92,12 @@ def test_words_behind_a_block_are_seen():
     assert (words[:, 2] == 1).all() and follows(words[:, :2], law[:, :, 1] / law[:, :, 1].sum())
 
 
+TODAY = [Ancestral(), Psi(0.5)]
+
+
 @pytest.mark.usefixtures("checked_in_full")
 @pytest.mark.parametrize("name", PROCESSES)
-@pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.5)], ids=str)
+@pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
 def test_one_block_and_together_are_today_s_words(name, sampler):
     process = PROCESSES[name]
     denoiser = told(exact_cavity(process, joint(2)))

@@ -61,7 +61,7 @@ def test_the_word_law_is_the_product_of_the_child_laws_on_the_way_down(name):
 
 
 @every
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("shuffled", slow_but([False, True], True))
 def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     process, tree = NOISE[noise], TREES[tree]
     layer, noisy = batch(process, tree, extra=3 * shuffled)
@@ -238,14 +238,14 @@ def test_samples_from_child_logits_follow_the_law_of_the_words(noise, tree, opti
 
 
 @pytest.mark.parametrize("noise, tree", WAYS)
-@pytest.mark.parametrize("sampler", [dd.samplers.Ancestral(), dd.samplers.Ancestral(True)], ids=["free", "force"])
-def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, sampler):
+@pytest.mark.parametrize("force", slow_but([False, True], False))
+def test_halves_and_the_order_of_rows_change_no_sample(noise, tree, force):
     process, tree = NOISE[noise], TREES[tree]
     order = torch.cat([o + e.parents.argsort(stable=True) for o, e in zip(tree.offsets, tree.maps, strict=False)])
     rows = order.argsort()  # siblings next to each other
     whole, split, shuffled = Halves(process, tree), Halves(process, tree), Halves(process, tree, rows)
     drawn = [
-        frequencies(process, denoiser, dd.Children(tree), sampler, 50)
+        frequencies(process, denoiser, dd.Children(tree), dd.samplers.Ancestral(force), 50)
         for denoiser in (lambda z, t: whole(z, t), split, shuffled)
     ]
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])

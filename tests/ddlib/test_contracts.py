@@ -1,7 +1,6 @@
 """Every registered class is tested by being registered: its examples go through every check of its kind."""
 
 import pytest
-from cases import slow_but
 
 import ddlib as dd
 from ddlib.registry import PROVED, available
@@ -99,7 +98,8 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 """Values for those that need some."""
 
 
-@pytest.mark.parametrize("name", slow_but(available("presets"), "mdlm"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", available("presets"))
 def test_a_registered_preset_gives_a_right_process(name):
     check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 

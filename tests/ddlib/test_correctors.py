@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from correcting import F64, IN_PLACE, PAIR, a_run, at, serves
 from halves import Halves, generate
 from hypothesis import given, settings
@@ -121,7 +121,7 @@ def test_draws_of_gibbs_are_those_of_its_kernel(name):
     assert ((counts - draws * chance).abs() <= 5.5 * (draws * chance * (1 - chance)).sqrt() + 1).all()
 
 
-@pytest.mark.parametrize("select", ["random", "margin"])
+@pytest.mark.parametrize("select", slow_but(["random", "margin"], "random"))
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select):
     process, sampler = IN_PLACE[name], Corrected(Ancestral(), Gibbs(1, select), 2)

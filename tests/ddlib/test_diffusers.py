@@ -54,7 +54,7 @@ def leaves():
 
 
 @pytest.mark.usefixtures("checked_in_full")
-@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked", "hierarchical"))
+@pytest.mark.parametrize("name", slow_but(PROCESSES, "masked"))
 def test_words_are_those_of_sample_or_the_sampler_is_refused(name):
     values, served = PROCESSES[name], []
     for sampler in leaves():

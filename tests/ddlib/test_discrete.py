@@ -204,7 +204,7 @@ def test_closed_steps_build_nothing_of_the_size_of_all_states(process):
 
 
 @every_process
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.float64], torch.float32))
 def test_gradients_are_finite_at_both_ends_and_float32_follows(process, dtype):
     """From as sure as networks get to as flat."""
     words = process.vocab_size

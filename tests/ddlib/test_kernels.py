@@ -71,7 +71,7 @@ LEVELS = {"levels": dd.presets.hdlm_levels(NESTED[:2]), "levels-xi": dd.presets.
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("process", CLUSTERS.values(), ids=CLUSTERS)
-@pytest.mark.parametrize("padding", [None, True, False])
+@pytest.mark.parametrize("padding", slow_but([None, True, False], True))
 def test_every_option_of_the_training_loss(process, options, padding):
     layer, noisy = batch(process)
     if padding is not None:

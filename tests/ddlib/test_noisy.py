@@ -231,6 +231,7 @@ def test_the_fused_loss_is_the_loss(parameterization, mean):
 CORRECTED = [Corrected(Ancestral(), SelfCorrection(steps=4)), Corrected(Psi(0.9), Gibbs(), 2, (0.0, 0.6))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [CORRECTED[0], pytest.param(CORRECTED[1], marks=pytest.mark.nightly)], ids=repr)
 @pytest.mark.parametrize("example", [0, *(pytest.param(i, marks=pytest.mark.nightly) for i in (1, 2, 3))])
 def test_correctors_serve_the_words_of_a_tree(sampler, example):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import slow_but
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,7 +135,7 @@ def mean_of_draws(process, law, pace, denoiser, rows, **options):
 
 
 @pytest.mark.parametrize("pace", [*PACES[1:], RandomOrder(2)], ids=str)
-@pytest.mark.parametrize("name", ["masks", "two levels", "uniform"])
+@pytest.mark.parametrize("name", slow_but(["masks", "two levels", "uniform"], "two levels"))
 def test_draws_of_the_bound_have_its_mean(name, pace):
     process, law = PROCESSES[name], joint(3, 2, 3)
     best = tells_times(exact_cavity(process, law))

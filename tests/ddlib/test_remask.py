@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import examples
+from cases import examples, slow_but
 from halves import LEVELS, Halves, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("force", slow_but([False, True], False))
 def test_without_lift_it_is_ancestral_to_the_bit(name, force):
     process = LEVELS[name]
     plain = trajectory(process, Halves(process), Ancestral(force))

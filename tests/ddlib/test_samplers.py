@@ -236,7 +236,7 @@ def test_top_p_draws_from_the_nucleus_and_from_all_of_it():
     assert counts.nonzero()[:, 0].tolist() == [0, 2] and counts[2] / counts[0] == pytest.approx(4 / 3, rel=0.25)
 
 
-@pytest.mark.parametrize("name", [*LEVELS, *OTHERS])
+@pytest.mark.parametrize("name", slow_but([*LEVELS, *OTHERS], *({*LEVELS, *OTHERS} - {*LATER})))
 def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(name):
     process = {**LEVELS, **OTHERS}[name]
     cavity = Network(process)

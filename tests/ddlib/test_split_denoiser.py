@@ -56,7 +56,7 @@ def test_what_offers_its_halves_is_known_by_them():
     assert isinstance(DiT(7, V, 8, 1, 2), SparseDenoiser) and not isinstance(halves, SparseDenoiser)
 
 
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("force", slow_but([False, True], True))
 @pytest.mark.parametrize("name", LEVELS)
 def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
     """The words under the state, where the logits of all others do not matter."""
@@ -165,7 +165,7 @@ class Sparse(Halves):
         return self.features(z, t).take_along_dim(positions[..., None], 1)
 
 
-@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("compact", slow_but([False, True], True))
 @every_pair
 def test_who_can_leave_out_features_is_asked_for_those_of_jumping_positions(name, sampler, compact):
     """Same words as the plain denoiser's; and no sequence is asked about more positions than the most that jump."""

@@ -60,7 +60,8 @@ FIFTY = [
 ]
 
 
-@pytest.mark.parametrize("process", slow_but(FIFTY, FIFTY[0]), ids=repr)
+@pytest.mark.slow
+@pytest.mark.parametrize("process", FIFTY, ids=repr)
 def test_quick_is_under_five_seconds_for_fifty_words(process):
     """On a slower processor, or a shared one, the better of two takes less than four million sums of fifty numbers."""
     numbers = torch.ones(50)
@@ -134,7 +135,8 @@ def test_a_reduction_must_be_of_the_same_class():
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
-@pytest.mark.parametrize("what", slow_but(["sample", "likelihood", "marginal", "weighted_divergence"], "marginal"))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sample", "likelihood", "marginal", "weighted_divergence"])
 def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_given(what):
     class Broken(Masked):
         """Right for small vocabularies."""
@@ -207,6 +209,7 @@ def test_whatever_an_object_raises_verify_returns_a_report(method):
     assert any(f"KeyError: '{method}'" in check.note for check in report.failures)
 
 
+@pytest.mark.slow
 def test_the_report_prints_what_every_check_proves_and_its_tolerance():
     report = dd.verify(PRESETS["hdlm"])
     text = report.text(verbose=True)

@@ -116,7 +116,9 @@ def test_without_blocks_nothing_changes(length):
 
 
 @unfused
-@pytest.mark.parametrize("attend", [SDPA(), Flex()], ids=["sdpa", "flex"])
+@pytest.mark.parametrize(
+    "attend", [pytest.param(SDPA(), id="sdpa"), pytest.param(Flex(), id="flex", marks=pytest.mark.slow)]
+)
 def test_every_back_end_and_some_positions_only(attend):
     model, plain = (trained(block_size=3, attention=one).double() for one in (attend, SDPA()))
     x, z, t = text(8)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import slow_but
 from safetensors.torch import load_file, save_file
 from saving import PARENTS, SAVED, Small, flip, same
 from tiny import STATES, WORDS, inputs, trained
@@ -47,7 +48,7 @@ def saved(original, tmp_path) -> Path:
         dict(num_states=14, vocab_size=8, parents=TWO_LEVELS, time_conditioned=False),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.bfloat16, torch.float64], torch.bfloat16))
 def test_every_option_comes_back_bit_for_bit(tmp_path, options, dtype):
     model = trained(**options).to(dtype).eval()
     model.save_pretrained(tmp_path)

@@ -20,7 +20,6 @@ from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.provenance import record
 from recipes.saved import open_saved
 
-HDLM = dict(kind="hdlm", clusters=6)
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 
 
@@ -318,9 +317,10 @@ def test_muon_goes_on_from_a_checkpoint(folder):
     assert curve(folder / "muon-again") == curve(folder / "muon") and len(losses(folder / "muon")) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "process",
-    slow_but([dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), HDLM], HDLM),
+    [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.1), dict(kind="hdlm", clusters=6)],
     ids=["mdlm", "gidd", "hdlm"],
 )
 def test_a_start_from_the_text_is_lower(folder, process):

@@ -107,6 +107,7 @@ def test_the_same_bound_and_samples_on_two_processes(options, tmp_path):
         assert drawn == words
 
 
+@pytest.mark.slow
 def test_the_first_sequences_are_a_part_of_all(options):
     everything, _ = measured(options)
     few, _ = measured(replace(options, sequences=3))
@@ -240,6 +241,7 @@ def test_what_every_bound_rests_on_is_told(options, capsys):
     assert "bound: over 11 texts x 2 draws" in shown and "over 11 texts x 1 draw" in shown
 
 
+@pytest.mark.slow
 def test_the_first_draw_is_the_validation_of_training(tmp_path, published):
     given = open_saved(published.run).recipe
     output = replace(given.output, folder=tmp_path, validate_sequences=7, samples=1, sample_steps=1, tensorboard=False)

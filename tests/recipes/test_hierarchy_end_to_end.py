@@ -16,6 +16,8 @@ from recipes import clusters
 from recipes.data import text
 from recipes.lexicon import embeddings
 
+pytestmark = pytest.mark.slow
+
 WORDS, LEVELS, DIM = 1024, (64, 16, 4), 32
 FIRST_YEAR = 1990
 ROWS, LENGTH, STEPS = 6, 24, 5
@@ -75,7 +77,6 @@ def test_the_levels_are_nested_and_the_process_speaks_of_these_words_only(built)
         dd.check_vocabulary(built.process, other.get_vocab())
 
 
-@pytest.mark.slow
 def test_the_process_is_verified(built):
     report = dd.verify(built.process)
     assert report.ok, str(report)
@@ -183,7 +184,6 @@ def test_packed_sequences_train_as_single_ones(built, reference):
         torch.testing.assert_close(value, reference.weights[-1][name], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("packed", [False, True])
 def test_flex_which_has_no_backward_pass_here_has_the_losses_of_sdpa_all_along(built, reference, packed):

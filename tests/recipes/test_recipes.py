@@ -30,8 +30,9 @@ def here(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke")
 
 
-@pytest.mark.parametrize("name", slow_but(NAMES, "hdlm"))
-@pytest.mark.parametrize("module", slow_but(MODULES, "owt"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("module", MODULES)
 def test_smoke(here, monkeypatch, module, name):
     monkeypatch.chdir(here)
     MODULES[module].main([name, "--smoke", "--output.folder", f"runs/{module}-{name}"])
@@ -195,7 +196,7 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize("process", VARIANTS, ids=str)
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", slow_but(MODULES, "owt"))
 def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
     recipe = replace(MODULES[module].small(), process=process, hardware=Hardware(micro_batch=4, shard=True))
     (tmp_path / "recipe.yaml").write_text(recipe_yaml(recipe))
