@@ -25,6 +25,7 @@ from recipes.watch import read_metrics
 RUNS = {
     "mdlm": "masks",
     "mdlm-1": "masks, seed 1",
+    "lora": "masks, adapters of rank 8",
     "hdlm": "64 clusters",
     "plain": "masks, no shift, attention opened at once",
     "scratch": "DiT",
@@ -104,12 +105,15 @@ def main() -> None:
     found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # to their end
     first = open_saved(given.runs / next(iter(found))).recipe
     data = open_prepared(first.data.folder)
-    own = json.loads(given.out.read_text(encoding="utf-8"))["causal"] if given.out.exists() else None
+    known = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"runs": {}}
+    own = known.get("causal")
     if own is None:  # it takes minutes, and runs that came later change nothing in it
         model = causal_lm(data.vocab_size + 1, data.vocab_size, given.name, attention="causal", shift=1)
         own = causal(model, data, first.data.length, first.output.validate_sequences)
+    found = known["runs"] | found  # those of another day, whose folders are gone, stay
     text = {split: data.manifest[split] for split in ("train", "validation")}
-    facts = {"command": command(), "machine": machine(), "text": text, "causal": own, "runs": found}
+    facts = {"command": command(), "machine": machine(), "text": text, "causal": own}
+    facts["runs"] = {name: found[name] for name in RUNS if name in found}
     given.out.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

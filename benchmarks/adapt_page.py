@@ -16,6 +16,7 @@ BEGIN, END = "<!-- tables: benchmarks/adapt_page.py -->", "<!-- end of tables --
 KEYS = ("step", "nats_per_token", "standard_error")
 SHOWN = 220
 """Characters of a sample that the page shows."""
+PINK = "#CC79A7"
 
 
 def table(told: dict[str, Any]) -> list[str]:
@@ -67,7 +68,7 @@ def tables(told: dict[str, Any]) -> str:
 def draw(told: dict[str, Any], path: Path) -> None:
     """Bounds by step with their errors, as far as the first run goes; what goes on as a line at its end."""
     figure, (panel,) = plot.panels(size=(7.0, 4.2))
-    colours = (plot.BLUE, plot.ORANGE, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
+    colours = (plot.BLUE, plot.ORANGE, PINK, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
     last = told["runs"]["mdlm"]["steps"]
     for (name, about), colour in zip(RUNS.items(), colours, strict=True):
         if name not in told["runs"]:
