@@ -94,7 +94,8 @@ def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> R
         start="text",
         loss=Loss(**model.loss),
         optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps),
-        hardware=Hardware(threads=1),
+        # compiled blocks make the same sums, rounded otherwise, in less time after half a minute at the start
+        hardware=Hardware(threads=1, compile=millions > SEARCHED),
         output=Output(
             folder=work / "runs" / f"{plain}-{millions:g}M-{seed}",
             validate_every=max(steps // 10, 1),
