@@ -13,6 +13,7 @@ from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess, beside
 from ddlib.reduce import Measure
 from ddlib.times import TimeDensity
+from ddlib.times.draw import latest
 from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
 
 
@@ -28,7 +29,7 @@ class Bound:
     diffusion: PerToken
     """The integral over time, by one draw of (t, z) per sequence; or of every block of it, see ``at_once``."""
     prior: PerToken
-    """KL(q(z at the noisy end | x) || prior); 0 when the schedule ends exactly in its limit."""
+    """KL(q(z at the noisy end | x) || prior). That end is the last time drawn: what is no noise yet there, counts."""
     reconstruction: PerToken
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
     times: Times | None = None
@@ -137,7 +138,9 @@ def bound(
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
         diffusion = diffusion * process.balance(x, z, t)[:, None].to(diffusion.dtype)
-    start, end = (t.new_full((rows,), time) for time in (low, high))
+    # slow words and levels keep so much beyond the last time of this dtype that a bound without it would be none
+    last = high if steps is not None else min(high, latest(t.dtype))
+    start, end = (t.new_full((rows,), time) for time in (low, last))
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):
         z = process.sample(x, start, generator)

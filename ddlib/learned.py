@@ -56,7 +56,9 @@ class Learned(ExactModule):
         """
         values = self._now()
         if not values.is_meta:
-            self._check(values.detach().tolist(), self.log.detach().isfinite().tolist())
+            # beside an infinite parameter all values are NaN
+            sound = torch.where(self.log.isfinite().all(), values, self.log.exp())
+            self._check(sound.detach().tolist(), self.log.detach().isfinite().tolist())
         return values
 
     def _now(self) -> Tensor:
@@ -71,7 +73,7 @@ class Learned(ExactModule):
         return f"learned({', '.join(shown)})"
 
     def _check(self, values: list[float], sound: list[bool]) -> None:
-        """Asks the one that is furthest off; of an infinite parameter all values are NaN."""
+        """Asks the one that is furthest off."""
         far = [abs(math.log(value)) if 0 < value < math.inf else math.inf for value in values]
         worst = max(range(len(values)), key=lambda i: (not sound[i], far[i]))
         value = values[worst]

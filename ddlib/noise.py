@@ -19,6 +19,7 @@ from ddlib.checks import check_count, check_shape, require, visible
 
 _LOW = 0xFFFFFFFF
 _SPLIT = 0x73706C74  # keeps the keys of copies apart from the numbers of the original
+_SCRAMBLE = 0x73637262  # and those of a scrambling
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -70,7 +71,7 @@ class KeyedGenerator:
         self.seed, self.step, self.index = seed, step, index
         zero = torch.zeros((), dtype=torch.int64, device=index.device)
         counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
-        *self._key, self.step_word, _ = philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))
+        self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
         self._draws = 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
@@ -88,6 +89,17 @@ class KeyedGenerator:
         high, low = torch.stack(words[:2], -1) >> 5, torch.stack(words[2:], -1) >> 6
         uniform = (high * 2**26 + low).to(torch.float64) / 2**53
         return uniform.flatten(1)[:, :per_row].reshape(tuple(shape))
+
+    def scrambled(self, words: Int64[Tensor, "B"]) -> Int64[Tensor, "B"]:
+        """Words of 32 bits, each bit turned or not by chance, the same for all words that agree in the bits above it.
+
+        Nested uniform scrambling (Owen, 1995): each word becomes uniform, words that share their first k bits still
+        share as many and go their own way below. A function of (seed, step) and the word.
+        """
+        bit = torch.arange(32, device=words.device)
+        above, zero = words[:, None] >> (32 - bit), torch.zeros_like(words)[:, None]
+        chance = philox((above, bit[None] + zero, zero, zero), (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]
+        return words ^ ((chance & 1) << (31 - bit)).sum(1)
 
     def split(self, number: int) -> Self:
         """A generator for ``number`` copies of every example, the copies of the first example first.

@@ -11,6 +11,7 @@ from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.processes import ForwardProcess
 from ddlib.times import sample_times
+from ddlib.times.draw import latest
 from ddlib.typing import Denoiser, Levelled, PaddingMask, PerToken, Times, Tokens
 
 
@@ -85,7 +86,8 @@ def speed_loss(
         z = process.sample(x, start, noise)
         logits = cavity_logits(process, denoiser(z, start.to(told)), z, start, parameterization)
         total = total + _taught(process, reconstruction(process, logits, x, z, start), x, z, start, kept, draws)
-        total = total + torch.where(kept, process.prior_kl(x), 0.0).sum(1)
+    end = torch.full_like(t, latest(t.dtype))
+    total = total + torch.where(kept, process.prior_kl(x, end), 0.0).sum(1)
     return total.sum() / kept.sum()
 
 

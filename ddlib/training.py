@@ -53,6 +53,8 @@ def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = N
         return
     require(mode == "edges", f"edge_weights is {edge_weights}, mode {mode!r}: only mode='edges' has them")
     depth = len(process.levels) - 1
+    if isinstance(edge_weights, str) or not isinstance(edge_weights, Sequence):
+        raise TypeError(f"edge_weights is {edge_weights!r}, must be {depth} numbers, one per edge")
     require(
         len(edge_weights) == depth,
         f"edge_weights has {len(edge_weights)} entries, must have {depth}: one per edge, that above the words first",

@@ -15,6 +15,9 @@ from ddlib.printing import shown
 INTERIOR = (1e-16, 1 - 2**-53)
 """Rates, bounds and weights are evaluated no closer than this to the ends of time, where they may be infinite."""
 
+_ROUGHLY = 0.05
+"""How far a sum over cells may be from an integral; jumps and cusps within a cell make a thousandth."""
+
 Interval = tuple[float, float]
 """The part of [0, 1] in which times are drawn, (low, high)."""
 
@@ -92,11 +95,12 @@ class TimeDensity(ABC):
         return [cls()]
 
     def check(self) -> None:
-        """Raises ValueError unless g is finite and positive inside (0, 1) and G rises from 0 to 1.
+        """Raises ValueError unless g is finite and positive inside (0, 1) and G, which it integrates to, rises to 1.
 
-        That the two belong together ``dd.verify`` proves.
+        Asked at some 2,000 times, so roughly: ``dd.verify`` proves it.
         """
-        t, name = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid(), type(self).__name__
+        spread, name = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid(), type(self).__name__
+        t = torch.cat([spread, torch.linspace(0, 1, 2049, dtype=torch.float64)[1:-1]]).unique()
         g, ends = self.density(t), self.cumulative(torch.tensor([0.0, 1.0], dtype=torch.float64))
         for bad, rule in (
             (~g.isfinite(), "must be finite"),
@@ -108,9 +112,16 @@ class TimeDensity(ABC):
         for value, end in zip(ends.tolist(), (0, 1), strict=True):
             rule = f"must be {end}: a density integrates to one"
             require(abs(value - end) < 1e-9, f"{name}: cumulative({end}) is {value:.6g}, {rule}")
-        falls = self.cumulative(t).diff() < 0
-        if bool(falls.any()):
-            raise ValueError(f"{name}: cumulative falls after t = {t[:-1][falls][0].item():.6g}, must rise")
+        rise = self.cumulative(t).diff()
+        for bad, rule in ((~rise.isfinite(), "is not finite beside"), (rise < 0, "falls after")):
+            if bool(bad.any()):
+                raise ValueError(f"{name}: cumulative {rule} t = {t[:-1][bad][0].item():.6g}, must rise from 0 to 1")
+        middle = (t[1:] + t[:-1]) / 2
+        apart = float((rise - self.density(middle) * t.diff()).abs().sum())
+        require(
+            apart < _ROUGHLY,
+            f"{name}: cumulative and the integral of density differ by {apart:.3g} in all, must be the same",
+        )
 
     def __repr__(self) -> str:
         return shown(self, TimeDensity)

@@ -24,7 +24,8 @@ def _reversed_bits(index: Tensor) -> Tensor:
 def _strata(slots: Tensor, generator: Generator, within: Tensor, count: int) -> Tensor:
     """One uniform time per slot, slots spread evenly over [0, 1)."""
     if isinstance(generator, KeyedGenerator):
-        return ((_reversed_bits(slots) ^ generator.step_word) + within) / 2**32
+        # a shift common to all would be an error of the mean that no difference of two rows can tell
+        return (generator.scrambled(_reversed_bits(slots)) + within) / 2**32
     # without the turn the first row would always be early: its own bound would be biased
     turn = (rand((1,), generator, within.device) * count).to(torch.int64)
     return ((slots + turn) % count + within) / count
@@ -42,7 +43,7 @@ def _stratified(n: int, generator: Generator, device: torch.device) -> Tensor:
 def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
     within = rand((n,), generator, device)
     if isinstance(generator, KeyedGenerator):
-        # partners may sit on different ranks and cannot share a draw; the shift alone makes the time uniform
+        # partners may sit on different ranks and cannot share a draw; the scrambling alone makes the time uniform
         index, within = generator.index, torch.full_like(within, 0.5)
     else:
         index = torch.arange(n, device=device)
@@ -73,8 +74,8 @@ def sample_times(
     No time is rounded up to 1, where weights may be infinite. Rows of a pair of ``dd.mirrored`` have the same time;
     slices and pairs (t, 1 - t) are then of pairs of rows.
 
-    With a ``KeyedGenerator`` the slices are those of a digitally shifted van der Corput sequence over the global
-    example index: each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices.
+    With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the global example index:
+    each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices, anywhere in it.
     So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
     depend on who computes it.
 
@@ -168,4 +169,9 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
 def _rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
     """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may be infinite."""
     dtype = dtype or torch.get_default_dtype()
-    return time.to(dtype).clamp(max=1 - torch.finfo(dtype).eps / 2)
+    return time.to(dtype).clamp(max=latest(dtype))
+
+
+def latest(dtype: torch.dtype) -> float:
+    """The last time before 1 that a dtype has. Later ones are not drawn: a bound ends here."""
+    return 1 - torch.finfo(dtype).eps / 2

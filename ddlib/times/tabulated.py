@@ -52,10 +52,18 @@ class Tabulated(TimeDensity):
                 f"masses[{first}] is {float(masses[first])}, must be positive and finite: where nothing is drawn the "
                 "bound would miss what its weight has there"
             )
-        self.edges, self.masses = edges, masses / masses.sum()
+        shares = masses / masses.max()
+        self.edges, self.masses = edges, shares / shares.sum()
         self._heights = self.masses / widths
         # the sum of all is 1 but for rounding, and 1 is what is asked for
         self._reached = torch.cat([masses.new_zeros(1), self.masses.cumsum(0)[:-1], masses.new_ones(1)])
+        lost = self._reached.diff() <= 0
+        if bool(lost.any()):
+            first = int(lost.nonzero()[0])
+            raise ValueError(
+                f"masses[{first}] is {float(masses[first])}, nothing beside {float(masses.max()):g}: must be at least "
+                "1e-16 of their sum, or nothing is drawn there"
+            )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -69,6 +77,9 @@ class Tabulated(TimeDensity):
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self._along(self._reached, self.edges, u)
+
+    def check(self) -> None:
+        """Nothing is left to ask: density and distribution function are one table."""
 
     def __repr__(self) -> str:
         return f"Tabulated({len(self.masses)} cells, {digest(self.edges, self.masses)})"

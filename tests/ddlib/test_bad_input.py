@@ -192,6 +192,7 @@ LOGIT = [
     (lambda: dd.weightings.PerLevel([]), ValueError, r"factors is empty"),
     (lambda: dd.weightings.PerLevel([1.0], 2.0), TypeError, r"weighting is 2.0, must be a .*Weighting or None"),
     (lambda: loss(mode="edges", edge_weights=[1.0, 2.0]), ValueError, r"edge_weights has 2 entries, must have 1"),
+    (lambda: loss(mode="edges", edge_weights=1.0), TypeError, r"edge_weights is 1.0, must be 1 numbers, one per edge"),
     (lambda: loss(mode="edges", edge_weights=[-1.0]), ValueError, r"edge_weights\[0\] is -1.0"),
     (lambda: loss(mode="edges", edge_weights=[0.0]), ValueError, r"edge_weights is \[0.0\].*not 0"),
     (

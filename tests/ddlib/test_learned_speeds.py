@@ -174,6 +174,7 @@ def test_bad_speeds_are_named(values, told, learn):
         ([0.0, -15.0, 0.0], r"speed\[0\] was learned to 3.*e\+06, must stay"),
         ([0.0, math.nan, 0.0], r"speed\[1\] was learned to nan"),
         ([0.0, 0.0, math.inf], r"speed\[2\] was learned to inf"),
+        ([-math.inf, 0.0, 0.0], r"speed\[0\] was learned to 0, must stay"),
     ],
 )
 def test_a_speed_learned_to_nothing_or_to_infinity_stops(log, told):

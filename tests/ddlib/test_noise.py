@@ -49,6 +49,29 @@ def test_philox_gives_the_known_answers_of_random123(counter, key, words):
     assert [int(word) for word in out] == words
 
 
+def test_scrambled_words_share_the_bits_they_shared_and_no_others():
+    words = torch.randint(2**32, (4096,), generator=torch.Generator().manual_seed(0))
+    words = torch.cat([words, words ^ 1, words ^ (1 << 20)])
+    found = dd.KeyedGenerator(3, 5, torch.arange(4)).scrambled(words)
+    assert bool(((found >= 0) & (found < 2**32)).all()) and len(found.unique()) == len(words.unique())
+    assert torch.equal(found, dd.KeyedGenerator(3, 5, torch.arange(9)).scrambled(words))
+    first, last, middle = found.chunk(3)
+    assert torch.equal(first ^ last, torch.ones_like(first))  # the last bit of neighbours has one chance for both
+    assert bool((((first ^ middle) >> 20) == 1).all())
+    below = (first ^ middle) & (2**20 - 1)  # and here each goes its own way
+    assert abs(float(below.double().mean()) / 2**19 - 1) < 0.05 and len(below.unique()) > 4000
+    for bit in (0, 15, 31):
+        assert abs(float(((found >> bit) & 1).double().mean()) - 0.5) < 0.03
+    assert not torch.equal(found, dd.KeyedGenerator(3, 6, torch.arange(4)).scrambled(words))
+
+
+def test_keyed_times_are_anywhere_in_their_slices():
+    t = dd.sample_times(256, generator=dd.KeyedGenerator(0, 0, torch.arange(256)), dtype=torch.float64)
+    assert (t * 256).long().sort().values.tolist() == list(range(256))
+    place = t * 256 % 1
+    assert abs(float(place.mean()) - 0.5) < 0.06 and abs(float(place.std()) - 12**-0.5) < 0.03
+
+
 @every_process
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_an_example_meets_the_same_noise_in_any_partition_and_order(process, parts):
