@@ -54,7 +54,8 @@ def test_every_document_counts_once_without_padding(options, published):
     replicates, _ = measured(options)
     assert [len(terms.index) for terms in replicates] == [11, 11]
     assert int(replicates[0].tokens.sum()) == sum(min(int(n), 24) for n in published.data.validation.lengths)
-    assert bool((replicates[0].nats[:, 0] != replicates[1].nats[:, 0]).all())
+    one, other = (terms.nats[:, 0] for terms in replicates)
+    assert bool(((one != other) | (one == 0)).all())  # of a text of one token there may be no noise in either
 
 
 @pytest.mark.slow
