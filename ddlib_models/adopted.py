@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.pretrained import Pretrained
+from ddlib_models.weights import filled_network
 
 # what config.json says of one machine or one copy, and what could send transformers to code of the hub
 _DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
@@ -200,21 +201,16 @@ def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: weights are missing, or the network cannot be adopted.
+        ValueError: weights that the files have not or the network has not, or it cannot be adopted.
     """
-    network, told = getattr(transformers_of(model), model.auto).from_pretrained(
+    network = filled_network(
+        getattr(transformers_of(model), model.auto),
         name_or_path,
+        f"name_or_path={name_or_path!r}",
         config=model.configuration(architecture),
         dtype=torch.float32,
-        use_safetensors=True,
-        output_loading_info=True,
         **hub,
     )
-    if told["missing_keys"]:
-        raise ValueError(
-            f"name_or_path={name_or_path!r}: the file has no {', '.join(sorted(told['missing_keys']))}, which "
-            f"{type(network).__name__} needs"
-        )
     model._adopt(network)
     return model.eval()
 

@@ -11,6 +11,7 @@ from ddlib_models.adopted import transformers_for
 from ddlib_models.dit import DiT
 from ddlib_models.hub.family import Source
 from ddlib_models.manifest import MANIFEST, read_facts
+from ddlib_models.weights import filled_network
 
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
@@ -91,14 +92,7 @@ def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
     Raises:
         ValueError: weights that the network needs and the files have not, or the files have and it has not.
     """
-    network, told = kind.from_pretrained(
-        source.name, dtype=source.dtype, use_safetensors=True, output_loading_info=True, **source.hub, **options
-    )
-    faults = {"the files have no": "missing_keys", "the network has no": "unexpected_keys"}
-    said = [f"{what} {', '.join(sorted(told[key]))}" for what, key in faults.items() if told[key]]
-    if said:
-        raise ValueError(f"{source.name}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
-    return network.eval()
+    return filled_network(kind, source.name, source.name, dtype=source.dtype, **source.hub, **options)
 
 
 def generation(name: str, revision: str | None = None) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Weights of others: all of a file's are read, and it is refused by name where they are not the network's."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from hub_folders import change
+from safetensors.torch import load_file, save_file
+from theirs import CAUSAL, CONFIGS, WORDS, write
+from transformers import AutoModelForCausalLM, BertForPreTraining, RobertaModel
+
+from ddlib_models import hub
+from ddlib_models.causal_lm import causal_lm
+from ddlib_models.masked_lm import masked_lm
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("weights")
+    write(root / "bert", CONFIGS["bert"]())
+    write(root / "llama", CAUSAL["llama"](), auto=AutoModelForCausalLM)
+    return root
+
+
+@pytest.fixture(params=["bert", "llama"])
+def folder(made, tmp_path, request):
+    return shutil.copytree(made / request.param, tmp_path / request.param)
+
+
+@pytest.fixture
+def bert(made, tmp_path):
+    return shutil.copytree(made / "bert", tmp_path / "bert")
+
+
+def rewrite(folder, changed):
+    """The folder with what this makes of its tensors."""
+    path = folder / "model.safetensors"
+    save_file(changed(load_file(path)), path, metadata={"format": "pt"})
+    return folder
+
+
+def refused(folder, message, error=ValueError):
+    """Both readers say so, that of backbones and ``hub.load``."""
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    backbone = masked_lm if kind == "bert" else causal_lm
+    with pytest.raises(error, match=message):
+        backbone(WORDS + 1, WORDS, str(folder))
+    with pytest.raises(error, match=message):
+        hub.load(folder)
+
+
+def test_weights_that_the_network_has_not_are_refused(folder):
+    """transformers drops them with a line in a table: one layer of two would speak."""
+    change(folder, num_hidden_layers=1)
+    refused(folder, r"the weights do not fit \w+LM: the network has no \S+\.layers?\.1\..* and \d+ more")
+
+
+def test_a_weight_of_another_name_is_refused(folder):
+    rewrite(folder, lambda w: w | {"foo.bar": torch.zeros(2)})
+    refused(folder, r"the weights do not fit \w+: the network has no foo\.bar$")
+
+
+def test_what_a_pretraining_has_beside_is_no_fault(bert):
+    """As BERT's own checkpoints are: a pooler, a head for the next sentence, positions that were once saved."""
+    z, t = torch.arange(7)[None], torch.zeros(1)
+    told = masked_lm(WORDS + 1, WORDS, str(bert))(z, t)
+    both = BertForPreTraining.from_pretrained(bert)
+    kept = {"bert.embeddings.position_ids": torch.arange(12)[None]}
+    names = both.state_dict().keys()
+    assert {"bert.pooler.dense.weight", "cls.seq_relationship.bias"} <= names
+    tied = load_file(bert / "model.safetensors").keys()
+    beside = {k: v.clone() for k, v in both.state_dict().items() if "pooler" in k or "seq_relationship" in k}
+    rewrite(bert, lambda w: {k: w[k] for k in tied} | beside | kept)
+    assert torch.equal(masked_lm(WORDS + 1, WORDS, str(bert))(z, t), told)
+
+
+def test_a_pooler_of_roberta_is_no_fault(tmp_path):
+    folder = write(tmp_path, CONFIGS["roberta"]())
+    pooler = {f"roberta.{k}": v for k, v in RobertaModel(CONFIGS["roberta"]()).state_dict().items() if "pooler" in k}
+    rewrite(folder, lambda w: w | pooler)
+    assert len(pooler) == 2 and masked_lm(WORDS + 1, WORDS, str(folder)).max_length == 10
