@@ -1,11 +1,19 @@
 """Weights of others, read from safetensors by a class of transformers', all of them or none."""
 
-from collections.abc import Collection
+import json
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+"""What safetensors calls numbers that are weights as they are."""
 _SAID = 5
 """Of more names than these a message gives the number."""
 
@@ -13,7 +21,8 @@ _SAID = 5
 def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
     """A network of transformers with its weights, which are read from safetensors only, in evaluation mode.
 
-    Heads for other tasks may lie beside: what another network of the same configuration has is no fault.
+    Heads for other tasks may lie beside: what another network of the same configuration has is no fault. The files are
+    looked at before a network is made.
 
     Args:
         kind: the class that reads them, or an auto class.
@@ -23,8 +32,10 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: weights that the network needs and the files have not, or the files have and it has not.
+        ValueError: quantised weights; weights that the network needs and the files have not, or the files have and it
+            has not.
     """
+    _check(list(_files(name, options.get("revision"))))
     network, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)
     unknown = set(told["unexpected_keys"])
     if unknown:
@@ -34,6 +45,44 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
     if said:
         raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
     return network.eval()
+
+
+def _files(name: str, revision: str | None) -> Iterator[Path]:
+    """The files that hold the weights, one or, by an index, several; none where transformers shall say what lacks."""
+    from transformers.utils import cached_file
+
+    def found(file: str) -> Path | None:
+        try:
+            path = cached_file(name, file, revision=revision)
+        except OSError:
+            return None
+        return None if path is None else Path(path)
+
+    if whole := found(WHOLE):
+        yield whole
+    elif index := found(INDEX):
+        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        yield from (path for part in sorted(set(parts)) if (path := found(part)))
+
+
+def _check(files: Collection[Path]) -> None:
+    """Refuses quantised weights by what the headers say: config.json may be silent."""
+    kinds: dict[str, tuple[Path, str]] = {}
+    for path in files:
+        with safe_open(path, "pt") as file:
+            kinds |= {key: (path, file.get_slice(key).get_dtype()) for key in file.keys()}  # noqa: SIM118
+    for key, (path, kind) in sorted(kinds.items()):
+        # integers may be positions or a mask that an older version saved
+        counts = kind[0] in "IUB" and kind not in _FLOATS and "weight" not in key.rpartition(".")[2]
+        scale = re.fullmatch(r"(.+)_(scale|scale_inv|scales)", key)
+        if scale and scale[1] in kinds:
+            kind = f"what {scale[1]} is multiplied by"
+        elif kind in _FLOATS or counts:
+            continue
+        raise ValueError(
+            f"{path}: {key} is {kind}, so the weights are quantised, which is not read: take the repository that they "
+            "were made from"
+        )
 
 
 def _elsewhere(config: Any) -> set[str]:

@@ -1,13 +1,14 @@
 """Weights of others: all of a file's are read, and it is refused by name where they are not the network's."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
 from hub_folders import change
 from safetensors.torch import load_file, save_file
-from theirs import CAUSAL, CONFIGS, WORDS, write
+from theirs import CAUSAL, CONFIGS, MASK, WORDS, write
 from transformers import AutoModelForCausalLM, BertForPreTraining, RobertaModel
 
 from ddlib_models import hub
@@ -80,3 +81,30 @@ def test_a_pooler_of_roberta_is_no_fault(tmp_path):
     pooler = {f"roberta.{k}": v for k, v in RobertaModel(CONFIGS["roberta"]()).state_dict().items() if "pooler" in k}
     rewrite(folder, lambda w: w | pooler)
     assert len(pooler) == 2 and masked_lm(WORDS + 1, WORDS, str(folder)).max_length == 10
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn])
+def test_quantised_weights_are_refused_where_config_json_is_silent(folder, dtype):
+    """transformers would take the integers for weights."""
+    rewrite(folder, lambda w: {k: v.to(dtype) if re.search(r"(query|q_proj)\.weight", k) else v for k, v in w.items()})
+    refused(folder, r"model\.safetensors: \S+\.0\.\S+\.weight is (I8|U8|I32|F8_E4M3), so the weights are quantised")
+
+
+@pytest.mark.parametrize("name", ["scale", "scale_inv"])
+def test_the_scale_of_a_weight_is_refused(folder, name):
+    rewrite(folder, lambda w: w | {f"{key}_{name}": torch.ones(1) for key in list(w)[:1]})
+    refused(folder, rf"safetensors: \S+_{name} is what \S+ is multiplied by, so the weights are quantised")
+
+
+def test_quantised_weights_in_one_of_several_files_are_refused(bert):
+    held = load_file(bert / "model.safetensors")
+    name = next(key for key in held if key.endswith("query.weight"))
+    rest = {key: value for key, value in held.items() if key != name}
+    (bert / "model.safetensors").unlink()
+    for file, part in {"first": rest, "second": {name: held[name].to(torch.int8)}}.items():
+        save_file(part, bert / f"{file}.safetensors", metadata={"format": "pt"})
+    where = dict.fromkeys(rest, "first.safetensors") | {name: "second.safetensors"}
+    (bert / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    refused(bert, r"second\.safetensors: bert\.\S+query\.weight is I8")
+    save_file({name: held[name]}, bert / "second.safetensors", metadata={"format": "pt"})
+    assert hub.load(bert).special.mask == MASK
