@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -32,18 +32,24 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: quantised weights; weights that the network needs and the files have not, or the files have and it
-            has not.
+        ValueError: a file that is broken; quantised weights; weights that the network needs and the files have not, or
+            the files have and it has not, or of another shape; numbers that are not finite.
     """
     _check(list(_files(name, options.get("revision"))))
-    network, told = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)
+    network, told = kind.from_pretrained(
+        name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
+    )
     unknown = set(told["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
     faults = {"the files have no": told["missing_keys"], "the network has no": unknown}
     said = [f"{what} {_listed(keys)}" for what, keys in faults.items() if keys]
-    if said:
+    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in told["mismatched_keys"]}
+    if said := [*said, *([_listed(shapes)] if shapes else [])]:
         raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
+    for key, weight in network.named_parameters():
+        if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
+            raise ValueError(f"{label}: {key} holds numbers that are not finite")
     return network.eval()
 
 
@@ -61,16 +67,25 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
     if whole := found(WHOLE):
         yield whole
     elif index := found(INDEX):
-        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        yield from (path for part in sorted(set(parts)) if (path := found(part)))
+        try:
+            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{index}: is no index of weights: {type(error).__name__}: {error}") from error
+        for part in parts:
+            if (path := found(part)) is None:
+                raise ValueError(f"{index}: names {part}, which is not there")
+            yield path
 
 
 def _check(files: Collection[Path]) -> None:
-    """Refuses quantised weights by what the headers say: config.json may be silent."""
+    """Refuses broken files, and quantised weights by what the headers say: config.json may be silent."""
     kinds: dict[str, tuple[Path, str]] = {}
     for path in files:
-        with safe_open(path, "pt") as file:
-            kinds |= {key: (path, file.get_slice(key).get_dtype()) for key in file.keys()}  # noqa: SIM118
+        try:
+            with safe_open(path, "pt") as file:
+                kinds |= {key: (path, file.get_slice(key).get_dtype()) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: is broken or no file of safetensors: {error}") from error
     for key, (path, kind) in sorted(kinds.items()):
         # integers may be positions or a mask that an older version saved
         counts = kind[0] in "IUB" and kind not in _FLOATS and "weight" not in key.rpartition(".")[2]

@@ -108,3 +108,34 @@ def test_quantised_weights_in_one_of_several_files_are_refused(bert):
     refused(bert, r"second\.safetensors: bert\.\S+query\.weight is I8")
     save_file({name: held[name]}, bert / "second.safetensors", metadata={"format": "pt"})
     assert hub.load(bert).special.mask == MASK
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 10, None])
+def test_a_broken_file_is_told_by_its_path(folder, content):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-99] if content is None else content)
+    refused(folder, r"(bert|llama)/model\.safetensors: is broken or no file of safetensors: .*header")
+
+
+def test_a_broken_index_is_told_by_its_path(bert):
+    (bert / "model.safetensors").unlink()
+    index = bert / "model.safetensors.index.json"
+    for content, message in {
+        '{"weight_map": {"a": "gone.safetensors"}}': "names gone.safetensors, which is not there",
+        '{"weight_map": []}': "is no index of weights",
+        "{": "is no index of weights",
+    }.items():
+        index.write_text(content)
+        refused(bert, rf"bert/model\.safetensors\.index\.json: {message}")
+
+
+def test_a_table_of_another_shape_is_told_with_both(folder):
+    change(folder, vocab_size=30)
+    refused(folder, r"weights do not fit \w+LM: .*embed\S+\.weight is \(20, 16\) and must be \(30, 16\)")
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_numbers_that_are_not_finite_are_told_with_their_tensor(folder, number):
+    last = re.compile(r"layers\.1\.mlp\.up_proj|layer\.1\.output\.dense\.weight")
+    rewrite(folder, lambda w: {k: torch.full_like(v, number) if last.search(k) else v for k, v in w.items()})
+    refused(folder, r"(bert|llama)'?: \S+\.1\.\S+\.weight holds numbers that are not finite")
