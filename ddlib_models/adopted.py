@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.descriptions import described, line
 from ddlib_models.pretrained import Pretrained
 from ddlib_models.weights import filled_network
 
@@ -178,17 +180,13 @@ def read_config(kind: type[Adopted], name_or_path: str, hub: dict[str, Any]) -> 
         hub: keywords of transformers' ``from_pretrained``, as ``hub_options`` gives them.
 
     Raises:
-        ValueError: there is no such model; its weights are quantised.
+        ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
+    described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
         config = transformers_of(kind).AutoConfig.from_pretrained(name_or_path, **hub)
-    except OSError as error:
-        said = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"name_or_path={name_or_path!r}: no folder with a model here, and the hub says: {said}"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {error}") from error
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {line(error)}") from error
     if getattr(config, "quantization_config", None):
         raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have those they were made from")
     return config
@@ -256,13 +254,16 @@ def config_of(kind: type[Adopted], architecture: dict[str, Any]) -> tuple[Any, s
     """The configuration that JSON says, and its ``model_type``.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has none, or values that its class does not take.
     """
     given = {key: value for key, value in architecture.items() if key not in _DROPPED}
     name = given.pop("model_type", None)
     if name is None:
         raise ValueError(f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}")
-    return transformers_of(kind).AutoConfig.for_model(name, **given), name
+    try:
+        return transformers_of(kind).AutoConfig.for_model(name, **given), name
+    except StrictDataclassError as error:
+        raise ValueError(f"architecture: {name} does not take it: {line(error)}") from error
 
 
 def transformers_of(asker: object) -> ModuleType:

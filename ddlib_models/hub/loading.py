@@ -56,14 +56,15 @@ def load(
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
         PermissionError: it needs code of the repository, and ``trust`` is False.
-        ValueError: there is no model; none or several families fit; quantised weights; no mask token; fewer rows than
-            tokens; weights or options that the network has not; a causal network that stays causal.
+        ValueError: there is no model, or a file of it is broken; none or several families fit; quantised weights; no
+            mask token; fewer rows than tokens; weights or options that the network has not; a causal network that stays
+            causal.
     """
     name = str(name_or_path)
     config = read_config(name, revision)
     called, found = chosen(name, config, family)
     native, network = _readable(name, called, found, config, trust)
-    tokenizer = read_tokenizer(name, found.tokenizer, trust, revision)
+    tokenizer = read_tokenizer(name, found.tokenizer, config, trust, revision)
     text = native.get("text_config") or native
     if found.mask is None and mask is not None:
         raise ValueError(f"mask={mask!r}: must be None, {name} is of family {called}, whose tokenizer has no mask")

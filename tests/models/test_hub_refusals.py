@@ -28,7 +28,7 @@ def refused(message, *arguments, error=ValueError, **options):
 
 
 def test_a_folder_that_is_no_model(tmp_path, bert):
-    refused(r"empty: no folder with a config.json here, and the hub says", tmp_path / "empty")
+    refused(r"empty: no folder with a model here, and the hub says", tmp_path / "empty")
     (tmp_path / "adapter_config.json").write_text("{}")
     refused(r"holds an adapter and no model; merge it into its model", tmp_path)
     BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
