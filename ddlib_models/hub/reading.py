@@ -61,6 +61,10 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
         ValueError: there is none, or values of config.json that its class does not take.
     """
     hub: dict[str, Any] = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    code = trust and "AutoConfig" in (config.get("auto_map") or ())
+    if kind == "AutoTokenizer" and not code and config.get("model_type") not in transformers().CONFIG_MAPPING:
+        # what it would come to by itself, with a warning of a wrong class
+        hub["config"] = transformers().PreTrainedConfig(tokenizer_class=config.get("tokenizer_class"))
     try:
         tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
     except StrictDataclassError as error:

@@ -1,10 +1,12 @@
 """JSON files beside pretrained weights that are broken or not there: both readers say which, and what is wrong."""
 
+import logging
 import shutil
 
 import pytest
-from hub_folders import change
+from hub_folders import MASK, change, save
 from theirs import CONFIGS, WORDS, write
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ddlib_models import hub
 from ddlib_models.causal_lm import causal_lm
@@ -80,3 +82,16 @@ def test_a_broken_generation_config_is_not_swallowed(bert, content, message):
 def test_ends_are_those_of_generation_config(bert):
     (bert / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
     assert hub.load(bert).special.ends == (3, 5)
+
+
+def test_no_warning_of_a_wrong_class(tmp_path, caplog):
+    """A2D's model_type is none of transformers', which says so in vain."""
+    size = dict(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24)
+    network = Qwen3ForCausalLM(Qwen3Config(**size, num_key_value_heads=1, head_dim=8))
+    folder = change(save(tmp_path, network), model_type="a2d-qwen3")
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        assert hub.load(folder).special.mask == MASK
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert "You are using a model of type" not in caplog.text
