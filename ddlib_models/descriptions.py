@@ -25,7 +25,7 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
         found, said = None, f", and the hub says: {str(error).strip().splitlines()[0]}"
     if found is not None:
         return found
-    if _is_there(name, ADAPTER, revision):
+    if is_there(name, ADAPTER, revision):
         raise ValueError(
             f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
         )
@@ -66,7 +66,8 @@ def line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _is_there(name: str, file: str, revision: str | None) -> bool:
+def is_there(name: str, file: str, revision: str | None = None) -> bool:
+    """Whether a folder or a repository has a JSON file, broken or not."""
     try:
         return read_object(name, file, revision) is not None
     except OSError:

@@ -10,6 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from ddlib_models.descriptions import ADAPTER, is_there
+
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -32,10 +34,17 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: a file that is broken; quantised weights; weights that the network needs and the files have not, or
-            the files have and it has not, or of another shape; numbers that are not finite.
+        ValueError: an adapter lies beside; a file that is broken; quantised weights; weights that the network needs and
+            the files have not, or the files have and it has not, or of another shape; numbers that are not finite.
     """
-    _check(list(_files(name, options.get("revision"))))
+    revision = options.get("revision")
+    if is_there(name, ADAPTER, revision):
+        # transformers would read the model that it names, from wherever that is, and this adapter on top
+        raise ValueError(
+            f"{label}: holds an adapter, which is not read; merge it into its model, model.merge_and_unload(), and "
+            f"save that, or take {ADAPTER} away where the weights have it already"
+        )
+    _check(list(_files(name, revision)))
     network, told = kind.from_pretrained(
         name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )

@@ -59,6 +59,12 @@ def test_an_adapter_alone_is_told_as_one(tmp_path):
         causal_lm(WORDS + 1, WORDS, str(tmp_path))
 
 
+def test_an_adapter_beside_a_model_is_refused(bert):
+    """transformers would read the model that it names instead of this one."""
+    (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "nowhere", "peft_type": "LORA"}')
+    refused(bert, r"bert'?: holds an adapter, which is not read; merge it .* or take adapter_config\.json away")
+
+
 def test_a_value_that_the_class_does_not_take_is_told(bert):
     refused(change(bert, vocab_size="20"), r"Validation error for field 'vocab_size': TypeError: .* expected int")
 
