@@ -224,6 +224,8 @@ def token_id(kind: type[Adopted], name: str, mask_token: str | int | None, vocab
     Raises:
         ValueError: there is none, or no tokenizer to ask.
     """
+    if isinstance(mask_token, bool):  # True is an int, and would be the second row
+        raise ValueError(f"mask_token={mask_token}: must be a token or an id")
     if isinstance(mask_token, int):
         return mask_token
     try:

@@ -10,6 +10,7 @@ from theirs import CONFIGS, write, write_tokenizer
 from transformers import BertModel
 
 from ddlib_models import hub
+from ddlib_models.masked_lm import masked_lm
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,23 @@ def test_states_that_are_no_words(folder, as_users_call):
         denoiser.padded(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
     with pytest.raises(ValueError, match=r"left is \[2\], must be less than the 2 positions"):
         denoiser.padded(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
+
+
+def test_ids_that_are_no_words_do_not_become_states(bert):
+    """V is the state of the mask and no id; an id that no token has is none either."""
+    special = hub.load(bert).special
+    assert special.vocab_size == TOKENS
+    for ids in (TOKENS, TOKENS + 6, 305, -1):
+        with pytest.raises(ValueError, match=rf"ids hold {ids}: must be ids of words, in 0\.\.12, or the mask's, 4"):
+            special.states(torch.tensor([[5, ids]]))
+    last = hub.Special(9, 9, None, None, None, None, (), ())
+    assert last.states(torch.tensor([[8, 9]])).tolist() == [[8, 9]]
+    with pytest.raises(ValueError, match=r"ids hold 9: must be ids of words, in 0\.\.8$"):
+        hub.Special(9, None, None, None, None, None, (), ()).states(torch.tensor([[8, 9]]))
+
+
+def test_a_mask_that_is_neither_a_token_nor_an_id(bert):
+    for mask in (True, False, -1):
+        refused(rf"mask={mask}: must be a token or an id, at least 0", bert, mask=mask)
+    with pytest.raises(ValueError, match="mask_token=True: must be a token or an id"):
+        masked_lm(12, 11, str(bert), mask_token=True)
