@@ -69,7 +69,6 @@ class Family:
         parameterization: what the logits mean, see ``ddlib.denoiser``.
         ends: tokens or ids that end a text or a turn, besides the tokenizer's own.
         undrawn: tokens that are never drawn, besides the mask and ids without a token.
-        pad_left: whether a shorter prompt stands behind its padding.
         tokenizer: the class of transformers that reads the tokenizer.
     """
 
@@ -87,7 +86,6 @@ class Family:
     parameterization: str = "cavity"
     ends: tuple[str | int, ...] = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
     undrawn: tuple[str, ...] = ()
-    pad_left: bool = True
     tokenizer: str = "AutoTokenizer"
 
     def fits(self, config: Config) -> bool:

@@ -34,8 +34,6 @@ class Special:
     """All that end a text or a turn: the words after the first of them are no part of it."""
     undrawn: tuple[int, ...]
     """Ids below ``vocab_size`` that are no words: the mask's, those that no token has, those never drawn."""
-    pad_left: bool = True
-    """Whether a shorter prompt stands behind its padding."""
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
 
@@ -150,7 +148,7 @@ def describe(
     ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
     return Special(
         vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
-        tuple(ends), undrawn, family.pad_left, {index: tokens[index] for index in undrawn if index in tokens},
+        tuple(ends), undrawn, {index: tokens[index] for index in undrawn if index in tokens},
     )  # fmt: skip
 
 
