@@ -147,9 +147,12 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
     said = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME if it is read like one of them, or "
-            "give a Family of your own"
+            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
+            "NAME) if it is read like one of them, or give a Family of your own"
         )
     if len(fitting) > 1:
-        raise ValueError(f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r}")
+        raise ValueError(
+            f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
+            f"{fitting[0]})"
+        )
     return fitting[0], every[fitting[0]]

@@ -10,7 +10,7 @@ from ddlib.processes import ForwardProcess
 from ddlib_models.hub.denoiser import adapted
 from ddlib_models.hub.family import Config, Family, Source, chosen
 from ddlib_models.hub.networks import check_sight, remote
-from ddlib_models.hub.reading import generation, read_config, read_tokenizer
+from ddlib_models.hub.reading import TRUST, generation, read_config, read_tokenizer
 from ddlib_models.hub.special import Special, describe, find_mask
 
 
@@ -96,6 +96,6 @@ def _readable(name: str, called: str, family: Family, config: Config, trust: boo
         if not trust:
             raise PermissionError(
                 f"{name}: {error}. Code that comes with the weights reads it, and to load it is to run it: read "
-                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say trust=True"
+                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say {TRUST}"
             ) from error
         return config, remote

@@ -15,6 +15,9 @@ from ddlib_models.hub.family import Config, Source
 from ddlib_models.manifest import MANIFEST, read_facts
 from ddlib_models.weights import filled_network
 
+TRUST = "trust=True (on the command line --trust NAME, the model's)"
+"""How code that comes with weights is allowed, in messages."""
+
 GENERATION = "generation_config.json"
 
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
@@ -74,7 +77,7 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
         if "trust_remote_code" in str(error):
             raise PermissionError(
                 f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
-                "trust=True"
+                f"{TRUST}"
             ) from error
         raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):

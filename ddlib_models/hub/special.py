@@ -97,13 +97,14 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     told = {who: index for who, index in told.items() if index is not None}
     if len(set(told.values())) > 1:
         said = ", ".join(f"{who} says {index}" for who, index in told.items())
-        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID")
+        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID (on the command line --mask-token ID)")
     ids = [*told.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
         raise ValueError(
             f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
-            "mask='<token>'. Else add one, tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
+            "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
+            "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
             "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
         )
     return int(found)

@@ -17,6 +17,7 @@ import ddlib as dd
 from ddlib_models import hub
 from ddlib_models.hub import records
 
+ALLOW = r"trust=True \(on the command line --trust NAME, the model's\)"
 THEIR_CODE = """
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -73,7 +74,7 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': no family of a2d, "):
         hub.load(folder)
-    with pytest.raises(PermissionError, match=r"their_code.TheirModel is code .* to load it is to run it.*trust=True"):
+    with pytest.raises(PermissionError, match=rf"their_code.TheirModel is code .* to load it is to run it.*{ALLOW}"):
         hub.load(folder, family=family())
     _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
     z = states(TOKENS)
@@ -93,7 +94,7 @@ def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch,
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
     (folder / "their_code.py").write_text(code)
     change(folder, model_type="llada", attention_layer_norm=True, block_type="llama")
-    with pytest.raises(PermissionError, match=r"layer_norm_type='default': must be .* then say trust=True"):
+    with pytest.raises(PermissionError, match=rf"layer_norm_type='default': must be .* then say {ALLOW}"):
         hub.load(folder)
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 

@@ -34,7 +34,9 @@ def test_a_folder_that_is_no_model(tmp_path, bert):
     refused(r"holds an adapter and no model; merge it into its model", tmp_path)
     BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
     refused(
-        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it", tmp_path / "encoder"
+        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it. Say family=NAME "
+        r"\(on the command line --family NAME\)",
+        tmp_path / "encoder",
     )
     refused(r"family='nobody': must be one of a2d, .*, or a Family", bert, family="nobody")
 
@@ -48,7 +50,8 @@ def test_a_folder_without_a_tokenizer(folder):
 def test_a_tokenizer_without_a_mask_token(folder):
     write_tokenizer(folder, None)
     refused(
-        r"its tokenizer has no mask token.*say mask='<token>'.*add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
+        r"its tokenizer has no mask token.*say mask='<token>' \(on the command line --mask-token '<token>'\).*"
+        r"add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
         r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
         folder,
     )
@@ -58,7 +61,11 @@ def test_a_tokenizer_without_a_mask_token(folder):
 
 
 def test_two_masks(folder):
-    refused(r"mask_token_id of config.json says 7, the tokenizer says 4; say which", change(folder, mask_token_id=7))
+    refused(
+        r"mask_token_id of config.json says 7, the tokenizer says 4; say which is the mask: mask=ID "
+        r"\(on the command line --mask-token ID\)",
+        change(folder, mask_token_id=7),
+    )
     assert hub.load(folder, mask=7).special.mask == 7
 
 
