@@ -182,9 +182,10 @@ def read_config(kind: type[Adopted], name_or_path: str, hub: dict[str, Any]) -> 
     Raises:
         ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
+    auto = transformers_of(kind).AutoConfig  # what to install is said before anything is looked for
     described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
-        config = transformers_of(kind).AutoConfig.from_pretrained(name_or_path, **hub)
+        config = auto.from_pretrained(name_or_path, **hub)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {line(error)}") from error
     if getattr(config, "quantization_config", None):

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import LocalEntryNotFoundError
+
 ADAPTER = "adapter_config.json"
 """What peft writes beside an adapter."""
 
@@ -19,13 +21,15 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
     Raises:
         ValueError: there is no config.json, or an adapter alone; see ``read_object`` for a broken one.
     """
+    found, said, asked = None, "", True
     try:
-        found, said = read_object(name, "config.json", revision), ""
+        found = read_object(name, "config.json", revision)
     except OSError as error:
-        found, said = None, f", and the hub says: {str(error).strip().splitlines()[0]}"
+        said = f", and the hub says: {str(error).strip().splitlines()[0]}"
+        asked = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
     if found is not None:
         return found
-    if is_there(name, ADAPTER, revision):
+    if asked and is_there(name, ADAPTER, revision):
         raise ValueError(
             f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
         )

@@ -34,6 +34,7 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     Raises:
         ValueError: there is no model, its config.json is broken, or its weights are quantised.
     """
+    transformers()  # what to install is said before anything is looked for
     hub = {} if revision is None else {"revision": revision}
     config, folder = described(name, name, revision), Path(name)
     quantised = [key for key in _QUANTISED if config.get(key)]

@@ -86,7 +86,8 @@ def test_what_a_family_has_not(folder):
 
 def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", bert, error=ModuleNotFoundError)
+    for name in (bert, "somewhere"):
+        refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", name, error=ModuleNotFoundError)
 
 
 def test_quantised_weights(folder):
