@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.descriptions import described, line
 from ddlib_models.pretrained import Pretrained
+from ddlib_models.weights import filled_network
 
 # what config.json says of one machine or one copy, and what could send transformers to code of the hub
 _DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
@@ -177,17 +180,14 @@ def read_config(kind: type[Adopted], name_or_path: str, hub: dict[str, Any]) -> 
         hub: keywords of transformers' ``from_pretrained``, as ``hub_options`` gives them.
 
     Raises:
-        ValueError: there is no such model; its weights are quantised.
+        ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
+    auto = transformers_of(kind).AutoConfig  # what to install is said before anything is looked for
+    described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
-        config = transformers_of(kind).AutoConfig.from_pretrained(name_or_path, **hub)
-    except OSError as error:
-        said = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"name_or_path={name_or_path!r}: no folder with a model here, and the hub says: {said}"
-        ) from error
-    except ValueError as error:
-        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {error}") from error
+        config = auto.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {line(error)}") from error
     if getattr(config, "quantization_config", None):
         raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have those they were made from")
     return config
@@ -200,21 +200,16 @@ def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: weights are missing, or the network cannot be adopted.
+        ValueError: weights that the files have not or the network has not, or it cannot be adopted.
     """
-    network, told = getattr(transformers_of(model), model.auto).from_pretrained(
+    network = filled_network(
+        getattr(transformers_of(model), model.auto),
         name_or_path,
+        f"name_or_path={name_or_path!r}",
         config=model.configuration(architecture),
         dtype=torch.float32,
-        use_safetensors=True,
-        output_loading_info=True,
         **hub,
     )
-    if told["missing_keys"]:
-        raise ValueError(
-            f"name_or_path={name_or_path!r}: the file has no {', '.join(sorted(told['missing_keys']))}, which "
-            f"{type(network).__name__} needs"
-        )
     model._adopt(network)
     return model.eval()
 
@@ -230,6 +225,8 @@ def token_id(kind: type[Adopted], name: str, mask_token: str | int | None, vocab
     Raises:
         ValueError: there is none, or no tokenizer to ask.
     """
+    if isinstance(mask_token, bool):  # True is an int, and would be the second row
+        raise ValueError(f"mask_token={mask_token}: must be a token or an id")
     if isinstance(mask_token, int):
         return mask_token
     try:
@@ -260,13 +257,16 @@ def config_of(kind: type[Adopted], architecture: dict[str, Any]) -> tuple[Any, s
     """The configuration that JSON says, and its ``model_type``.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has none, or values that its class does not take.
     """
     given = {key: value for key, value in architecture.items() if key not in _DROPPED}
     name = given.pop("model_type", None)
     if name is None:
         raise ValueError(f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}")
-    return transformers_of(kind).AutoConfig.for_model(name, **given), name
+    try:
+        return transformers_of(kind).AutoConfig.for_model(name, **given), name
+    except StrictDataclassError as error:
+        raise ValueError(f"architecture: {name} does not take it: {line(error)}") from error
 
 
 def transformers_of(asker: object) -> ModuleType:

@@ -281,8 +281,8 @@ def causal_lm(
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
         OSError: no safetensors among the files.
-        ValueError: there is no such model; no such token; the table has fewer rows than words; weights are missing or
-            quantised; or see ``CausalLM``.
+        ValueError: there is no such model; no such token; the table has fewer rows than words; weights that do not
+            fit, are broken or quantised; or see ``CausalLM``.
     """
     hub = hub_options(revision)
     architecture = plain(read_config(CausalLM, name_or_path, hub))

@@ -116,7 +116,7 @@ def masked_lm(
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
         ValueError: there is no such model; no mask token; the tokenizer or the table has fewer rows than words; weights
-            are missing or quantised; or see ``MaskedLM``.
+            that do not fit, are broken or quantised; or see ``MaskedLM``.
     """
     hub = hub_options(revision)
     architecture = plain(read_config(MaskedLM, name_or_path, hub))

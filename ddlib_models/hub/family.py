@@ -69,7 +69,6 @@ class Family:
         parameterization: what the logits mean, see ``ddlib.denoiser``.
         ends: tokens or ids that end a text or a turn, besides the tokenizer's own.
         undrawn: tokens that are never drawn, besides the mask and ids without a token.
-        pad_left: whether a shorter prompt stands behind its padding.
         tokenizer: the class of transformers that reads the tokenizer.
     """
 
@@ -87,7 +86,6 @@ class Family:
     parameterization: str = "cavity"
     ends: tuple[str | int, ...] = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
     undrawn: tuple[str, ...] = ()
-    pad_left: bool = True
     tokenizer: str = "AutoTokenizer"
 
     def fits(self, config: Config) -> bool:
@@ -149,9 +147,12 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
     said = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME if it is read like one of them, or "
-            "give a Family of your own"
+            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
+            "NAME) if it is read like one of them, or give a Family of your own"
         )
     if len(fitting) > 1:
-        raise ValueError(f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r}")
+        raise ValueError(
+            f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
+            f"{fitting[0]})"
+        )
     return fitting[0], every[fitting[0]]

@@ -10,7 +10,7 @@ from ddlib.processes import ForwardProcess
 from ddlib_models.hub.denoiser import adapted
 from ddlib_models.hub.family import Config, Family, Source, chosen
 from ddlib_models.hub.networks import check_sight, remote
-from ddlib_models.hub.reading import generation, read_config, read_tokenizer
+from ddlib_models.hub.reading import TRUST, generation, read_config, read_tokenizer
 from ddlib_models.hub.special import Special, describe, find_mask
 
 
@@ -56,14 +56,15 @@ def load(
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
         PermissionError: it needs code of the repository, and ``trust`` is False.
-        ValueError: there is no model; none or several families fit; quantised weights; no mask token; fewer rows than
-            tokens; weights or options that the network has not; a causal network that stays causal.
+        ValueError: there is no model, or a file of it is broken; none or several families fit; quantised weights; no
+            mask token; fewer rows than tokens; weights or options that the network has not; a causal network that stays
+            causal.
     """
     name = str(name_or_path)
     config = read_config(name, revision)
     called, found = chosen(name, config, family)
     native, network = _readable(name, called, found, config, trust)
-    tokenizer = read_tokenizer(name, found.tokenizer, trust, revision)
+    tokenizer = read_tokenizer(name, found.tokenizer, config, trust, revision)
     text = native.get("text_config") or native
     if found.mask is None and mask is not None:
         raise ValueError(f"mask={mask!r}: must be None, {name} is of family {called}, whose tokenizer has no mask")
@@ -95,6 +96,6 @@ def _readable(name: str, called: str, family: Family, config: Config, trust: boo
         if not trust:
             raise PermissionError(
                 f"{name}: {error}. Code that comes with the weights reads it, and to load it is to run it: read "
-                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say trust=True"
+                f"{', '.join(sorted(set(config['auto_map'].values())))}, then say {TRUST}"
             ) from error
         return config, remote

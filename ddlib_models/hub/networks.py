@@ -14,7 +14,7 @@ from ddlib import registry
 from ddlib_models.adopted import plain
 from ddlib_models.causal_lm import CausalLM
 from ddlib_models.hub.family import Config, Source
-from ddlib_models.hub.reading import pretrained, transformers
+from ddlib_models.hub.reading import TRUST, pretrained, transformers
 from ddlib_models.masked_lm import MaskedLM
 from ddlib_models.masked_lm import masked_lm as pretrained_masked_lm
 from ddlib_models.pretrained import Pretrained
@@ -160,6 +160,6 @@ def remote(source: Source) -> Remote:
     if not source.trust:
         raise PermissionError(
             f"{source.name}: {told[kind]} is code that comes with it, and to load it is to run it: read it, then say "
-            "trust=True"
+            f"{TRUST}"
         )
     return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)

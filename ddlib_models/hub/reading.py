@@ -5,12 +5,20 @@ from types import ModuleType
 from typing import Any
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from ddlib_models.adopted import transformers_for
+from ddlib_models.descriptions import described, line, read_object
 from ddlib_models.dit import DiT
-from ddlib_models.hub.family import Source
+from ddlib_models.hub.family import Config, Source
 from ddlib_models.manifest import MANIFEST, read_facts
+from ddlib_models.weights import filled_network
+
+TRUST = "trust=True (on the command line --trust NAME, the model's)"
+"""How code that comes with weights is allowed, in messages."""
+
+GENERATION = "generation_config.json"
 
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
@@ -24,19 +32,11 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     """What config.json says; of a folder of ours the ``model_type`` is "ddlib", and the ``class`` is said too.
 
     Raises:
-        ValueError: there is no model, or its weights are quantised.
+        ValueError: there is no model, its config.json is broken, or its weights are quantised.
     """
+    transformers()  # what to install is said before anything is looked for
     hub = {} if revision is None else {"revision": revision}
-    folder = Path(name)
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise ValueError(
-            f"{name}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
-        )
-    try:
-        config, _ = transformers().PreTrainedConfig.get_config_dict(name, **hub)
-    except OSError as error:
-        said = str(error).strip().splitlines()[0]
-        raise ValueError(f"{name}: no folder with a config.json here, and the hub says: {said}") from error
+    config, folder = described(name, name, revision), Path(name)
     quantised = [key for key in _QUANTISED if config.get(key)]
     if quantised:
         raise ValueError(
@@ -50,28 +50,35 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
     return config
 
 
-def read_tokenizer(name: str, kind: str, trust: bool, revision: str | None = None) -> Any:
+def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: str | None = None) -> Any:
     """The tokenizer beside the weights.
 
     Args:
         name: of the model.
         kind: the class of transformers that reads it.
+        config: what config.json says.
         trust: whether code of the repository may be run.
         revision: of the repository.
 
     Raises:
         PermissionError: it needs code of the repository.
-        ValueError: there is none.
+        ValueError: there is none, or values of config.json that its class does not take.
     """
-    hub = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    hub: dict[str, Any] = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    code = trust and "AutoConfig" in (config.get("auto_map") or ())
+    if kind == "AutoTokenizer" and not code and config.get("model_type") not in transformers().CONFIG_MAPPING:
+        # what it would come to by itself, with a warning of a wrong class
+        hub["config"] = transformers().PreTrainedConfig(tokenizer_class=config.get("tokenizer_class"))
     try:
         tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
+    except StrictDataclassError as error:
+        raise ValueError(f"{name}: what config.json says does not do: {line(error)}") from error
     except (OSError, ValueError, TypeError) as error:
         said = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             raise PermissionError(
                 f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
-                "trust=True"
+                f"{TRUST}"
             ) from error
         raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
@@ -91,20 +98,21 @@ def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
     Raises:
         ValueError: weights that the network needs and the files have not, or the files have and it has not.
     """
-    network, told = kind.from_pretrained(
-        source.name, dtype=source.dtype, use_safetensors=True, output_loading_info=True, **source.hub, **options
-    )
-    faults = {"the files have no": "missing_keys", "the network has no": "unexpected_keys"}
-    said = [f"{what} {', '.join(sorted(told[key]))}" for what, key in faults.items() if told[key]]
-    if said:
-        raise ValueError(f"{source.name}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
-    return network.eval()
+    return filled_network(kind, source.name, source.name, dtype=source.dtype, **source.hub, **options)
 
 
 def generation(name: str, revision: str | None = None) -> dict[str, Any]:
-    """What generation_config.json says, if it is there."""
-    hub = {} if revision is None else {"revision": revision}
+    """What generation_config.json says, if it is there.
+
+    Raises:
+        ValueError: it is broken, or what ends a text is no id.
+    """
     try:
-        return transformers().GenerationConfig.from_pretrained(name, **hub).to_dict()
+        found = read_object(name, GENERATION, revision) or {}
     except OSError:
         return {}
+    ends = found.get("eos_token_id")
+    for one in ends if isinstance(ends, list) else [ends]:
+        if one is not None and type(one) is not int:
+            raise ValueError(f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of them")
+    return found

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from ddlib.checks import visible
 from ddlib.samplers import EndOfText
 from ddlib_models.hub.family import Config, Family
 
@@ -33,8 +34,6 @@ class Special:
     """All that end a text or a turn: the words after the first of them are no part of it."""
     undrawn: tuple[int, ...]
     """Ids below ``vocab_size`` that are no words: the mask's, those that no token has, those never drawn."""
-    pad_left: bool = True
-    """Whether a shorter prompt stands behind its padding."""
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
 
@@ -42,20 +41,28 @@ class Special:
         """Ids of the tokenizer as states: the mask's id becomes the mask.
 
         Raises:
-            ValueError: ids that are neither words nor the mask.
+            ValueError: ids that are neither words nor the mask, where values may be looked at, see ``ddlib.debug``.
         """
+        if visible(ids):
+            # the state of the mask is no id, unless it happens to be the mask's own
+            none = (ids < 0) | (ids >= self.vocab_size) & (ids != (-1 if self.mask is None else self.mask))
+            if bool(none.any()):
+                mask = "" if self.mask is None else f", or the mask's, {self.mask}"
+                raise ValueError(
+                    f"ids hold {int(ids[none][0])}: must be ids of words, in 0..{self.vocab_size - 1}{mask}"
+                )
         z = ids if self.mask is None else torch.where(ids == self.mask, self.vocab_size, ids)
         self.check(z)
         return z
 
     def check(self, z: Int64[Tensor, "B L"]) -> None:
-        """Refuses states that are no words and not the mask.
+        """Refuses states that are ids and no words; those beyond the ids are the network's to know.
 
         Raises:
             ValueError: naming the first of them.
         """
-        if self.undrawn and z.device.type == "cpu" and not torch.compiler.is_compiling():
-            none = torch.isin(z, torch.tensor(self.undrawn))
+        if self.undrawn and visible(z):
+            none = torch.isin(z, torch.tensor(self.undrawn, device=z.device))
             if bool(none.any()):
                 index = int(z[none][0])
                 token = f", the token {self.names[index]!r}," if index in self.names else ""
@@ -76,9 +83,11 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     """The id of the mask: as said, or by config.json, the tokenizer, or the family.
 
     Raises:
-        ValueError: none of them names one, they disagree, or it is no token.
+        ValueError: none of them names one, they disagree, or it is no token and no id.
     """
     if isinstance(given, int):
+        if given < 0 or isinstance(given, bool):
+            raise ValueError(f"mask={given!r}: must be a token or an id, at least 0")
         return given
     if given is not None:
         if given not in tokenizer.get_vocab():
@@ -88,13 +97,14 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     told = {who: index for who, index in told.items() if index is not None}
     if len(set(told.values())) > 1:
         said = ", ".join(f"{who} says {index}" for who, index in told.items())
-        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID")
+        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID (on the command line --mask-token ID)")
     ids = [*told.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
         raise ValueError(
             f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
-            "mask='<token>'. Else add one, tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
+            "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
+            "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
             "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
         )
     return int(found)
@@ -139,7 +149,7 @@ def describe(
     ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
     return Special(
         vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
-        tuple(ends), undrawn, family.pad_left, {index: tokens[index] for index in undrawn if index in tokens},
+        tuple(ends), undrawn, {index: tokens[index] for index in undrawn if index in tokens},
     )  # fmt: skip
 
 

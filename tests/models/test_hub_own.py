@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ import ddlib as dd
 from ddlib_models import hub
 from ddlib_models.hub import records
 
+ALLOW = r"trust=True \(on the command line --trust NAME, the model's\)"
 THEIR_CODE = """
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -73,7 +74,7 @@ def test_code_of_a_repository_runs_only_when_it_is_trusted(theirs, monkeypatch, 
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
     with pytest.raises(ValueError, match="model_type 'theirs', architecture 'TheirModel': no family of a2d, "):
         hub.load(folder)
-    with pytest.raises(PermissionError, match=r"their_code.TheirModel is code .* to load it is to run it.*trust=True"):
+    with pytest.raises(PermissionError, match=rf"their_code.TheirModel is code .* to load it is to run it.*{ALLOW}"):
         hub.load(folder, family=family())
     _, denoiser, _, _ = hub.load(folder, family=family(), trust=True)
     z = states(TOKENS)
@@ -93,7 +94,7 @@ def test_what_llama_has_not_is_read_by_code_that_is_trusted(theirs, monkeypatch,
     code = (folder / "their_code.py").read_text().replace('"theirs"', '"llada"')
     (folder / "their_code.py").write_text(code)
     change(folder, model_type="llada", attention_layer_norm=True, block_type="llama")
-    with pytest.raises(PermissionError, match=r"layer_norm_type='default': must be .* then say trust=True"):
+    with pytest.raises(PermissionError, match=rf"layer_norm_type='default': must be .* then say {ALLOW}"):
         hub.load(folder)
     assert isinstance(hub.load(folder, trust=True).denoiser.network, hub.networks.Remote)
 
@@ -177,3 +178,9 @@ def test_what_ends_a_text(tmp_path):
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
     assert special.ended([1, 2, 7, 3, 9]) == [1, 2]
     assert [(one.word, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]
+
+
+def test_nothing_is_said_of_the_side_of_padding():
+    """No network was told. ``padded`` moves each row to the left end, whatever the family."""
+    for record in (hub.Family, hub.Special):
+        assert "pad_left" not in [field.name for field in fields(record)]

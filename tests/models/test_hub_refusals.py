@@ -10,6 +10,7 @@ from theirs import CONFIGS, write, write_tokenizer
 from transformers import BertModel
 
 from ddlib_models import hub
+from ddlib_models.masked_lm import masked_lm
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +29,14 @@ def refused(message, *arguments, error=ValueError, **options):
 
 
 def test_a_folder_that_is_no_model(tmp_path, bert):
-    refused(r"empty: no folder with a config.json here, and the hub says", tmp_path / "empty")
+    refused(r"empty: no folder with a model here, and the hub says", tmp_path / "empty")
     (tmp_path / "adapter_config.json").write_text("{}")
     refused(r"holds an adapter and no model; merge it into its model", tmp_path)
     BertModel(CONFIGS["bert"]()).save_pretrained(tmp_path / "encoder")
     refused(
-        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it", tmp_path / "encoder"
+        r"encoder: model_type 'bert', architecture 'BertModel': no family of a2d, .* is for it. Say family=NAME "
+        r"\(on the command line --family NAME\)",
+        tmp_path / "encoder",
     )
     refused(r"family='nobody': must be one of a2d, .*, or a Family", bert, family="nobody")
 
@@ -47,7 +50,8 @@ def test_a_folder_without_a_tokenizer(folder):
 def test_a_tokenizer_without_a_mask_token(folder):
     write_tokenizer(folder, None)
     refused(
-        r"its tokenizer has no mask token.*say mask='<token>'.*add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
+        r"its tokenizer has no mask token.*say mask='<token>' \(on the command line --mask-token '<token>'\).*"
+        r"add_special_tokens\(\{'mask_token': '<\|mask\|>'\}\) "
         r"and model.resize_token_embeddings\(len\(tokenizer\)\)",
         folder,
     )
@@ -57,7 +61,11 @@ def test_a_tokenizer_without_a_mask_token(folder):
 
 
 def test_two_masks(folder):
-    refused(r"mask_token_id of config.json says 7, the tokenizer says 4; say which", change(folder, mask_token_id=7))
+    refused(
+        r"mask_token_id of config.json says 7, the tokenizer says 4; say which is the mask: mask=ID "
+        r"\(on the command line --mask-token ID\)",
+        change(folder, mask_token_id=7),
+    )
     assert hub.load(folder, mask=7).special.mask == 7
 
 
@@ -78,7 +86,8 @@ def test_what_a_family_has_not(folder):
 
 def test_without_transformers_it_says_what_to_install(bert, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", bert, error=ModuleNotFoundError)
+    for name in (bert, "somewhere"):
+        refused(r"ddlib_models.hub needs transformers: pip install 'ddlib\[hf\]'", name, error=ModuleNotFoundError)
 
 
 def test_quantised_weights(folder):
@@ -99,3 +108,23 @@ def test_states_that_are_no_words(folder, as_users_call):
         denoiser.padded(torch.tensor([0, 1]))(torch.tensor([[5, 6]]), torch.zeros(1))
     with pytest.raises(ValueError, match=r"left is \[2\], must be less than the 2 positions"):
         denoiser.padded(torch.tensor([2]))(torch.tensor([[5, 6]]), torch.zeros(1))
+
+
+def test_ids_that_are_no_words_do_not_become_states(bert):
+    """V is the state of the mask and no id; an id that no token has is none either."""
+    special = hub.load(bert).special
+    assert special.vocab_size == TOKENS
+    for ids in (TOKENS, TOKENS + 6, 305, -1):
+        with pytest.raises(ValueError, match=rf"ids hold {ids}: must be ids of words, in 0\.\.12, or the mask's, 4"):
+            special.states(torch.tensor([[5, ids]]))
+    last = hub.Special(9, 9, None, None, None, None, (), ())
+    assert last.states(torch.tensor([[8, 9]])).tolist() == [[8, 9]]
+    with pytest.raises(ValueError, match=r"ids hold 9: must be ids of words, in 0\.\.8$"):
+        hub.Special(9, None, None, None, None, None, (), ()).states(torch.tensor([[8, 9]]))
+
+
+def test_a_mask_that_is_neither_a_token_nor_an_id(bert):
+    for mask in (True, False, -1):
+        refused(rf"mask={mask}: must be a token or an id, at least 0", bert, mask=mask)
+    with pytest.raises(ValueError, match="mask_token=True: must be a token or an id"):
+        masked_lm(12, 11, str(bert), mask_token=True)

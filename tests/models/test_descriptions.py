@@ -1,0 +1,103 @@
+"""JSON files beside pretrained weights that are broken or not there: both readers say which, and what is wrong."""
+
+import logging
+import shutil
+
+import pytest
+from hub_folders import MASK, change, save
+from theirs import CONFIGS, WORDS, write
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from ddlib_models import hub
+from ddlib_models.causal_lm import causal_lm
+from ddlib_models.masked_lm import masked_lm
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("described") / "bert", CONFIGS["bert"]())
+
+
+@pytest.fixture
+def bert(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "bert")
+
+
+def refused(folder, message):
+    for read in (lambda: masked_lm(WORDS + 1, WORDS, str(folder)), lambda: hub.load(folder)):
+        with pytest.raises(ValueError, match=message):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a":', "is no JSON: Expecting value"),
+        (b"\xff\xfe\x00bad", "is no JSON: 'utf-8' codec"),
+        (b"", "is no JSON: Expecting value"),
+        (b"[]", "holds a list, must hold an object"),
+        (b"3", "holds a int, must hold an object"),
+    ],
+)
+def test_a_broken_config_json_is_told_by_its_path(bert, content, message):
+    (bert / "config.json").write_bytes(content)
+    refused(bert, rf"bert/config\.json: {message}")
+
+
+def test_a_folder_without_config_json_is_told_as_one(tmp_path):
+    refused(tmp_path, r"there is no config\.json in this folder, so it holds no model")
+    (tmp_path / "file").write_text("x")
+    refused(tmp_path / "file", r"file: is a file, must be a folder or the id of a repository")
+    refused("nowhere/here/none", r"nowhere/here/none'?: no folder with a model here, and the hub says: Repo id must be")
+
+
+def test_an_adapter_alone_is_told_as_one(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    message = r"holds an adapter and no model; merge it into its model, model\.merge_and_unload\(\), and save that"
+    refused(tmp_path, message)
+    with pytest.raises(ValueError, match=message):
+        causal_lm(WORDS + 1, WORDS, str(tmp_path))
+
+
+def test_an_adapter_beside_a_model_is_refused(bert):
+    """transformers would read the model that it names instead of this one."""
+    (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "nowhere", "peft_type": "LORA"}')
+    refused(bert, r"bert'?: holds an adapter, which is not read; merge it .* or take adapter_config\.json away")
+
+
+def test_a_value_that_the_class_does_not_take_is_told(bert):
+    refused(change(bert, vocab_size="20"), r"Validation error for field 'vocab_size': TypeError: .* expected int")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"eos_token_id": 3', r"bert/generation_config\.json: is no JSON"),
+        ("[]", r"bert/generation_config\.json: holds a list, must hold an object"),
+        ('{"eos_token_id": "w3"}', r"bert: eos_token_id='w3' of generation_config\.json: must be an id or a list"),
+        ('{"eos_token_id": [3, null, "w3"]}', r"bert: eos_token_id=\[3, None, 'w3'\] of generation_config\.json"),
+    ],
+)
+def test_a_broken_generation_config_is_not_swallowed(bert, content, message):
+    """The ends of a text may stand there and nowhere else."""
+    (bert / "generation_config.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        hub.load(bert)
+
+
+def test_ends_are_those_of_generation_config(bert):
+    (bert / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
+    assert hub.load(bert).special.ends == (3, 5)
+
+
+def test_no_warning_of_a_wrong_class(tmp_path, caplog):
+    """A2D's model_type is none of transformers', which says so in vain."""
+    size = dict(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24)
+    network = Qwen3ForCausalLM(Qwen3Config(**size, num_key_value_heads=1, head_dim=8))
+    folder = change(save(tmp_path, network), model_type="a2d-qwen3")
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        assert hub.load(folder).special.mask == MASK
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert "You are using a model of type" not in caplog.text
