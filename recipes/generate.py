@@ -32,7 +32,7 @@ from recipes.film import Filmed, Text, check_page, write_page
 from recipes.lexicon.naming import cluster_names
 from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
 from recipes.sampling import OnStep, Sampling, draw, protocol
-from recipes.saved import Precision, Saved, one_of, open_saved
+from recipes.saved import Precision, Reading, Saved, one_of
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
@@ -77,12 +77,7 @@ class Options:
     """Show the first sample on its way from noise."""
     html: Path | None = None
     """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
-    family: str | None = None
-    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
-    mask_token: str | None = None
-    """What stands for its mask; likewise."""
-    trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
+    reading: Annotated[Reading, tyro.conf.arg(name="")] = field(default_factory=Reading)
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
@@ -156,8 +151,7 @@ class Sample:
         how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
             "prompt": self.row.text
         }
-        read = {"family": options.family, "mask_token": options.mask_token}
-        how |= {name: value for name, value in read.items() if value is not None}
+        how |= options.reading.said()
         return how | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
@@ -232,8 +226,7 @@ def generate(options: Options, console: Console) -> list[str]:
     if options.html is not None:
         check_page(options.html)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ways = options.precision, options.trust, options.family, options.mask_token
-    saved = open_saved(options.run, device, *ways)
+    saved = options.reading.open(options.run, device, options.precision)
     samples = asked(options.rows(saved), options.numbers or range(options.samples))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]

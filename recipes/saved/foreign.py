@@ -14,6 +14,8 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.saved.base import Precision, Saved
 
+EITHER = ("a2d",)
+"""Families whose files do not say whether a network was trained by blocks."""
 LENGTH = 2**15
 """Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
 
@@ -67,6 +69,7 @@ def open_foreign(
     trust: bool,
     family: str | None,
     mask: str | None,
+    block_size: int | None,
 ) -> Saved:
     """A pretrained denoiser, opened; arguments as those of ``open_saved``.
 
@@ -78,16 +81,19 @@ def open_foreign(
         trust: whether code in the folder may be run.
         family: how it is read; None: its files say.
         mask: the token that stands for the mask; None: its files say.
+        block_size: positions of a block that it was trained by, 0 for none; None: its files say.
 
     Raises:
         ImportError: what reads it is not installed.
         PermissionError, ValueError: as ``ddlib_models.hub.load``.
     """
     from ddlib_models import hub  # not above: transformers takes seconds, which a model of ours need not wait for
+    from ddlib_models.hub.family import chosen
+    from ddlib_models.hub.reading import read_config
 
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(
-        folder, family=family, trust=trust, mask=mask, dtype=dtype, device=device
+        folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
     network, size = denoiser.network, process.vocab_size
@@ -114,6 +120,7 @@ def open_foreign(
         # a network says by this argument that it can leave positions out
         leaves_out="present" in inspect.signature(network.forward).parameters,
         leads=hasattr(network, "after"),
+        undecided=block_size is None and chosen(name, read_config(str(folder), None), family)[0] in EITHER,
     )
 
 

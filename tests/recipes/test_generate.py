@@ -210,7 +210,7 @@ def test_a_samplers_typo_ends_as_other_flags_do(command):
 def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def unreachable(name, ignore_patterns):
+    def unreachable(name, revision, ignore_patterns):
         raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
 
     monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
@@ -296,8 +296,9 @@ def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
 
 
 def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
-    with pytest.raises(ValueError, match="family='a2d': only for models of others"):
-        open_saved(run, family="a2d")
+    for name, value in {"family": "a2d", "block_size": 4}.items():
+        with pytest.raises(ValueError, match=f"{name}={value!r}: only for models of others"):
+            open_saved(run, **{name: value})
 
 
 def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):

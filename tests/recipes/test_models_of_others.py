@@ -22,7 +22,7 @@ from recipes.evaluate import evaluate
 from recipes.generate import Options, generate, main
 from recipes.harness import DiffusionLM
 from recipes.sampling import NOISE, Sampling
-from recipes.saved import open_saved
+from recipes.saved import Reading, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
@@ -67,7 +67,10 @@ def ids(folder, text):
 @EACH
 def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     out, sampling = tmp_path / "out.jsonl", Sampling(steps=4, sampler="confidence:threshold=0.5", pace="blocks:4")
-    options = Options(model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, out=out)
+    sees_all = Reading(block_size=0 if kind == "a2d" else None)
+    options = Options(
+        model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, reading=sees_all, out=out
+    )
     texts = generate(options, quiet())
     process, denoiser, _, special = hub.load(folders[kind])
     prompt = torch.tensor(ids(folders[kind], "We will"))
@@ -119,6 +122,70 @@ def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders,
     monkeypatch.setattr(hub, "load", watched)
     assert generate(Options(**options, prompt=PROMPTS), quiet()) == alone
     assert set(sizes) == {6}, "all in one batch, the shorter ones with padding"
+
+
+def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
+    out, folder = tmp_path / "out.jsonl", folders["a2d"]
+    main(
+        [
+            folder,
+            "--block-size",
+            "4",
+            "--prompt",
+            "We",
+            "--new",
+            "7",
+            "--steps",
+            "2",
+            "--samples",
+            "2",
+            "--out",
+            str(out),
+        ]
+    )
+    process, denoiser, _, _ = hub.load(folder, block_size=4)
+    prompt = torch.tensor(ids(folder, "We"))
+    expected = dd.sample(
+        process, denoiser, (2, 8), dd.samplers.Ancestral(), 2, prompt, pace=dd.paces.Blocks(4),
+        generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["tokens"] for line in lines] == expected.tolist()
+    assert lines[0]["protocol"]["block_size"] == 4 and lines[0]["protocol"]["pace"] == "Blocks(size=4)"
+    asked = dict(data=data, scorer="none", replicates=1, sequences=2, length=16)
+    told = evaluate(EvaluateOptions(model=folder, reading=Reading(block_size=4), **asked), ALONE)["protocol"]
+    assert (told["pace"], told["block_size"]) == ("Blocks(size=4)", 4)
+    model = DiffusionLM(folder, samples=1, block_size=4, steps=2)
+    asked = ("We", {"until": [], "max_gen_toks": 3})
+    answers = model.generate_until([Instance("generate_until", {}, asked, 0, metadata=("t", 0, 1))], disable_tqdm=True)
+    assert len(answers) == 1 and model.saved.model.block_size == 4
+    with pytest.raises(ValueError, match=r"at pace=Blocks\(size=4\); here only bounds of texts at one time"):
+        model.loglikelihood_rolling([], disable_tqdm=True)
+
+
+def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
+    asked = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
+    with pytest.raises(ValueError, match=r"pace='blocks:8': nothing says whether .*a2d was trained by blocks.*=0 if"):
+        generate(Options(**asked), quiet())
+    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d reads blocks of 4, block_size=4: .* parts of them"):
+        generate(Options(**asked, reading=Reading(block_size=4)), quiet())
+    with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
+        Reading(block_size=-1)
+
+
+def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
+    asked = []
+
+    def downloaded(name, revision, ignore_patterns):
+        asked.append((name, revision))
+        return folders["modernbert"]
+
+    monkeypatch.setattr("recipes.saved.opening.snapshot_download", downloaded)
+    assert Reading(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
+    DiffusionLM("them/theirs", samples=1, revision=7)
+    assert asked == [("them/theirs", "v2"), ("them/theirs", "7")]
+    with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):
+        open_saved(folders["modernbert"], revision="v2")
 
 
 def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
