@@ -20,7 +20,9 @@ from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
 from recipes.generate import Options, generate, main
+from recipes.generative import generated
 from recipes.harness import DiffusionLM
+from recipes.measure.scoring import load_scorer
 from recipes.sampling import NOISE, Sampling
 from recipes.saved import Reading, open_saved
 
@@ -248,8 +250,9 @@ def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform"):
         generate(Options(**options, prompt=PROMPTS[2]), quiet())
-    asked = dict(scorer="none", replicates=1, sequences=1, times="uniform")
-    found = evaluate(EvaluateOptions(model=folder, data=data, **asked), ALONE)
+    asked = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=1)
+    found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **asked), ALONE)
+    assert found["generative"]["samples"] == 2 and found["protocol"]["no_generative"] is None
     batch = next(examples(open_prepared(data).validation, length=512, pad_id=0, batch_size=1, seed=0, threads=0))
     x, count = batch.x[:, : int(batch.mask.sum())], int(batch.mask.sum()) - 1
     canvas = torch.cat([x[:, 1:], x[:, -1:].expand(-1, -count % 4)], 1)
@@ -266,6 +269,14 @@ def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_
         )  # fmt: skip
     nats = float(bound.total[0, :count].double().mean())
     assert found["bound"]["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
+
+
+def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data):
+    saved, scorer = open_saved(folders["gemma"]), load_scorer(folders["a2d"])
+    drawn = [[*saved.beginning, *saved.encode("We will build"), saved.special.eos] for _ in range(2)]
+    drawn = [(words * 8)[: len(saved.beginning) + 8] for words in drawn]  # two canvases
+    found = generated(saved, scorer, drawn, Sampling(steps=2), 0)
+    assert found["samples"] == 2 and found["perplexity"]["value"] > 0 and found["protocol"]["length"] == 8
 
 
 @pytest.mark.slow
