@@ -143,8 +143,9 @@ class Sample:
 
     def shown(self, saved: Saved) -> list[int]:
         """The words that are shown: without beginning and end; of a chat the answer."""
-        first = self.row.first
-        return saved.ended(self.tokens[first:]) if self.row.chat else saved.document(self.tokens)
+        if self.row.text is None:
+            return saved.document(self.tokens)
+        return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
     def about(self, saved: Saved, options: Options) -> dict[str, Any]:
         """All that decides it but its number."""
@@ -247,8 +248,7 @@ def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
     shown = []
     for one in samples:
         if one.film is not None:
-            first = max(one.row.first, one.row.lead)
-            end = first - one.row.lead + len(saved.ended(one.tokens[first:]))
+            end = max(one.row.end(one.tokens, saved.ends) - one.row.lead, 0)
             shown.append((one.name if several else one.number, one.film, end))
     how = samples[0].about(saved, options)
     if several:

@@ -1,7 +1,7 @@
 """What is to be drawn: a text that begins, one with gaps, or nothing yet, as states in a row."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,14 @@ class Row:
     """Whether it is the answer to a message."""
     lead: int = 0
     """Words at its front that the network reads apart: what is drawn begins behind them."""
+    said: int = 0
+    """States at its front that are the prompt's own: an end of a text among them ends nothing."""
+
+    def end(self, words: Sequence[int], ends: Collection[int]) -> int:
+        """Position of the first of ``ends`` in the text, but those that the prompt said; else the number of words."""
+        own = self.states[: self.said].tolist()
+        places = range(self.first, len(words))
+        return next((i for i in places if words[i] in ends and own[i : i + 1] != [words[i]]), len(words))
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
@@ -69,8 +77,8 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     return found
 
 
-def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
-    """What stands and what is free: words, and the mask at every free position of a text with gaps.
+def prompt_states(saved: Saved, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
+    """What stands and what is free: words, and the mask at every free position of a text with gaps; how much is said.
 
     A text with gaps is a whole document: behind it come the end of text and, where the model knows texts with padding
     behind them, that up to ``length``. A text without gaps is a beginning: what follows it is free.
@@ -84,6 +92,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
     states += saved.encode(text[end:])
+    said = len(states)
     if end and not has_mask(saved):
         raise ValueError(f"prompt: has gaps, and {saved.process!r} no mask that could stand there")
     if end and saved.special.eos is not None:
@@ -91,7 +100,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
-    return torch.tensor(states, dtype=torch.int64)
+    return torch.tensor(states, dtype=torch.int64), said
 
 
 def has_mask(saved: Saved) -> bool:
@@ -133,18 +142,18 @@ def row(
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
-        states = prompt_states(saved, text, length or saved.length)
+        states, said = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning))
+        return Row(text, states, len(states), len(saved.beginning), said=said)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
     elif text is None:
         stands = saved.beginning if saved.rows == "free" else []
     else:
-        stands = prompt_states(saved, text, length or saved.length).tolist()
+        stands = prompt_states(saved, text, length or saved.length)[0].tolist()
     lead = len(stands) if saved.leads else 0
     if length is None:
         asked = None if new is None else len(stands) + new
@@ -154,7 +163,7 @@ def row(
         length = asked or saved.length
     check_fits(stands, length)
     first = len(stands) if chat else len(saved.beginning)
-    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead)
+    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands))
 
 
 class Batch(NamedTuple):

@@ -115,7 +115,8 @@ def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler)
 def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
     out = tmp_path / "filled.jsonl"
     prompt = "The [MASK:3] of our[MASK] is"
-    states = prompt_states(saved, prompt, LENGTH)
+    states, said = prompt_states(saved, prompt, LENGTH)
+    assert states[said] == saved.special.eos
     free = states == saved.process.num_states - 1
     assert int(free.sum()) == 4 and len(states) == LENGTH
     generate(Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out), quiet())
@@ -129,7 +130,7 @@ def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
 
 def test_a_model_of_packed_rows_gets_no_padding(tmp_path):
     saved = open_saved(publish_tiny(tmp_path, packed=True).run)
-    states = prompt_states(saved, "The [MASK:3]", LENGTH)
+    states, _ = prompt_states(saved, "The [MASK:3]", LENGTH)
     assert states[-1] == saved.special.eos and saved.special.pad not in states
 
 

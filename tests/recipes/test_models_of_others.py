@@ -105,6 +105,21 @@ def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders
     assert "sample 0  t = 0.000: " in shown and "[assistant]" not in shown and "Be brief." not in shown
 
 
+def test_ends_that_a_prompt_says_itself_end_nothing(folders, tmp_path):
+    out = tmp_path / "out.jsonl"
+    spoken = "[user] Is our union strong?[SEP][assistant]"
+    for kind, prompt in (("a2d", spoken), ("bert", "We[SEP] will [MASK:3]")):
+        tokenizer, sampling = AutoTokenizer.from_pretrained(folders[kind]), Sampling(steps=2)
+        asked = dict(run=folders[kind], prompt=prompt, new=6, samples=4, sampling=sampling, out=out)
+        texts = generate(Options(**asked), quiet())
+        for line, text in zip(map(json.loads, out.read_text(encoding="utf-8").splitlines()), texts, strict=True):
+            words = line["tokens"]
+            stood = len(ids(folders[kind], prompt.removesuffix(" [MASK:3]")))
+            ends = [i for i in range(stood, len(words)) if words[i] in (0, 2)]  # padding and [SEP]
+            shown = words[kind == "bert" : min(ends, default=len(words))]
+            assert text == tokenizer.decode(shown, skip_special_tokens=True) and len(shown) >= stood - 1
+
+
 PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
 
 
