@@ -28,7 +28,7 @@ from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
-from recipes.console import make_console, plain_errors
+from recipes.console import check_file, make_console, plain_errors
 from recipes.data import Prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
@@ -269,16 +269,20 @@ def result_path(options: Options) -> Path:
 
 def write(path: Path, result: dict[str, Any]) -> None:
     """Writes the file, or leaves it as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    try:
+        unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors(), ExitStack() as stack:
         options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
         world = stack.enter_context(joined())
+        if world.first:
+            check_file("out", result_path(options))
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from ddlib import parts
 from recipes.config import at_least, own_times
-from recipes.console import Drafts, make_console, on_its_way, plain_errors, render
+from recipes.console import Drafts, check_file, make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
-from recipes.film import Filmed, Text, check_page, write_page
+from recipes.film import Filmed, Text, write_page
 from recipes.lexicon.naming import cluster_names
 from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
 from recipes.sampling import OnStep, Sampling, draw, protocol
@@ -113,14 +113,14 @@ class Options:
             check_prompt(text, self.chat)
         return found
 
-    def rows(self, saved: Saved) -> list[Row]:
-        """The row of each prompt, and whether the model can be asked for it.
+    def rows(self, saved: Saved, texts: Sequence[str | None]) -> list[Row]:
+        """The row of each of these prompts, and whether the model can be asked for it.
 
         Raises:
             ValueError: before anything is drawn, whatever does not fit.
         """
         pace = self.sampling.named(saved)
-        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in self.texts()]
+        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in texts]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
             if self.html is not None and own_times(pace, length):
@@ -224,11 +224,13 @@ def generate(options: Options, console: Console) -> list[str]:
     Raises:
         ValueError: before anything is drawn, whatever does not fit.
     """
-    if options.html is not None:
-        check_page(options.html)
+    for name in ("html", "out"):
+        if (path := getattr(options, name)) is not None:
+            check_file(name, path)
+    prompts = options.texts()  # before the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
-    samples = asked(options.rows(saved), options.numbers or range(options.samples))
+    samples = asked(options.rows(saved, prompts), options.numbers or range(options.samples))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
     for one, text in zip(samples, texts, strict=True):
@@ -244,7 +246,8 @@ def generate(options: Options, console: Console) -> list[str]:
 
 def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
     """Writes the page of the samples that were filmed."""
-    several = len({id(one.row) for one in samples}) > 1
+    rows = list({id(one.row): one.row for one in samples}.values())
+    several = len(rows) > 1
     shown = []
     for one in samples:
         if one.film is not None:
@@ -252,7 +255,7 @@ def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
             shown.append((one.name if several else one.number, one.film, end))
     how = samples[0].about(saved, options)
     if several:
-        how |= {"prompt": list(options.texts()), "length": [one.length for one in options.rows(saved)]}
+        how |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
     write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
 
 
@@ -268,7 +271,6 @@ def keep(path: Path, options: Options, saved: Saved, samples: Sequence[Sample], 
         }
         for one, text in zip(samples, texts, strict=True)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
 
 

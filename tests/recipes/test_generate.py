@@ -10,6 +10,7 @@ from rich.console import Console
 
 import ddlib as dd
 from recipes import evaluate
+from recipes import generate as generating
 from recipes.console import make_console
 from recipes.generate import Options, generate, main
 from recipes.lexicon.naming import cluster_names
@@ -294,6 +295,29 @@ def test_texts_are_streamed_as_they_stand(run, saved):
 def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
     with pytest.raises(ValueError, match=message):
         Options(run="r", **values)
+
+
+@pytest.mark.parametrize("command", [evaluate, generating])
+def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(command, tmp_path, monkeypatch):
+    def read(*_, **__):
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr("recipes.saved.options.open_saved", read)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for out, message in (("", "is a folder, must be a file"), ("file/out", "file is a file, must be a folder")):
+        with pytest.raises(SystemExit, match=message) as told:
+            command.main(["them/theirs", "--out", str(tmp_path / out)])
+        assert str(told.value).startswith(f"error: out={tmp_path / out}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    if command is generating:
+        with pytest.raises(SystemExit, match="holds no line of text"):
+            main(["them/theirs", "--prompts", str(tmp_path / "file")])
+
+
+def test_a_result_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(OSError, match="directory"):
+        evaluate.write(tmp_path, {})
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))
 
 
 def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
