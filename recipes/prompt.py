@@ -135,10 +135,10 @@ def row(
         system: what is said to the model before.
 
     Raises:
-        ValueError: a prompt that does not fit, more tokens than the model knows, or as ``Saved.chat``.
+        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model knows, or as
+            ``Saved.chat``.
     """
     block = pace.block or 1
-    most = saved.length // block * block
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
@@ -159,9 +159,19 @@ def row(
         asked = None if new is None else len(stands) + new
         if saved.rows == "free":
             drawn = (asked or len(stands) + NEW) - lead
-            asked = lead + min(-(-drawn // block) * block, most - lead // block * block)
+            most = max(saved.length - lead, 0) // block * block
+            if new is not None and drawn > most:
+                blocks = f" in whole blocks of {block}" if block > 1 else ""
+                raise ValueError(
+                    f"new={new}: {len(stands)} tokens stand before them, and {saved.name} knows {lead + most}{blocks}"
+                )
+            asked = lead + min(-(-drawn // block) * block, most)
         length = asked or saved.length
     check_fits(stands, length)
+    if text is not None and len(stands) == length:
+        raise ValueError(
+            f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would be drawn"
+        )
     first = len(stands) if chat else len(saved.beginning)
     return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands))
 
