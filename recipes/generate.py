@@ -30,7 +30,7 @@ from recipes.console import Drafts, check_file, make_console, on_its_way, plain_
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, write_page
 from recipes.lexicon.naming import cluster_names
-from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
+from recipes.prompt import Row, check_prompt, check_text, read_prompts, row, stacked, together
 from recipes.sampling import OnStep, Sampling, draw, protocol
 from recipes.saved import Precision, Reading, Saved, one_of
 
@@ -97,6 +97,7 @@ class Options:
             raise ValueError(f"system={self.system!r}: only with --chat")
         if self.chat and not given and self.prompts is None:
             raise ValueError("chat: says nothing to the model, give a message by --prompt")
+        check_text("system", self.system or "")
         for text in given:
             check_prompt(text, self.chat)
 

@@ -53,12 +53,21 @@ def check_prompt(text: str, chat: bool = False) -> None:
     """Refuses what would not be read as it is meant.
 
     Raises:
-        ValueError: a gap in another spelling than ours, or in a message of a chat.
+        ValueError: no text; a gap in another spelling than ours, or in a message of a chat.
     """
+    check_text("prompt", text)
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
     if chat and (found := GAP.search(text)):
         raise ValueError(f"prompt: {found[0]} is a gap, and a message has none: leave out --chat, or the gap")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError for what a shell gave that is no UTF-8: half a character stands in it for each such byte."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}={text!r}: must be text in UTF-8: {error}") from error
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

@@ -55,10 +55,16 @@ class Talking(Theirs):
         return self._tokenizer.get_chat_template()
 
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+        from jinja2 import TemplateError  # not above: transformers asks for it only where there is a template
+
         told, on = [dict(message) for message in messages], bool(messages) and not answers
-        return self._tokenizer.apply_chat_template(
-            told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
+            )
+        except (TemplateError, TypeError) as error:  # what the template, code of others, raises or runs into
+            roles = ", ".join(message.get("role", "?") for message in told)
+            raise ValueError(f"chat: the tokenizer's template does not take messages of {roles}: {error}") from error
 
 
 def open_foreign(

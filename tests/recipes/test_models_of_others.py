@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 import torch
@@ -118,6 +119,19 @@ def test_ends_that_a_prompt_says_itself_end_nothing(folders, tmp_path):
             ends = [i for i in range(stood, len(words)) if words[i] in (0, 2)]  # padding and [SEP]
             shown = words[kind == "bert" : min(ends, default=len(words))]
             assert text == tokenizer.decode(shown, skip_special_tokens=True) and len(shown) >= stood - 1
+
+
+def test_a_template_that_fails_and_a_sampler_that_does_not_serve_end_in_a_line(folders, tmp_path):
+    for place, template in enumerate(("{{ raise_exception('no system here') }}", "{% for %}", "{{ 1 + 'a' }}")):
+        folder = shutil.copytree(folders["a2d"], tmp_path / str(place))
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"^error: chat: .* template does not take messages of system, user: "):
+            main([str(folder), "--chat", "--system", "Be brief.", "--prompt", "No?", "--samples", "1"])
+    for name in ("prompt", "system"):
+        with pytest.raises(ValueError, match=rf"{name}='We .udcff': must be text in UTF-8"):
+            Options(run="r", **{"prompt": "We", "chat": True} | {name: "We \udcff"})
+    with pytest.raises(SystemExit, match=r"^error: [^\n]*$"):
+        main([folders["gemma"], "--prompt", "We", "--sampler", "confidence:threshold=0.9", "--pace", "blocks:4"])
 
 
 PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
