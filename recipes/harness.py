@@ -107,16 +107,16 @@ class DiffusionLM(LM):
         super().__init__()
         if not str(batch_size).isdigit():
             raise ValueError(f"batch_size={batch_size!r}: must be a number of texts")
-        at_least(1, samples=samples, batch_size=int(batch_size))
+        at_least(1, samples=samples, batch_size=int(batch_size), length=1 if length is None else length)
         at_least(0, seed=seed)
-        at_least(1, length=1 if length is None else length)
         self._device = torch.device(device or "cuda")
         if self._device.type == "cuda" and not torch.cuda.is_available():
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
-        trusted = trust.split("+") if trust else ()
-        told = family, mask_token, block_size, None if revision is None else str(revision)  # it may look like a number
-        self.saved = open_saved(pretrained, self._device, precision, trusted, *told)
+        trusted = str(trust).split("+") if trust else ()
+        # lm_eval makes numbers of what looks like one
+        mask, version = (None if one is None else str(one) for one in (mask_token, revision))
+        self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask, block_size, version)
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)

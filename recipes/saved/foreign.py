@@ -86,7 +86,7 @@ def open_foreign(
         precision: of weights and products.
         trust: whether code in the folder may be run.
         family: how it is read; None: its files say.
-        mask: the token that stands for the mask; None: its files say.
+        mask: the token that stands for the mask, or its id in digits where no token is spelled so; None: its files say.
         block_size: positions of a block that it was trained by, 0 for none; None: its files say.
 
     Raises:
@@ -95,11 +95,16 @@ def open_foreign(
     """
     from ddlib_models import hub  # not above: transformers takes seconds, which a model of ours need not wait for
     from ddlib_models.hub.family import chosen
-    from ddlib_models.hub.reading import read_config
+    from ddlib_models.hub.reading import read_config, read_tokenizer
 
+    mask_id: str | int | None = mask
+    if mask is not None and mask.isdecimal():
+        reader = chosen(name, read_config(str(folder), None), family)[1].tokenizer
+        if mask not in read_tokenizer(str(folder), reader, trust, None).get_vocab():
+            mask_id = int(mask)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(
-        folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
+        folder, family=family, trust=trust, mask=mask_id, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
     network, size = denoiser.network, process.vocab_size

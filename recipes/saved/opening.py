@@ -67,7 +67,7 @@ def open_saved(
             own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
             comes with it may be run.
         family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
-        mask_token: what stands for its mask, likewise.
+        mask_token: the token that stands for its mask, or, where no token is spelled so, its id; likewise.
         block_size: positions of a block that it was trained by, likewise; 0: all positions see each other.
         revision: branch, tag or commit of a repository on the hub.
 
@@ -78,6 +78,9 @@ def open_saved(
         PermissionError: a module, or a model's own code, that is not trusted.
     """
     at_least(0, block_size=block_size or 0)
+    for one in trust:
+        if one.lower() in ("true", "yes", "1"):
+            raise ValueError(f"trust={one!r}: must name what is trusted: package.module, or the model, {str(source)!r}")
     folder = Path(source)
     own = (folder / WEIGHTS).is_dir()
     if own:
@@ -93,7 +96,12 @@ def open_saved(
         raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size)
+        try:
+            return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size)
+        except PermissionError as error:
+            if trusted:  # then it is about files
+                raise
+            raise PermissionError(f"{error} to hub.load, or to a command --trust {source}") from error
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
             f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "

@@ -17,7 +17,7 @@ class Reading:
     family: str | None = None
     """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
     mask_token: str | None = None
-    """What stands for its mask; likewise."""
+    """The token that stands for its mask, or, where no token is spelled so, its id; likewise."""
     block_size: int | None = None
     """Positions of a block that it was trained by, which is then its pace; 0 if every position sees all. Likewise."""
     revision: str | None = None

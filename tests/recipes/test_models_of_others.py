@@ -219,6 +219,29 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
         open_saved(folders["modernbert"], revision="v2")
 
 
+def test_a_mask_may_be_said_by_its_id_where_no_token_is_spelled_so(folders, monkeypatch):
+    asked, load = [], hub.load
+    monkeypatch.setattr(hub, "load", lambda *given, **how: asked.append(how["mask"]) or load(*given, **how))
+    assert "3" in AutoTokenizer.from_pretrained(folders["a2d"]).get_vocab()
+    for said in ("3", "255", "[MASK]"):
+        open_saved(folders["a2d"], mask_token=said)
+    DiffusionLM(folders["a2d"], samples=1, mask_token=255)
+    assert asked == ["3", 255, "[MASK]", 255]
+
+
+def test_trust_is_told_whom(folders, tmp_path):
+    with pytest.raises(SystemExit, match=r"error: trust='True': must name what is trusted: .*, or the model, 'a/b'"):
+        main(["a/b", "--trust", "True"])
+    with pytest.raises(ValueError, match="trust='True': must name"):
+        DiffusionLM("a/b", trust=True)
+    folder = shutil.copytree(folders["bert"], tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    changed = {"model_type": "llada", "use_mrope": 1, "auto_map": {"AutoModel": "code.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
+    with pytest.raises(SystemExit, match=rf"then say trust=True to hub\.load, or to a command --trust {folder}$"):
+        main([str(folder)])
+
+
 def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
     out, folder = tmp_path / "out.jsonl", folders["modernbert"]
     generate(
