@@ -124,9 +124,9 @@ class Options:
         found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in texts]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
-            if self.html is not None and own_times(pace, length):
+            if self.html is not None and pace.block is None and own_times(pace, length):
                 raise ValueError(
-                    f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any"
+                    f"html: not with pace={pace!r}, a page shows texts or blocks at one time; --trajectory shows any"
                 )
         return found
 
