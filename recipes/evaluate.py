@@ -28,7 +28,7 @@ from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
-from recipes.console import make_console, plain_errors
+from recipes.console import check_file, make_console, plain_errors
 from recipes.data import Prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
@@ -39,7 +39,7 @@ from recipes.measure import Estimate, Terms, estimates
 from recipes.prompt import masked, row
 from recipes.report import show
 from recipes.sampling import Sampling, draw
-from recipes.saved import WEIGHTS, Precision, Saved, held_out, measured_length, one_of, open_saved
+from recipes.saved import WEIGHTS, Precision, Reading, Saved, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -88,12 +88,7 @@ class Options:
     """Of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
-    family: str | None = None
-    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
-    mask_token: str | None = None
-    """What stands for its mask; likewise."""
-    trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
+    reading: Annotated[Reading, tyro.conf.arg(name="")] = field(default_factory=Reading)
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
@@ -199,7 +194,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         ValueError: the text is of another tokenizer, or has no likelihood by the order that is named. Before anything
             is measured.
     """
-    saved = open_saved(options.run, world.device, options.precision, options.trust, options.family, options.mask_token)
+    saved = options.reading.open(options.run, world.device, options.precision)
     length, given = length_of(saved, options), saved.rows == "free"
     data = held_out(saved, options.data)
     pace = pace_of(saved, options)
@@ -240,6 +235,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "weights": "not clipped",
             "parameterization": saved.law,
             "network_precision": saved.precision,
+            **options.reading.said(),
             "vocabulary": data.fingerprint,
             "text": data.manifest["inputs"],
             "bits_per_byte": "tokens per byte are those of all validation documents, whole",
@@ -273,16 +269,20 @@ def result_path(options: Options) -> Path:
 
 def write(path: Path, result: dict[str, Any]) -> None:
     """Writes the file, or leaves it as it was."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    try:
+        unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors(), ExitStack() as stack:
         options = tyro.cli(Options, args=arguments, prog="python -m recipes.evaluate", description=__doc__)
         world = stack.enter_context(joined())
+        if world.first:
+            check_file("out", result_path(options))
         result = evaluate(options, world)
         if world.first:
             write(result_path(options), result)

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from ddlib import parts
 from recipes.config import at_least, own_times
-from recipes.console import Drafts, make_console, on_its_way, plain_errors, render
+from recipes.console import Drafts, check_file, make_console, on_its_way, plain_errors, render
 from recipes.engine.provenance import provenance
-from recipes.film import Filmed, Text, check_page, write_page
+from recipes.film import Filmed, Text, write_page
 from recipes.lexicon.naming import cluster_names
-from recipes.prompt import Row, check_prompt, read_prompts, row, stacked, together
+from recipes.prompt import Row, check_prompt, check_text, read_prompts, row, stacked, together
 from recipes.sampling import OnStep, Sampling, draw, protocol
-from recipes.saved import Precision, Saved, one_of, open_saved
+from recipes.saved import Precision, Reading, Saved, one_of
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""
@@ -77,12 +77,7 @@ class Options:
     """Show the first sample on its way from noise."""
     html: Path | None = None
     """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
-    family: str | None = None
-    """How a model of others is read, as ddlib_models.hub names it; by default its files say."""
-    mask_token: str | None = None
-    """What stands for its mask; likewise."""
-    trust: tuple[str, ...] = ()
-    """Modules that weights from elsewhere may import parts from, package.module; or a model's name, to run its code."""
+    reading: Annotated[Reading, tyro.conf.arg(name="")] = field(default_factory=Reading)
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
@@ -102,6 +97,7 @@ class Options:
             raise ValueError(f"system={self.system!r}: only with --chat")
         if self.chat and not given and self.prompts is None:
             raise ValueError("chat: says nothing to the model, give a message by --prompt")
+        check_text("system", self.system or "")
         for text in given:
             check_prompt(text, self.chat)
 
@@ -118,19 +114,19 @@ class Options:
             check_prompt(text, self.chat)
         return found
 
-    def rows(self, saved: Saved) -> list[Row]:
-        """The row of each prompt, and whether the model can be asked for it.
+    def rows(self, saved: Saved, texts: Sequence[str | None]) -> list[Row]:
+        """The row of each of these prompts, and whether the model can be asked for it.
 
         Raises:
             ValueError: before anything is drawn, whatever does not fit.
         """
         pace = self.sampling.named(saved)
-        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in self.texts()]
+        found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in texts]
         for length in dict.fromkeys(one.length - one.lead for one in found):
             pace = self.sampling.course(saved, length)
-            if self.html is not None and own_times(pace, length):
+            if self.html is not None and pace.block is None and own_times(pace, length):
                 raise ValueError(
-                    f"html: not with pace={pace!r}, a page shows texts at one time; --trajectory shows any"
+                    f"html: not with pace={pace!r}, a page shows texts or blocks at one time; --trajectory shows any"
                 )
         return found
 
@@ -148,16 +144,16 @@ class Sample:
 
     def shown(self, saved: Saved) -> list[int]:
         """The words that are shown: without beginning and end; of a chat the answer."""
-        first = self.row.first
-        return saved.ended(self.tokens[first:]) if self.row.chat else saved.document(self.tokens)
+        if self.row.text is None:
+            return saved.document(self.tokens)
+        return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
     def about(self, saved: Saved, options: Options) -> dict[str, Any]:
         """All that decides it but its number."""
         how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
             "prompt": self.row.text
         }
-        read = {"family": options.family, "mask_token": options.mask_token}
-        how |= {name: value for name, value in read.items() if value is not None}
+        how |= options.reading.said()
         return how | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
@@ -229,12 +225,13 @@ def generate(options: Options, console: Console) -> list[str]:
     Raises:
         ValueError: before anything is drawn, whatever does not fit.
     """
-    if options.html is not None:
-        check_page(options.html)
+    for name in ("html", "out"):
+        if (path := getattr(options, name)) is not None:
+            check_file(name, path)
+    prompts = options.texts()  # before the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ways = options.precision, options.trust, options.family, options.mask_token
-    saved = open_saved(options.run, device, *ways)
-    samples = asked(options.rows(saved), options.numbers or range(options.samples))
+    saved = options.reading.open(options.run, device, options.precision)
+    samples = asked(options.rows(saved, prompts), options.numbers or range(options.samples))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
     for one, text in zip(samples, texts, strict=True):
@@ -250,16 +247,16 @@ def generate(options: Options, console: Console) -> list[str]:
 
 def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
     """Writes the page of the samples that were filmed."""
-    several = len({id(one.row) for one in samples}) > 1
+    rows = list({id(one.row): one.row for one in samples}.values())
+    several = len(rows) > 1
     shown = []
     for one in samples:
         if one.film is not None:
-            first = max(one.row.first, one.row.lead)
-            end = first - one.row.lead + len(saved.ended(one.tokens[first:]))
+            end = max(one.row.end(one.tokens, saved.ends) - one.row.lead, 0)
             shown.append((one.name if several else one.number, one.film, end))
     how = samples[0].about(saved, options)
     if several:
-        how |= {"prompt": list(options.texts()), "length": [one.length for one in options.rows(saved)]}
+        how |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
     write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
 
 
@@ -275,7 +272,6 @@ def keep(path: Path, options: Options, saved: Saved, samples: Sequence[Sample], 
         }
         for one, text in zip(samples, texts, strict=True)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n", encoding="utf-8")
 
 

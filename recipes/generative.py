@@ -59,6 +59,7 @@ def generated(
     texts = [saved.tokenizer.decode(words) for words in documents]
     found = generative(score(scorer, texts, bos, batch), documents)
     per_token = Estimate.of(found.per_token, [])
+    apart = len(saved.beginning) if saved.leads else 0  # no part of what is drawn at the pace
     return {
         "perplexity": asdict(per_token.perplexity("per scorer token")),
         "nats_per_token": asdict(per_token),
@@ -67,7 +68,7 @@ def generated(
         "empty_samples": found.empty,
         "samples_cut_by_scorer": found.cut,
         "scored_tokens": found.scored_tokens,
-        "protocol": protocol(saved, sampling, seed, len(drawn[0]))
+        "protocol": protocol(saved, sampling, seed, len(drawn[0]) - apart)
         | {
             "scorer": scorer.name,
             "scorer_revision": scorer.revision,

@@ -77,7 +77,8 @@ class DiffusionLM(LM):
         trust: modules that weights from elsewhere may import parts from, as package.module, with + between several; or
             the name of a model of others, to run code that comes with it.
         length: tokens of a sequence; by default as in training, and at most 512 of a model of others.
-        family, mask_token: of a model of others, see ``ddlib_models.hub.load``.
+        family, mask_token, block_size: of a model of others, see ``ddlib_models.hub.load``.
+        revision: branch, tag or commit of a repository on the hub.
 
     Raises:
         ValueError: a value out of range, or what ``open_saved`` refuses.
@@ -100,25 +101,24 @@ class DiffusionLM(LM):
         length: int | None = None,
         family: str | None = None,
         mask_token: str | None = None,
+        block_size: int | None = None,
+        revision: str | None = None,
     ) -> None:
         super().__init__()
         if not str(batch_size).isdigit():
             raise ValueError(f"batch_size={batch_size!r}: must be a number of texts")
-        at_least(1, samples=samples, batch_size=int(batch_size))
+        at_least(1, samples=samples, batch_size=int(batch_size), length=1 if length is None else length)
         at_least(0, seed=seed)
-        at_least(1, length=1 if length is None else length)
         self._device = torch.device(device or "cuda")
         if self._device.type == "cuda" and not torch.cuda.is_available():
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
-        trusted = trust.split("+") if trust else ()
-        self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask_token)
-        self.length = measured_length(self.saved, length, 1)
-        if own_times(pace := self.saved.pace, self.length):
-            raise ValueError(
-                f"pretrained={pretrained!r}: at pace={pace!r}; here only bounds of texts at one time are measured, "
-                "python -m recipes.evaluate has those of a pace"
-            )
+        trusted = str(trust).split("+") if trust else ()
+        # lm_eval makes numbers of what looks like one
+        mask, version = (None if one is None else str(one) for one in (mask_token, revision))
+        self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask, block_size, version)
+        self._block = self.saved.pace.block or 1
+        self.length = measured_length(self.saved, length, self._block)
         self.samples, self.seed, self.batch_size = samples, seed, int(batch_size)
         self.conditional, self.per_token = conditional, per_token
         log.info("a likelihood is %s", self.likelihood)
@@ -135,12 +135,14 @@ class DiffusionLM(LM):
 
         The beginning of text is given. A text longer than the model's sequences loses the beginning of its context.
         """
+        self._at_one_time()
         rows = [self._row(*request.args, key(request, *request.args[:1])) for request in requests]
         sizes = [max(len(row.words) - row.given, 1) if self.per_token else 1 for row in rows]
         return [(-nats / n, False) for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Minus the bound of every text in nats; a long one is cut into windows that do not see each other."""
+        self._at_one_time()
         rows, owner = [], []
         for number, request in enumerate(requests):
             words = self._words(request.args[0])
@@ -170,9 +172,10 @@ class DiffusionLM(LM):
             _, temperature, limit = jobs[group[0]]
             prompt = torch.tensor([jobs[number][0] for number in group], device=self._device)
             index = torch.tensor([noise[number] for number in group], device=self._device)
-            sampling, length = replace(self.sampling, temperature=temperature), prompt.shape[1] + limit
-            length = length if self.saved.rows == "free" else self.length
-            drawn = draw(self.saved, sampling, self.seed, index, length, prompt)
+            lead = prompt.shape[1] if self.saved.leads else 0
+            sampling, drawn_at = replace(self.sampling, temperature=temperature), prompt.shape[1] - lead + limit
+            length = lead + self._whole(drawn_at) if self.saved.rows == "free" else self.length
+            drawn = draw(self.saved, sampling, self.seed, index, length, prompt, lead=lead)
             for number, words in zip(group, drawn[:, prompt.shape[1] :].tolist(), strict=True):
                 text = self.saved.tokenizer.decode(self.saved.ended(words)[:limit])
                 texts[number] = until(text, requests[number].args[1].get("until") or ())
@@ -225,9 +228,21 @@ class DiffusionLM(LM):
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
         """Prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
-        prompt = self._words(context)[-(self.length - limit) :]
+        prompt = self._words(context)[-(self.length - (self._whole(limit) if self.saved.leads else limit)) :]
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
         return tuple(prompt), temperature, limit
+
+    def _whole(self, count: int) -> int:
+        """So many positions in whole blocks of the pace."""
+        return -(-count // self._block) * self._block
+
+    def _at_one_time(self) -> None:
+        """Raises ValueError for a model whose positions have times of their own: tasks that generate take it."""
+        if own_times(pace := self.saved.pace, self.length):
+            raise ValueError(
+                f"pretrained={self.saved.name!r}: at pace={pace!r}; here only bounds of texts at one time are "
+                "measured, python -m recipes.evaluate has those of a pace"
+            )
 
     @torch.no_grad()
     def _bounds(self, rows: Sequence[Row], disable_tqdm: bool) -> list[float]:

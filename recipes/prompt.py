@@ -1,7 +1,7 @@
 """What is to be drawn: a text that begins, one with gaps, or nothing yet, as states in a row."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -39,18 +39,35 @@ class Row:
     """Whether it is the answer to a message."""
     lead: int = 0
     """Words at its front that the network reads apart: what is drawn begins behind them."""
+    said: int = 0
+    """States at its front that are the prompt's own: an end of a text among them ends nothing."""
+
+    def end(self, words: Sequence[int], ends: Collection[int]) -> int:
+        """Position of the first of ``ends`` in the text, but those that the prompt said; else the number of words."""
+        own = self.states[: self.said].tolist()
+        places = range(self.first, len(words))
+        return next((i for i in places if words[i] in ends and own[i : i + 1] != [words[i]]), len(words))
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
     """Refuses what would not be read as it is meant.
 
     Raises:
-        ValueError: a gap in another spelling than ours, or in a message of a chat.
+        ValueError: no text; a gap in another spelling than ours, or in a message of a chat.
     """
+    check_text("prompt", text)
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
         raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
     if chat and (found := GAP.search(text)):
         raise ValueError(f"prompt: {found[0]} is a gap, and a message has none: leave out --chat, or the gap")
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError for what a shell gave that is no UTF-8: half a character stands in it for each such byte."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}={text!r}: must be text in UTF-8: {error}") from error
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
@@ -69,8 +86,8 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     return found
 
 
-def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
-    """What stands and what is free: words, and the mask at every free position of a text with gaps.
+def prompt_states(saved: Saved, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
+    """What stands and what is free: words, and the mask at every free position of a text with gaps; how much is said.
 
     A text with gaps is a whole document: behind it come the end of text and, where the model knows texts with padding
     behind them, that up to ``length``. A text without gaps is a beginning: what follows it is free.
@@ -84,6 +101,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
     states += saved.encode(text[end:])
+    said = len(states)
     if end and not has_mask(saved):
         raise ValueError(f"prompt: has gaps, and {saved.process!r} no mask that could stand there")
     if end and saved.special.eos is not None:
@@ -91,7 +109,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> Int[Tensor, " n"]:
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
-    return torch.tensor(states, dtype=torch.int64)
+    return torch.tensor(states, dtype=torch.int64), said
 
 
 def has_mask(saved: Saved) -> bool:
@@ -126,35 +144,45 @@ def row(
         system: what is said to the model before.
 
     Raises:
-        ValueError: a prompt that does not fit, more tokens than the model knows, or as ``Saved.chat``.
+        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model knows, or as
+            ``Saved.chat``.
     """
     block = pace.block or 1
-    most = saved.length // block * block
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
-        states = prompt_states(saved, text, length or saved.length)
+        states, said = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning))
+        return Row(text, states, len(states), len(saved.beginning), said=said)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
     elif text is None:
         stands = saved.beginning if saved.rows == "free" else []
     else:
-        stands = prompt_states(saved, text, length or saved.length).tolist()
+        stands = prompt_states(saved, text, length or saved.length)[0].tolist()
     lead = len(stands) if saved.leads else 0
     if length is None:
         asked = None if new is None else len(stands) + new
         if saved.rows == "free":
             drawn = (asked or len(stands) + NEW) - lead
-            asked = lead + min(-(-drawn // block) * block, most - lead // block * block)
+            most = max(saved.length - lead, 0) // block * block
+            if new is not None and drawn > most:
+                blocks = f" in whole blocks of {block}" if block > 1 else ""
+                raise ValueError(
+                    f"new={new}: {len(stands)} tokens stand before them, and {saved.name} knows {lead + most}{blocks}"
+                )
+            asked = lead + min(-(-drawn // block) * block, most)
         length = asked or saved.length
     check_fits(stands, length)
+    if text is not None and len(stands) == length:
+        raise ValueError(
+            f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would be drawn"
+        )
     first = len(stands) if chat else len(saved.beginning)
-    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead)
+    return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands))
 
 
 class Batch(NamedTuple):

@@ -72,8 +72,26 @@ class Sampling:
             make_pace(self.pace)
 
     def named(self, saved: Saved) -> Pace:
-        """The pace that is asked for, or that of the model."""
-        return saved.pace if self.pace is None else make_pace(self.pace)
+        """The pace that is asked for, or that of the model.
+
+        Raises:
+            ValueError: blocks that are not those of a model of others.
+        """
+        if self.pace is None:
+            return saved.pace
+        pace, seen = make_pace(self.pace), getattr(saved.model, "block_size", 0)
+        if pace.block is not None and saved.undecided:
+            raise ValueError(
+                f"pace={self.pace!r}: nothing says whether {saved.name} was trained by blocks. Say "
+                f"block_size={pace.block} if it was, block_size=0 if every position sees all"
+            )
+        # of a run its recipe says what it is, and another pace is another measurement
+        if pace.block is not None and seen and saved.recipe is None and seen % pace.block:
+            raise ValueError(
+                f"pace={self.pace!r}: {saved.name} reads blocks of {seen}, block_size={seen}: those of the pace "
+                "must be as large, or parts of them"
+            )
+        return pace
 
     def order(self, saved: Saved, length: int) -> Pace:
         """The same for texts of a length.

@@ -31,7 +31,8 @@ class Confidence(Order):
         score: "probability", "margin" or "entropy".
         per_step: how many edges of a row go per network call. On the last step all that is left lands on words.
             "expected": as many as come down on average between the two times of the step, rounded down (Dream): none
-            in many steps of a fine grid, and many in the last ones.
+            in many steps of a fine grid, and many in the last ones. "rounded": the same, rounded to the nearest, and
+            half to even (dllm).
         threshold: all positions whose score is at least this go at once, at least the best one, and at least as many
             as an even split asks for; a number, or one per edge, words' edge first. Not together with ``per_step``.
         temperature: of the choice, not of the draw: Gumbel noise times this is added to the scores to find the best
@@ -46,7 +47,7 @@ class Confidence(Order):
     """
 
     def __init__(
-        self, score: str = "margin", per_step: int | Literal["expected"] | None = None,
+        self, score: str = "margin", per_step: int | Literal["expected", "rounded"] | None = None,
         threshold: float | Sequence[float] | None = None,
         temperature: float = 0.0, force_transition: bool = False,
     ) -> None:  # fmt: skip
@@ -57,7 +58,7 @@ class Confidence(Order):
         )
         self.score = score
         self.per_step: int | str | None = per_step
-        if per_step is not None and per_step != "expected":
+        if per_step is not None and per_step != "expected" and per_step != "rounded":
             self.per_step = check_count("per_step", per_step)
         if isinstance(threshold, Sequence) and not isinstance(threshold, str):
             self.threshold: float | tuple[float, ...] | None = tuple(
@@ -110,13 +111,17 @@ class Confidence(Order):
         return (torch.arange(score.shape[1], device=score.device) < number).expand_as(level)
 
     def quota(self, run: Run, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
-        if self.per_step != "expected":
+        if self.per_step not in _BY_CLOCK:
             return None
         times = run.times[k : k + 2].to(torch.float64)
         chances = run.process.level_transition(torch.zeros_like(times), times)
         assert chances is not None
         before, after = chances[:, 0] @ torch.arange(chances.shape[-1], dtype=torch.float64, device=times.device)
-        return (left * (1 - after / before) + 1e-9).floor().long()  # a whole number may be rounded to just below
+        share = (left * (1 - after / before)).round(decimals=9)  # a whole number, or half of one, may be just below
+        return (share.floor() if self.per_step == "expected" else share.round()).long()
+
+
+_BY_CLOCK = ("expected", "rounded")
 
 
 def entropy(law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dis import opname
 from itertools import groupby
 from typing import TextIO
 
@@ -15,6 +16,8 @@ from torch import Tensor
 
 MASK, CLUSTER = "_", "\u2039{}\u203a"
 """What stands for a mask and for a cluster in noisy text: brackets that hardly any text is written with."""
+OURS = ("ddlib", "ddlib_models", "recipes")
+"""Packages whose refusals of objects are told in one line."""
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
@@ -23,10 +26,26 @@ def plain_errors() -> Iterator[None]:
     """What a user can mend ends a command in one line; with the traceback where DDLIB_DEBUG is set."""
     try:
         yield
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, TypeError) as error:
+        if isinstance(error, TypeError) and not refused(error):
+            raise
         if os.environ.get("DDLIB_DEBUG", "0") not in ("", "0"):
             raise
         raise SystemExit(f"error: {error}") from error
+
+
+def refused(error: TypeError) -> bool:
+    """Whether a ``raise`` of our own packages raised it: a refusal, and neither a bug nor another library's error.
+
+    What the interpreter raises, such as for None + 1, comes of another instruction.
+    """
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None:
+        return False
+    room = (place.tb_frame.f_globals.get("__package__") or "").partition(".")[0]
+    return room in OURS and opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
 
 
 def make_console(file: TextIO | None = None) -> Console:

@@ -98,13 +98,18 @@ class Filmed(Sampler):
         self.sampler, self.most = sampler, most
         self._told = on_step
         self._texts: list[Text] = []
+        self._heard: Heard | None = None
 
     @property
     def by_steps(self) -> bool:
         return self.sampler.by_steps
 
     def init(self, run: Run) -> State:
-        self._run, self._heard = run, Heard(run.free.shape, run.free.device)
+        """Of the whole text, or of the next block of it: calls go on from those before."""
+        heard = Heard(run.free.shape, run.free.device)
+        if self._heard is not None:
+            heard.calls += self._heard.calls
+        self._run, self._heard = run, heard
         listen(run.network, self._heard)
         return self.sampler.init(run)
 
@@ -115,12 +120,14 @@ class Filmed(Sampler):
         return self.sampler.finalize(run, state)
 
     def on_step(self, k: int, t: Tensor, z: Tensor) -> None:
-        """Keeps the states after a step, the prompt in its place."""
+        """Keeps the states after a step, the prompt in its place; times (B, L) are those of a text by blocks."""
         if self._told is not None:
             self._told(k, t, z)
         z = z[: self.most].clone()
         if k < 0:
-            given = (~self._run.free[: self.most]).tolist()
+            stands = torch.zeros_like(z, dtype=torch.bool) if t.ndim == 1 else t[: self.most] == 0
+            stands[:, self._window] = ~self._run.free[: self.most]
+            given = stands.tolist()
             self._texts = [
                 Text(start, [i for i, stands in enumerate(row) if stands])
                 for start, row in zip(z.tolist(), given, strict=True)
@@ -139,16 +146,23 @@ class Filmed(Sampler):
     def __repr__(self) -> str:
         return repr(self.sampler)
 
+    @property
+    def _window(self) -> slice:
+        """The positions that the sampler draws at present."""
+        first = self._run.network.sight.first
+        return slice(first, first + self._run.free.shape[1])
+
     def _keep(self, t: Times, z: Tokens) -> None:
+        t = t if t.ndim == 1 else t[:, self._window.start]
         for text, when, calls in zip(self._texts, t.tolist(), self._heard.calls.tolist(), strict=False):
             text.frames.append(Frame(when, calls, []))
-        for b, event in _events(self._run, self._heard, self._before, z):
+        for b, event in _events(self._run, self._heard, self._window, self._before, z):
             self._texts[b].frames[-1].events.append(event)
         self._heard.said.clear()
 
 
-def _events(run: Run, heard: Heard, before: Tokens, after: Tokens) -> Iterator[tuple[int, Event]]:
-    """What changed, and in which text."""
+def _events(run: Run, heard: Heard, window: slice, before: Tokens, after: Tokens) -> Iterator[tuple[int, Event]]:
+    """What changed, and in which text; the network was asked about the window alone."""
     b, i = (before != after).nonzero().unbind(1)
     state = after[b, i]
     above, level = (run.process.level_of(z)[b, i] for z in (before, after))
@@ -156,8 +170,9 @@ def _events(run: Run, heard: Heard, before: Tokens, after: Tokens) -> Iterator[t
     chance = torch.full((len(b),), torch.nan, dtype=torch.float64, device=b.device)
     which = torch.zeros((len(b), OTHERS), dtype=torch.int64, device=b.device)
     likely = torch.zeros((len(b), OTHERS), dtype=torch.float64, device=b.device)
-    drawn = (mark != Mark.UP).nonzero()[:, 0]  # who goes up is noised, whatever the network said besides
-    for mine, said in heard.before(b[drawn], i[drawn], state[drawn]):
+    asked = (window.start <= i) & (i < window.stop)
+    drawn = (asked & (mark != Mark.UP)).nonzero()[:, 0]  # who goes up is noised, whatever the network said besides
+    for mine, said in heard.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
         for rows, states, law in _laws(run, said, state[places]):
             some = places[rows]

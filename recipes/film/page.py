@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -34,22 +33,6 @@ ESCAPED = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 """In a script these could end it, or a line; in JSON they can be spelt so."""
 
 
-def check_page(path: Path) -> None:
-    """Makes the folder of a page.
-
-    Raises:
-        ValueError: no page can be written there.
-    """
-    if path.is_dir():
-        raise ValueError(f"html={path}: is a folder, must be a file")
-    for above in path.parents:
-        if above.exists() and not above.is_dir():
-            raise ValueError(f"html={path}: {above} is a file, must be a folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"html={path}: may not be written")
-
-
 def write_page(
     path: Path,
     saved: Saved,
@@ -60,7 +43,7 @@ def write_page(
     """Writes the page.
 
     Args:
-        path: of the page, see ``check_page``.
+        path: of the page.
         saved: the model that the texts were drawn from.
         shown: of each sample its number or name, its text on its way, and the position of its end.
         title: of the page.

@@ -54,6 +54,8 @@ class Saved:
     """Whether the network can be told, by ``present``, at which positions there is nothing."""
     leads: bool = False
     """Whether the network reads what stands before a text apart from it: ``denoiser.after(words)`` (B, P) goes on."""
+    undecided: bool = False
+    """Whether nobody says if the network was trained by blocks, and it could be."""
     recipe: Recipe | None = None
     """Of the run that trained it; None where no recipe did."""
 

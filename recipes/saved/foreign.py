@@ -14,6 +14,8 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.saved.base import Precision, Saved
 
+EITHER = ("a2d",)
+"""Families whose files do not say whether a network was trained by blocks."""
 LENGTH = 2**15
 """Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
 
@@ -53,10 +55,16 @@ class Talking(Theirs):
         return self._tokenizer.get_chat_template()
 
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
+        from jinja2 import TemplateError  # not above: transformers asks for it only where there is a template
+
         told, on = [dict(message) for message in messages], bool(messages) and not answers
-        return self._tokenizer.apply_chat_template(
-            told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
+            )
+        except (TemplateError, TypeError) as error:  # what the template, code of others, raises or runs into
+            roles = ", ".join(message.get("role", "?") for message in told)
+            raise ValueError(f"chat: the tokenizer's template does not take messages of {roles}: {error}") from error
 
 
 def open_foreign(
@@ -67,6 +75,7 @@ def open_foreign(
     trust: bool,
     family: str | None,
     mask: str | None,
+    block_size: int | None,
 ) -> Saved:
     """A pretrained denoiser, opened; arguments as those of ``open_saved``.
 
@@ -77,17 +86,25 @@ def open_foreign(
         precision: of weights and products.
         trust: whether code in the folder may be run.
         family: how it is read; None: its files say.
-        mask: the token that stands for the mask; None: its files say.
+        mask: the token that stands for the mask, or its id in digits where no token is spelled so; None: its files say.
+        block_size: positions of a block that it was trained by, 0 for none; None: its files say.
 
     Raises:
         ImportError: what reads it is not installed.
         PermissionError, ValueError: as ``ddlib_models.hub.load``.
     """
     from ddlib_models import hub  # not above: transformers takes seconds, which a model of ours need not wait for
+    from ddlib_models.hub.family import chosen
+    from ddlib_models.hub.reading import read_config, read_tokenizer
 
+    mask_id: str | int | None = mask
+    if mask is not None and mask.isdecimal():
+        reader = chosen(name, read_config(str(folder), None), family)[1].tokenizer
+        if mask not in read_tokenizer(str(folder), reader, trust, None).get_vocab():
+            mask_id = int(mask)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(
-        folder, family=family, trust=trust, mask=mask, dtype=dtype, device=device
+        folder, family=family, trust=trust, mask=mask_id, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
     network, size = denoiser.network, process.vocab_size
@@ -114,6 +131,7 @@ def open_foreign(
         # a network says by this argument that it can leave positions out
         leaves_out="present" in inspect.signature(network.forward).parameters,
         leads=hasattr(network, "after"),
+        undecided=block_size is None and chosen(name, read_config(str(folder), None), family)[0] in EITHER,
     )
 
 

@@ -18,7 +18,7 @@ from ddlib import parts, registry
 from ddlib_models import Pretrained
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
-from recipes.config import Beside, Recipe, plugins, read_recipe
+from recipes.config import Beside, Recipe, at_least, plugins, read_recipe
 from recipes.data.hub import nothing
 from recipes.data.tokens import add_special
 from recipes.saved.base import Precision, Saved
@@ -52,6 +52,8 @@ def open_saved(
     trust: Collection[str] = (),
     family: str | None = None,
     mask_token: str | None = None,
+    block_size: int | None = None,
+    revision: str | None = None,
 ) -> Saved:
     """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
 
@@ -65,7 +67,9 @@ def open_saved(
             own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
             comes with it may be run.
         family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
-        mask_token: what stands for its mask, likewise.
+        mask_token: the token that stands for its mask, or, where no token is spelled so, its id; likewise.
+        block_size: positions of a block that it was trained by, likewise; 0: all positions see each other.
+        revision: branch, tag or commit of a repository on the hub.
 
     Raises:
         FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
@@ -73,6 +77,10 @@ def open_saved(
             others what ``ddlib_models.hub.load`` refuses.
         PermissionError: a module, or a model's own code, that is not trusted.
     """
+    at_least(0, block_size=block_size or 0)
+    for one in trust:
+        if one.lower() in ("true", "yes", "1"):
+            raise ValueError(f"trust={one!r}: must name what is trusted: package.module, or the model, {str(source)!r}")
     folder = Path(source)
     own = (folder / WEIGHTS).is_dir()
     if own:
@@ -81,18 +89,25 @@ def open_saved(
         if folder.is_absolute() or len(folder.parts) != 2:
             raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
         try:
-            folder = Path(snapshot_download(str(source), ignore_patterns=UNREAD))
+            folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
             raise FileNotFoundError(nothing(str(source), error)) from error
+    elif revision is not None:
+        raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
     if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
         trusted = str(source) in trust
-        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token)
+        try:
+            return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size)
+        except PermissionError as error:
+            if trusted:  # then it is about files
+                raise
+            raise PermissionError(f"{error} to hub.load, or to a command --trust {source}") from error
     if not (folder / RECIPE).exists():
         raise FileNotFoundError(
             f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "
             "models of others have"
         )
-    for name, value in {"family": family, "mask_token": mask_token}.items():
+    for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
         if value is not None:
             raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
     check_manifest(folder)  # so all files below are whole

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+from fractions import Fraction
 
 import pytest
 import torch
@@ -123,6 +125,22 @@ def test_edges_are_split_evenly_over_the_steps_as_in_llada():
         process, Halves(process), Confidence(), shape=(2, 4), steps=6
     )  # twelve edges, four at a time at most
     assert (level[:-1] - level[1:]).sum(-1)[:-1].max() == 2 and not level[-1].any()
+
+
+def test_edges_are_rounded_by_the_clock_as_in_dllm():
+    """Its loop: of the masks left, one part in the steps left, rounded, half to even."""
+    numbers, cases = random.Random(0), [(10, 4, [2, 3, 2, 3]), (9, 6, None), (1, 3, None)]
+    cases += [(numbers.randint(1, 20), numbers.randint(1, 12), None) for _ in range(12)]
+    process = Masked(6, Linear())
+    for masks, steps, split in cases:
+        wanted, left = [], masks
+        for step in range(steps):
+            wanted.append(round(Fraction(left, steps - step)))
+            left -= wanted[-1]
+        assert split in (None, wanted) and left == 0
+        order = Confidence("probability", per_step="rounded")
+        level = levels(process, Halves(process), order, shape=(1, masks), steps=steps)
+        assert (level[:-1] - level[1:]).sum(-1)[:, 0].tolist() == wanted
 
 
 @every_order

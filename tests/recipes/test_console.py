@@ -7,7 +7,9 @@ import torch
 from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from recipes.console import Drafts, make_console, on_its_way, render
+import ddlib as dd
+from ddlib.samplers.windows import check_paced
+from recipes.console import Drafts, make_console, on_its_way, plain_errors, render
 from recipes.data.text import train_tokenizer
 
 TEXT = "We [must] act, and_so on.\nThe [MASK] is old."
@@ -64,6 +66,25 @@ def test_a_word_in_brackets_is_no_cluster():
     shown = render(tokenizer, states(tokenizer, "We [must]", 0), ["must"])
     assert shown.plain == "We [must] ‹must›"
     assert [shown.plain[span.start : span.end] for span in shown.spans] == ["‹must›"]
+
+
+def test_a_refusal_of_an_object_is_one_line_and_a_bug_is_none(monkeypatch):
+    particles = dd.samplers.Particles(dd.samplers.Ancestral(), lambda z, t: 0.0 * t, 2)
+    with (
+        pytest.raises(SystemExit, match=r"^error: pace is Blocks\(size=2\), which Particles.* cannot serve"),
+        plain_errors(),
+    ):
+        check_paced(dd.paces.Blocks(2), particles)
+    space = {"__package__": "recipes"}
+    exec("def bug(): return None + 1\ndef call(): bug(1)\ndef refuse(): raise TypeError('no')", space)
+    for bug in (space["bug"], space["call"], lambda: torch.zeros("two"), lambda: len(3)):
+        with pytest.raises(TypeError), plain_errors():
+            bug()
+    with pytest.raises(SystemExit, match="error: no"), plain_errors():
+        space["refuse"]()
+    monkeypatch.setenv("DDLIB_DEBUG", "1")
+    with pytest.raises(TypeError), plain_errors():
+        space["refuse"]()
 
 
 def test_a_line_says_when():

@@ -152,6 +152,43 @@ def test_a_text_that_is_not_asked_about_counts_no_call():
         assert calls[1] > 0 and calls[0] == calls[2] == (0 if compact else calls[1])
 
 
+@pytest.mark.parametrize("name", ["masks", "three levels", "uniform"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_text_by_blocks_is_filmed_from_its_first_step_to_its_last(name, size):
+    """Blocks of two: the last is shorter, so texts of six; one block is the whole text."""
+    process, seen = PROCESSES[name], []
+    length = 6 if size == 2 else LENGTH
+    network = Table(process)
+    network.own = network.own.repeat(2, 1)
+    network.own_times = True
+    answer = lambda z, t: network(z, t.mean(1) if t.ndim == 2 else t)  # noqa: E731
+    answer.own_times = True
+    prompt = torch.full((3, length), process.num_states - 1)
+    prompt[:, 1] = 2
+    more = dict(prompt=prompt, infill=True) if process.num_states > process.vocab_size else {}
+    more |= dict(denoiser=answer, pace=dd.paces.Blocks(size))
+
+    def drawn(sampler, **how):
+        generator = torch.Generator().manual_seed(5)
+        return dd.sample(process, how.pop("denoiser"), (3, length), sampler, 4, generator=generator, **how)
+
+    film = Filmed(Ancestral(), 2, lambda k, t, z: seen.append(z[:2].tolist()))
+    words = drawn(film, on_step=film.on_step, **more)
+    texts, calls = film.end(words), network.calls
+    assert torch.equal(words, drawn(Ancestral(), **more)) and len(texts) == 2
+    for row, text in enumerate(texts):
+        assert text.given == ([1] if "prompt" in more else [])
+        assert [text.states(step) for step in range(len(seen))] == [states[row] for states in seen]
+        assert text.states(len(text.frames)) == words[row].tolist()
+        counted = [frame.calls for frame in text.frames]
+        assert counted == sorted(counted) and 0 < counted[-1] <= calls
+        assert [frame.t for frame in text.frames[:4]] == pytest.approx([0.75, 0.5, 0.25, 0.0])
+        assert len(text.frames) in (4 * length // size, 4 * length // size + 1)
+        come = [event for frame in text.frames for event in frame.events if event.chance is not None]
+        free = set(range(length)) - set(text.given)
+        assert {event.position for event in come} == free or name == "uniform", "there noise may stay as it is"
+
+
 def by_posterior(process, cavity, text):
     """For each event that came down: its chance, and what Bayes' rule says of the states of its level."""
     times = [1.0, *(frame.t for frame in text.frames)]

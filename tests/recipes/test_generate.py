@@ -10,6 +10,7 @@ from rich.console import Console
 
 import ddlib as dd
 from recipes import evaluate
+from recipes import generate as generating
 from recipes.console import make_console
 from recipes.generate import Options, generate, main
 from recipes.lexicon.naming import cluster_names
@@ -115,7 +116,8 @@ def test_a_prompt_stands_and_what_follows_is_free(run, saved, tmp_path, sampler)
 def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
     out = tmp_path / "filled.jsonl"
     prompt = "The [MASK:3] of our[MASK] is"
-    states = prompt_states(saved, prompt, LENGTH)
+    states, said = prompt_states(saved, prompt, LENGTH)
+    assert states[said] == saved.special.eos
     free = states == saved.process.num_states - 1
     assert int(free.sum()) == 4 and len(states) == LENGTH
     generate(Options(run=str(run), prompt=prompt, samples=6, sampling=Sampling(steps=4), out=out), quiet())
@@ -129,7 +131,7 @@ def test_gaps_are_filled_and_all_else_stands(saved, run, tmp_path):
 
 def test_a_model_of_packed_rows_gets_no_padding(tmp_path):
     saved = open_saved(publish_tiny(tmp_path, packed=True).run)
-    states = prompt_states(saved, "The [MASK:3]", LENGTH)
+    states, _ = prompt_states(saved, "The [MASK:3]", LENGTH)
     assert states[-1] == saved.special.eos and saved.special.pad not in states
 
 
@@ -210,7 +212,7 @@ def test_a_samplers_typo_ends_as_other_flags_do(command):
 def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def unreachable(name, ignore_patterns):
+    def unreachable(name, revision, ignore_patterns):
         raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
 
     monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
@@ -295,9 +297,33 @@ def test_what_cannot_be_asked_together_is_refused_at_once(values, message):
         Options(run="r", **values)
 
 
+@pytest.mark.parametrize("command", [evaluate, generating])
+def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(command, tmp_path, monkeypatch):
+    def read(*_, **__):
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr("recipes.saved.options.open_saved", read)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for out, message in (("", "is a folder, must be a file"), ("file/out", "file is a file, must be a folder")):
+        with pytest.raises(SystemExit, match=message) as told:
+            command.main(["them/theirs", "--out", str(tmp_path / out)])
+        assert str(told.value).startswith(f"error: out={tmp_path / out}: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    if command is generating:
+        with pytest.raises(SystemExit, match="holds no line of text"):
+            main(["them/theirs", "--prompts", str(tmp_path / "file")])
+
+
+def test_a_result_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(OSError, match="directory"):
+        evaluate.write(tmp_path, {})
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))
+
+
 def test_how_a_model_of_others_is_read_is_no_matter_of_a_run(run):
-    with pytest.raises(ValueError, match="family='a2d': only for models of others"):
-        open_saved(run, family="a2d")
+    for name, value in {"family": "a2d", "block_size": 4}.items():
+        with pytest.raises(ValueError, match=f"{name}={value!r}: only for models of others"):
+            open_saved(run, **{name: value})
 
 
 def test_a_file_without_prompts_and_a_tokenizer_without_chats_are_refused(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import recipes
 from recipes import lm1b, owt, train
 from recipes.config import page, recipe_yaml
 
@@ -109,3 +111,15 @@ def test_help_comes_within_three_seconds(module):
         if spent < max(3.0, 3 * torch):
             return
     raise AssertionError(f"{spent:.1f} s, and torch alone {torch:.1f} s")
+
+
+def test_threads_of_a_run_sleep_while_they_wait_if_nobody_says_otherwise(monkeypatch):
+    for before, loaded, wanted in ((None, False, "PASSIVE"), ("ACTIVE", False, "ACTIVE"), (None, True, None)):
+        with monkeypatch.context() as patch:
+            patch.setenv("OMP_WAIT_POLICY", "")  # so that what the reload says is taken back
+            patch.delenv("OMP_WAIT_POLICY")
+            if before is not None:
+                patch.setenv("OMP_WAIT_POLICY", before)
+            patch.setattr(sys, "modules", {"recipes": recipes} | ({"torch": None} if loaded else {}))
+            runpy.run_path(recipes.__file__)
+            assert os.environ.get("OMP_WAIT_POLICY") == wanted

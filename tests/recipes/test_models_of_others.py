@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
 from recipes.generate import Options, generate, main
+from recipes.generative import generated
 from recipes.harness import DiffusionLM
+from recipes.measure.scoring import load_scorer
 from recipes.sampling import NOISE, Sampling
-from recipes.saved import open_saved
+from recipes.saved import Reading, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
@@ -67,7 +70,10 @@ def ids(folder, text):
 @EACH
 def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     out, sampling = tmp_path / "out.jsonl", Sampling(steps=4, sampler="confidence:threshold=0.5", pace="blocks:4")
-    options = Options(model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, out=out)
+    sees_all = Reading(block_size=0 if kind == "a2d" else None)
+    options = Options(
+        model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, reading=sees_all, out=out
+    )
     texts = generate(options, quiet())
     process, denoiser, _, special = hub.load(folders[kind])
     prompt = torch.tensor(ids(folders[kind], "We will"))
@@ -100,6 +106,34 @@ def test_a_chat_is_written_as_the_tokenizer_says_and_its_answer_is_shown(folders
     assert "sample 0  t = 0.000: " in shown and "[assistant]" not in shown and "Be brief." not in shown
 
 
+def test_ends_that_a_prompt_says_itself_end_nothing(folders, tmp_path):
+    out = tmp_path / "out.jsonl"
+    spoken = "[user] Is our union strong?[SEP][assistant]"
+    for kind, prompt in (("a2d", spoken), ("bert", "We[SEP] will [MASK:3]")):
+        tokenizer, sampling = AutoTokenizer.from_pretrained(folders[kind]), Sampling(steps=2)
+        asked = dict(run=folders[kind], prompt=prompt, new=6, samples=4, sampling=sampling, out=out)
+        texts = generate(Options(**asked), quiet())
+        for line, text in zip(map(json.loads, out.read_text(encoding="utf-8").splitlines()), texts, strict=True):
+            words = line["tokens"]
+            stood = len(ids(folders[kind], prompt.removesuffix(" [MASK:3]")))
+            ends = [i for i in range(stood, len(words)) if words[i] in (0, 2)]  # padding and [SEP]
+            shown = words[kind == "bert" : min(ends, default=len(words))]
+            assert text == tokenizer.decode(shown, skip_special_tokens=True) and len(shown) >= stood - 1
+
+
+def test_a_template_that_fails_and_a_sampler_that_does_not_serve_end_in_a_line(folders, tmp_path):
+    for place, template in enumerate(("{{ raise_exception('no system here') }}", "{% for %}", "{{ 1 + 'a' }}")):
+        folder = shutil.copytree(folders["a2d"], tmp_path / str(place))
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"^error: chat: .* template does not take messages of system, user: "):
+            main([str(folder), "--chat", "--system", "Be brief.", "--prompt", "No?", "--samples", "1"])
+    for name in ("prompt", "system"):
+        with pytest.raises(ValueError, match=rf"{name}='We .udcff': must be text in UTF-8"):
+            Options(run="r", **{"prompt": "We", "chat": True} | {name: "We \udcff"})
+    with pytest.raises(SystemExit, match=r"^error: [^\n]*$"):
+        main([folders["gemma"], "--prompt", "We", "--sampler", "confidence:threshold=0.9", "--pace", "blocks:4"])
+
+
 PROMPTS = ("We", "Tonight we celebrate the work of free people", "The [MASK:2] of our union")
 
 
@@ -119,6 +153,93 @@ def test_prompts_of_several_lengths_give_together_what_each_gives_alone(folders,
     monkeypatch.setattr(hub, "load", watched)
     assert generate(Options(**options, prompt=PROMPTS), quiet()) == alone
     assert set(sizes) == {6}, "all in one batch, the shorter ones with padding"
+
+
+def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folders, data, tmp_path):
+    out, folder = tmp_path / "out.jsonl", folders["a2d"]
+    main(
+        [
+            folder,
+            "--block-size",
+            "4",
+            "--prompt",
+            "We",
+            "--new",
+            "7",
+            "--steps",
+            "2",
+            "--samples",
+            "2",
+            "--out",
+            str(out),
+        ]
+    )
+    process, denoiser, _, _ = hub.load(folder, block_size=4)
+    prompt = torch.tensor(ids(folder, "We"))
+    expected = dd.sample(
+        process, denoiser, (2, 8), dd.samplers.Ancestral(), 2, prompt, pace=dd.paces.Blocks(4),
+        generator=dd.KeyedGenerator(0, NOISE, torch.arange(2)),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["tokens"] for line in lines] == expected.tolist()
+    assert lines[0]["protocol"]["block_size"] == 4 and lines[0]["protocol"]["pace"] == "Blocks(size=4)"
+    asked = dict(data=data, scorer="none", replicates=1, sequences=2, length=16)
+    told = evaluate(EvaluateOptions(model=folder, reading=Reading(block_size=4), **asked), ALONE)["protocol"]
+    assert (told["pace"], told["block_size"]) == ("Blocks(size=4)", 4)
+    model = DiffusionLM(folder, samples=1, block_size=4, steps=2)
+    asked = ("We", {"until": [], "max_gen_toks": 3})
+    answers = model.generate_until([Instance("generate_until", {}, asked, 0, metadata=("t", 0, 1))], disable_tqdm=True)
+    assert len(answers) == 1 and model.saved.model.block_size == 4
+    with pytest.raises(ValueError, match=r"at pace=Blocks\(size=4\); here only bounds of texts at one time"):
+        model.loglikelihood_rolling([], disable_tqdm=True)
+
+
+def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
+    asked = dict(run=folders["a2d"], sampling=Sampling(steps=2, pace="blocks:8"))
+    with pytest.raises(ValueError, match=r"pace='blocks:8': nothing says whether .*a2d was trained by blocks.*=0 if"):
+        generate(Options(**asked), quiet())
+    with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d reads blocks of 4, block_size=4: .* parts of them"):
+        generate(Options(**asked, reading=Reading(block_size=4)), quiet())
+    with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
+        Reading(block_size=-1)
+
+
+def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
+    asked = []
+
+    def downloaded(name, revision, ignore_patterns):
+        asked.append((name, revision))
+        return folders["modernbert"]
+
+    monkeypatch.setattr("recipes.saved.opening.snapshot_download", downloaded)
+    assert Reading(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
+    DiffusionLM("them/theirs", samples=1, revision=7)
+    assert asked == [("them/theirs", "v2"), ("them/theirs", "7")]
+    with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):
+        open_saved(folders["modernbert"], revision="v2")
+
+
+def test_a_mask_may_be_said_by_its_id_where_no_token_is_spelled_so(folders, monkeypatch):
+    asked, load = [], hub.load
+    monkeypatch.setattr(hub, "load", lambda *given, **how: asked.append(how["mask"]) or load(*given, **how))
+    assert "3" in AutoTokenizer.from_pretrained(folders["a2d"]).get_vocab()
+    for said in ("3", "255", "[MASK]"):
+        open_saved(folders["a2d"], mask_token=said)
+    DiffusionLM(folders["a2d"], samples=1, mask_token=255)
+    assert asked == ["3", 255, "[MASK]", 255]
+
+
+def test_trust_is_told_whom(folders, tmp_path):
+    with pytest.raises(SystemExit, match=r"error: trust='True': must name what is trusted: .*, or the model, 'a/b'"):
+        main(["a/b", "--trust", "True"])
+    with pytest.raises(ValueError, match="trust='True': must name"):
+        DiffusionLM("a/b", trust=True)
+    folder = shutil.copytree(folders["bert"], tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    changed = {"model_type": "llada", "use_mrope": 1, "auto_map": {"AutoModel": "code.Model"}}
+    (folder / "config.json").write_text(json.dumps(config | changed), encoding="utf-8")
+    with pytest.raises(SystemExit, match=rf"then say trust=True to hub\.load, or to a command --trust {folder}$"):
+        main([str(folder)])
 
 
 def test_gaps_are_filled_in_a_whole_text(folders, tmp_path):
@@ -181,8 +302,9 @@ def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_
         assert drawn == torch.cat([words, expected], 1).tolist()
     with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform"):
         generate(Options(**options, prompt=PROMPTS[2]), quiet())
-    asked = dict(scorer="none", replicates=1, sequences=1, times="uniform")
-    found = evaluate(EvaluateOptions(model=folder, data=data, **asked), ALONE)
+    asked = dict(scorer=folders["a2d"], samples=2, sampling=Sampling(steps=2), replicates=1, sequences=1)
+    found = evaluate(EvaluateOptions(model=folder, data=data, times="uniform", **asked), ALONE)
+    assert found["generative"]["samples"] == 2 and found["protocol"]["no_generative"] is None
     batch = next(examples(open_prepared(data).validation, length=512, pad_id=0, batch_size=1, seed=0, threads=0))
     x, count = batch.x[:, : int(batch.mask.sum())], int(batch.mask.sum()) - 1
     canvas = torch.cat([x[:, 1:], x[:, -1:].expand(-1, -count % 4)], 1)
@@ -199,6 +321,14 @@ def test_what_a_network_reads_apart_stands_before_its_canvas(folders, data, tmp_
         )  # fmt: skip
     nats = float(bound.total[0, :count].double().mean())
     assert found["bound"]["nats_per_token"]["value"] == pytest.approx(nats, rel=1e-5)
+
+
+def test_samples_behind_a_beginning_that_is_read_apart_are_scored(folders, data):
+    saved, scorer = open_saved(folders["gemma"]), load_scorer(folders["a2d"])
+    drawn = [[*saved.beginning, *saved.encode("We will build"), saved.special.eos] for _ in range(2)]
+    drawn = [(words * 8)[: len(saved.beginning) + 8] for words in drawn]  # two canvases
+    found = generated(saved, scorer, drawn, Sampling(steps=2), 0)
+    assert found["samples"] == 2 and found["perplexity"]["value"] > 0 and found["protocol"]["length"] == 8
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ def model(process, leaves_out=True, **changes):
     spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text]))
     values = dict(process=process, model=network, denoiser=network, law="cavity", tokenizer=spelling)
     values |= dict(special=Special(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
+    values |= dict(name="them/theirs")
     return Saved(**values | dict(leaves_out=leaves_out) | changes)
 
 
@@ -79,6 +80,14 @@ def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, bloc
             assert torch.equal(words[: own.length], alone[0])
 
 
+def test_an_end_is_one_that_the_prompt_did_not_say():
+    saved = model(PROCESSES["masks"], special=Special(None, 5, 6))
+    begun, whole = row(saved, "162", dd.paces.Together(), new=3), row(saved, "6[MASK]1", dd.paces.Together())
+    assert begun.end([5, 1, 6, 2, 0, 6, 1], saved.ends) == 5 and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
+    assert whole.states.tolist() == [5, 6, 7, 1, 6] and whole.end([5, 6, 3, 1, 6], saved.ends) == 4
+    assert whole.end([5, 6, 6, 1, 6], saved.ends) == 2, "one that is drawn in a gap"
+
+
 def test_what_cannot_be_padded_goes_by_length():
     masks, uniform = model(PROCESSES["masks"], leaves_out=False), model(PROCESSES["uniform"])
     rows = [Row(None, torch.tensor([1] * size), length, 0) for size, length in ((2, 8), (3, 8), (2, 4), (2, 8))]
@@ -98,6 +107,18 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
     assert row(saved, "123", blocks, new=6).length == 12
     assert row(saved, "1" * 30, blocks).length == 40
     assert row(saved, None, together, new=2).states.tolist() == [5]
+    assert row(saved, "1", together, new=38).length == row(saved, "1", together).length == 40
+    for pace, new, message in ((together, 39, "knows 40"), (dd.paces.Blocks(16), 31, "knows 32 in whole blocks of 16")):
+        with pytest.raises(ValueError, match=rf"new={new}: 2 tokens stand before them, and them/theirs {message}$"):
+            row(saved, "1", pace, new=new)
+    apart = model(PROCESSES["uniform"], special=Special(None, 5, 6), leads=True)
+    assert row(apart, "11", blocks).length == 39, "three words that stand, and nine blocks of the 37 that are left"
+    with pytest.raises(ValueError, match="new=37: 3 tokens stand before them, and them/theirs knows 39 in whole"):
+        row(apart, "11", blocks, new=37)
+    for full in (dict(text="1" * 39, pace=together), dict(text="1" * 7, pace=together, length=8)):
+        length = full.get("length", 40)
+        with pytest.raises(ValueError, match=f"prompt: its {length} tokens, with special ones, fill the sequence"):
+            row(saved, **full)
     whole = row(saved, "12[MASK:2]3", blocks)
     assert whole.states.tolist() == [5, 1, 2, 7, 7, 3, 6, 6] and whole.length == 8
     with pytest.raises(ValueError, match="length=41: must be at most 40"):

@@ -1,0 +1,27 @@
+"""Files that a command is to write."""
+
+import os
+from pathlib import Path
+
+
+def check_file(name: str, path: Path) -> None:
+    """Makes the folder of a file, before the work is done that it is to hold.
+
+    Args:
+        name: of the argument, for messages.
+        path: of the file.
+
+    Raises:
+        ValueError: no file can be written there.
+    """
+    if path.is_dir():
+        raise ValueError(f"{name}={path}: is a folder, must be a file")
+    for above in path.parents:
+        if above.exists() and not above.is_dir():
+            raise ValueError(f"{name}={path}: {above} is a file, must be a folder")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{name}={path}: may not be written: {error}") from error
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{name}={path}: may not be written")
