@@ -14,7 +14,7 @@ from ddlib.noise import Generator, rand
 from ddlib.printing import shown
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
-from ddlib.times.draw import Place, placed
+from ddlib.times.draw import Place, latest, placed, rounded
 from ddlib.typing import Times
 
 
@@ -102,6 +102,9 @@ class Pace(ABC):
         The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Places are
         stratified over the whole path, and keyed, as ``sample_times`` has them.
 
+        Times are rounded to torch's default dtype, those of a grid are float64. A position on its way is never rounded
+        up to 1; later than the last time before it, where a bound ends, its measure is 0.
+
         Args:
             rows: number of texts; with a KeyedGenerator the length of its index.
             length: of each.
@@ -125,15 +128,23 @@ class Pace(ABC):
             raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
 
+        dtype = torch.get_default_dtype() if steps is None else torch.float64
+
         def counted(unit: Tensor) -> Place:
             place = placed(unit, density, interval, steps)
             return place if weigh else place._replace(weight=torch.ones_like(place.weight))
 
+        def until_last(measure: Tensor, time: Tensor) -> Tensor:  # what is left there, a bound counts by itself
+            return torch.where(time > latest(dtype), 0.0, measure)
+
         if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
             place = counted((unit[:, None] + turn) % 1)
-            t, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
-            return Draw(t, counts, s, None)
+            exact, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
+            if steps is not None:
+                return Draw(exact, counts, s, None)
+            t = rounded(exact)
+            return Draw(t, until_last(counts, exact), t, None)
         part = (unit * parts).floor()
         place = counted(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
@@ -141,16 +152,19 @@ class Pace(ABC):
             chance = rand(chance.shape, generator, unit.device)
         low, high = interval
 
-        def along(time: Times) -> tuple[Tensor, Tensor]:
-            u = (part + (time.to(torch.float64) - low) / (high - low)) / parts
+        def along(time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            u = (part + (time - low) / (high - low)) / parts
             path = self.checked(self.times(u, chance), chance)
-            return u, (low + (high - low) * path).to(time.dtype)
+            exact = low + (high - low) * path
+            moves = (path < 1) | (exact < 1)
+            return u, exact, torch.where(moves, rounded(exact, dtype), exact.to(dtype))
 
-        u, t = along(place.t)
+        u, exact, t = along(place.t)
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
-            return Draw(t, self.checked(self.speeds(u, chance), chance, most=None) * counts, t, where)
-        s = along(place.s)[1]
+            speeds = self.checked(self.speeds(u, chance), chance, most=None)
+            return Draw(t, until_last(speeds * counts, exact), t, where)
+        s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:

@@ -173,6 +173,38 @@ def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(
     assert all_of_them == pytest.approx(entropy(law), abs=5 * smaller) and smaller < 0.8 * error
 
 
+class Quick(Pace):
+    """Its last steps are shorter than what a float32 tells from 1."""
+
+    def times(self, u, chance):
+        return (1 - (1 - u) ** 4)[:, None].expand_as(chance)
+
+
+@pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
+@pytest.mark.parametrize("gamma", [0.5, 0.1])
+def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_time(pace, gamma):
+    """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
+    process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
+    density, noise = process.time_density(1), torch.Generator().manual_seed(0)
+    found = dd.bound(process, tells_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace)
+    assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
+    assert found.per_token.standard_error < 0.02
+    drawn = pace.draw(len(x), 3, noise, density=density)
+    assert bool((drawn.t < 1)[drawn.measure > 0].all()) and drawn.t.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_what_stands_at_one_stays_there(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        drawn = Blocks(1).draw(64, 4, torch.Generator().manual_seed(0))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert drawn.t.dtype == dtype
+    still = drawn.measure == 0
+    assert bool(((drawn.t == 0) | (drawn.t == 1))[still].all()) and bool((drawn.t == 1).any())
+
+
 @given(st.sampled_from([*PACES, RandomOrder(2)]), st.integers(0, 2**31), st.sampled_from([None, 3]))
 def test_keyed_draws_belong_to_the_example(pace, seed, steps):
     def drawn(index):
