@@ -56,6 +56,11 @@ def meaning(denoiser: object, law: str) -> Parameterization:
     return Children.of(denoiser, law) if has_tree(denoiser) else law
 
 
+def takes_own_times(denoiser: object) -> bool:
+    """Whether a denoiser says that it may be told a time per position, ``typing.OwnTimes``."""
+    return isinstance(denoiser, OwnTimes) and bool(denoiser.own_times)
+
+
 def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
     """Raises TypeError unless a denoiser may be told a time per position and, beside it, the clean text.
 
@@ -65,7 +70,7 @@ def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
         asker: who tells it, for messages.
     """
     name = getattr(denoiser, "__qualname__", type(denoiser).__qualname__)
-    if not isinstance(denoiser, OwnTimes):
+    if not takes_own_times(denoiser):
         raise TypeError(
             f"{asker} gives every position a time of its own, and the denoiser {name} takes one time per sequence: one "
             "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"

@@ -270,6 +270,13 @@ def flat(z, t, clean=None):
     return torch.zeros(*z.shape, 3)
 
 
+def one_time(z, t):
+    return flat(z, t)
+
+
+one_time.own_times = False
+
+
 class Late(Pace):
     def times(self, u, chance):
         return (1.5 * u)[:, None].expand_as(chance)
@@ -280,6 +287,7 @@ class Late(Pace):
     [
         ({"pace": Blocks(4)}, ValueError, "size is 4, must divide the length of the text, 6"),
         ({"pace": Blocks(2), "denoiser": lambda z, t: flat(z, t)}, TypeError, "<lambda> takes one time per sequence"),
+        ({"pace": Blocks(2), "denoiser": one_time}, TypeError, "one_time takes one time per sequence"),
         ({"pace": Ramp(), "at_once": True}, TypeError, "at_once is True, which Ramp.lag=1.0. cannot"),
         ({"pace": Blocks(2), "at_once": True, "size": 3}, TypeError, "block_size 3, must be 2"),
         ({"pace": Blocks(2), "levels": "balanced"}, ValueError, "levels is 'balanced', pace Blocks.size=2."),
