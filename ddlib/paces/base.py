@@ -120,7 +120,8 @@ class Pace(ABC):
 
         Raises:
             TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
-                not go block by block; times that are negative, above 1 or of another shape.
+                not go block by block; times that are negative, above 1 or of another shape or type; speeds that are
+                negative or not finite.
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)
@@ -163,20 +164,29 @@ class Pace(ABC):
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
             speeds = self.checked(self.speeds(u, chance), chance, most=None)
+            require(
+                speeds.ndim <= t.ndim,
+                f"{self!r}: speeds have shape {tuple(speeds.shape)}, must be that of times, {tuple(t.shape)}, or (B,)",
+            )
+            speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
             return Draw(t, until_last(speeds * counts, exact), t, where)
         s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
-        """Times, or speeds without a ``most``, in the shape and the range that they must have."""
+        """Times, or speeds without a ``most``, of the type, in the shape and the range that they must have."""
         name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            got = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise TypeError(f"{name} have type {got}, must be a floating-point tensor (B, L) or (B,)")
         require(
             values.shape in ((rows,), (rows, length)),
             f"{name} have shape {tuple(values.shape)}, must be (B, L) = {(rows, length)}, or (B,)",
         )
         if visible(values):
-            low, high = float(values.min()), float(values.max())
+            low, high = (float(end) for end in values.detach().aminmax())
             require(low >= 0, f"{name} hold {low:g}, must be at least 0")
+            require(high < torch.inf, f"{name} hold {high:g}, must be finite")
             require(most is None or high <= most, f"{name} hold {high:g}, must be at most {most}")
         return values
 

@@ -263,6 +263,50 @@ def test_speeds_are_differentiated_where_nobody_keeps_gradients():
         ]  # fmt: skip
 
 
+class Says(Pace):
+    """What a test has it say."""
+
+    def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
+        self.say, self.fast = times, speeds
+
+    def times(self, u, chance):
+        return self.say(u, chance)
+
+    def speeds(self, u, chance):
+        return self.fast(u, chance)
+
+    def __repr__(self):
+        return "Says()"
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "says"),
+    [
+        ({"speeds": lambda u, chance: torch.full_like(u, math.inf)}, ValueError, "speeds hold inf, must be finite"),
+        ({"speeds": lambda u, chance: u * math.nan}, ValueError, "speeds hold nan"),
+        ({"speeds": lambda u, chance: chance + 1}, ValueError, r"speeds have shape \(4, 3\), must be that of times"),
+        ({"times": lambda u, chance: 0.5}, TypeError, "times have type float, must be a floating-point tensor"),
+        ({"times": lambda u, chance: chance.long()}, TypeError, "times have type torch.int64, must be a floating"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_times_and_speeds_that_are_none_are_named(told, error, says):
+    with pytest.raises(error, match=rf"Says\(\): {says}"):
+        Says(**told).draw(4, 3)
+
+
+def test_a_pace_with_a_parameter_is_drawn_without_a_warning():
+    power = torch.ones((), dtype=F64, requires_grad=True)
+    drawn = Says(lambda u, chance: (u**power)[:, None].expand_as(chance)).draw(4, 3)
+    assert drawn.t.shape == drawn.measure.shape == (4, 3)  # of speeds (B,) too
+
+
+@pytest.mark.parametrize("size", [math.inf, math.nan])
+def test_a_pace_without_an_end_to_its_speeds_is_refuted(size):
+    report = dd.verify(Says(speeds=lambda u, chance: torch.full_like(u, size)))
+    assert not report.ok and "speed" in str(report)
+
+
 X = torch.zeros(2, 6, dtype=torch.int64)
 
 
