@@ -142,6 +142,12 @@ class Cache(Held):
         return other
 
 
+def check_cache(cache: object, kind: type[Held]) -> None:
+    """Raises TypeError for what no ``prefill`` of this kind of network has made."""
+    if not isinstance(cache, kind):
+        raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")
+
+
 def numbers(model: nn.Module) -> list[int] | None:
     """A sum over the bits of each parameter, which any change moves; None where reading it would wait for a device.
 

@@ -327,6 +327,14 @@ def test_bad_arguments_are_named(change, error, says):
         Noisy(**(good | change))
 
 
+def test_shares_may_be_tensors_and_the_largest_one_is_told():
+    assert Noisy(Flat(4), Linear(), torch.tensor(0.25)).p_uniform == (0.25,)
+    assert Noisy(Flat(4), Linear(), torch.tensor([0.25])).p_uniform == (0.25,)
+    for make in (lambda share: Noisy(Flat(4), Linear(), share), lambda share: dd.processes.GIDD(4, share)):
+        with pytest.raises(ValueError, match=r"p_uniform is 0.9999999, must be in \[0, 1\), at most 1 - 1e-6"):
+            make(0.9999999)
+
+
 @pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
 @pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
 def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):

@@ -361,7 +361,15 @@ def test_bad_sizes_lags_and_measures_are_refused():
     process, t = dd.presets.mdlm(3), torch.full((2, 6), 0.5)
     for options, says in [
         ({"measure": torch.ones(2)}, "measure has shape"), ({"measure": -torch.ones(2, 6)}, "measure holds -1"),
+        ({"measure": torch.full((2, 6), math.inf)}, "measure holds inf, must be finite"),
         ({"measure": torch.ones(2, 6), "density": Beta(2.0, 1.0)}, "must be one of them"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=says):
             dd.training_loss(process, flat(X, t), X, X, t, **options)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_measure_that_is_no_tensor_is_refused_by_name():
+    t = torch.full((2, 6), 0.5)
+    with pytest.raises(TypeError, match="measure has type str, must be a tensor of numbers"):
+        dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure="a")

@@ -235,6 +235,15 @@ def test_trained_weights_have_no_old_cache(part):
         model.prefill(draw(2), cache)
 
 
+@pytest.mark.usefixtures("as_users_call")
+def test_what_is_no_cache_and_what_are_no_words_are_refused_by_name():
+    model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
+    with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
+        model.extend(z, t, "cache")
+    with pytest.raises(TypeError, match=r"clean has dtype torch.float32: expected words, of the dtype of z"):
+        model(z, t, clean=z.float())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_one_changed_number_anywhere_is_enough(dtype):
     """Training of an embedding moves the rows of the words that occur and no other."""
