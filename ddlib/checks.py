@@ -82,6 +82,16 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
             raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
 
 
+def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
+    """Raises ValueError unless ``s <= t`` everywhere, or ``s < t``, naming the first pair that is not so."""
+    if visible(s) and visible(t):
+        bad = ~(s < t) if strictly else ~(s <= t)
+        if bool(bad.any()):
+            where = tuple(int(i) for i in bad.nonzero()[0])
+            rule = "below" if strictly else "at most"
+            raise ValueError(f"s = {s[where].item()} must be {rule} t = {t[where].item()}, at {where}")
+
+
 def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None) -> None:
     """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V words.
 

@@ -9,6 +9,8 @@ Logits are of words, (B, L, V), or of the children of each state, (B, L, S - 1),
 (``ddlib.children``).
 """
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -56,6 +58,11 @@ def meaning(denoiser: object, law: str) -> Parameterization:
     return Children.of(denoiser, law) if has_tree(denoiser) else law
 
 
+def takes_own_times(denoiser: object) -> bool:
+    """Whether a denoiser says that it may be told a time per position, ``typing.OwnTimes``."""
+    return isinstance(denoiser, OwnTimes) and bool(denoiser.own_times)
+
+
 def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
     """Raises TypeError unless a denoiser may be told a time per position and, beside it, the clean text.
 
@@ -64,10 +71,13 @@ def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
         clean: of how many positions a block is of which it may only see the noisy one; None if it is told no text.
         asker: who tells it, for messages.
     """
-    name = getattr(denoiser, "__qualname__", type(denoiser).__qualname__)
-    if not isinstance(denoiser, OwnTimes):
+    name = _called(denoiser)
+    if not takes_own_times(denoiser):
+        inner: Mapping[str, object] = getattr(denoiser, "heard", {})  # of a guidance
+        lacking = [part for part in inner if not takes_own_times(inner[part])]
+        who = f"{lacking[0]} of {name}, {_called(inner[lacking[0]])}," if lacking else f"denoiser {name}"
         raise TypeError(
-            f"{asker} gives every position a time of its own, and the denoiser {name} takes one time per sequence: one "
+            f"{asker} gives every position a time of its own, and the {who} takes one time per sequence: one "
             "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
         )
     seen = getattr(denoiser, "block_size", None)
@@ -76,6 +86,10 @@ def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
             f"at_once is True with {asker}, and the denoiser {name} has block_size {seen}, must be {clean}: of a block "
             "it may see what is noisy, and the clean text of those before"
         )
+
+
+def _called(part: object) -> str:
+    return str(getattr(part, "__qualname__", type(part).__qualname__))
 
 
 def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:

@@ -78,16 +78,22 @@ def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tens
     """What each draw of a time counts, to broadcast against tokens (B, L); None where all count alike.
 
     Raises:
-        TypeError: a density that is none.
-        ValueError: a bad density, both of them, or a measure that is negative or of another shape than ``t``.
+        TypeError: a density that is none, a measure that is no tensor of numbers.
+        ValueError: a bad density, both of them, or a measure that is negative, not finite or of another shape than
+            ``t``.
     """
     density = sound(density)
     if measure is None:
         return None if density is None else beside(density.weight(t))
     require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
+    if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
+        got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
+        raise TypeError(f"measure has type {got}, must be a tensor of numbers of the shape of t, or None")
     require(measure.shape == t.shape, f"measure has shape {tuple(measure.shape)}, must be that of t, {tuple(t.shape)}")
     if visible(measure):
-        require(bool((measure >= 0).all()), f"measure holds {float(measure.min()):g}, must be at least 0")
+        bad = ~((measure >= 0) & measure.isfinite())
+        if bool(bad.any()):
+            raise ValueError(f"measure holds {measure[bad][0].item():g}, must be finite and at least 0")
     return beside(measure)
 
 

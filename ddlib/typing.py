@@ -143,7 +143,7 @@ class OwnTimes(Protocol):
     """A backbone that may be told a time per position: ``t`` (B, L) in the place of (B,)."""
 
     own_times: bool
-    """True. To have it is what counts; a network that takes one time per sequence leaves it out."""
+    """True; a network that takes one time per sequence leaves it out, or says False."""
 
 
 @runtime_checkable

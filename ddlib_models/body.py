@@ -5,7 +5,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from ddlib_models.attention import owners
-from ddlib_models.cache import Cache, Store
+from ddlib_models.cache import Cache, Store, check_cache
 from ddlib_models.embedding import StateEmbedding
 from ddlib_models.layers import TimeEmbedding, pick
 from ddlib_models.passes import Packing, Reader, Trunk, check_blocks
@@ -73,6 +73,7 @@ class Body(nn.Module):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
         if cache is not None:
+            check_cache(cache, Cache)
             cache.check(self, z, self.blocks[0].attention.dtype)
         if cu_seqlens is not None:
             found = self.reader.packed(z, t, self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens)

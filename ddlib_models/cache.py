@@ -71,8 +71,8 @@ class Held(ABC):
     def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
         """Refuses to serve another network, other sequences or other numbers.
 
-        On a CPU one number of each parameter tells whether the weights have moved since; elsewhere it would have to
-        wait for the device.
+        On a CPU the bits of all parameters tell whether the weights have moved since (``numbers``). Elsewhere that
+        would have to wait for the device at every step and is not looked at: whoever trains there prefills again.
 
         Raises:
             ValueError: naming what differs.
@@ -142,9 +142,27 @@ class Cache(Held):
         return other
 
 
-def numbers(model: nn.Module) -> list[float] | None:
-    """One number of each parameter, which training moves; None where reading them would wait for a device."""
+def check_cache(cache: object, kind: type[Held]) -> None:
+    """Raises TypeError for what no ``prefill`` of this kind of network has made."""
+    if not isinstance(cache, kind):
+        raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")
+
+
+def numbers(model: nn.Module) -> list[int] | None:
+    """A sum over the bits of each parameter, which any change moves; None where reading it would wait for a device.
+
+    It reads all weights, as a call does: 3 % of the time of one over 32 tokens of one text. What it cannot tell are
+    changes that cancel in the sum, such as two rows that are exchanged, and what is no parameter.
+    """
     parameters = list(model.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
         return None
-    return [parameter.reshape(-1)[parameter.numel() // 2].item() for parameter in parameters if parameter.numel()]
+    return [_bits(parameter.detach()) for parameter in parameters]
+
+
+def _bits(values: Tensor) -> int:
+    """The sum of a tensor's bits by integers of 64, as it lies in memory: exact in whatever order."""
+    raw = values.contiguous().view(-1).view(torch.uint8)
+    raw = raw.clone() if raw.storage_offset() % 8 else raw  # a part of another tensor may begin in between
+    whole = len(raw) // 8 * 8
+    return int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum())

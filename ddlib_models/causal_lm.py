@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ddlib_models import low_rank
 from ddlib_models.adopted import config_of, filled, hub_options, plain, read_config, token_id, transformers_of
+from ddlib_models.cache import check_cache
 from ddlib_models.embedding import cluster_means
 from ddlib_models.recall import Recall, Recalling
 from ddlib_models.sight import added, seen_by, shifted
@@ -161,6 +162,7 @@ class CausalLM(Recalling):
                 f"{', '.join(asked)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
             )
         if cache is not None:
+            check_cache(cache, Recall)
             cache.check(self, z, self.dtype)
         features, _ = self._row(z, clean, present, cache)
         last, length = None if cache is None else cache.last, z.shape[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddlib.checks import check_number, require
 from ddlib.children import children_of
-from ddlib.denoiser import Parameterization, child_logits
+from ddlib.denoiser import Parameterization, child_logits, takes_own_times
 from ddlib.guidance.places import ChildLaws, StepLaws, WordLaws
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser, StateLaw, Times, Tokens
@@ -31,6 +31,9 @@ class Guidance(ABC):
     law of words tells a steered law of z_s, so ``step_law`` tells it in its place, which ``Ancestral`` draws from. When
     positions jump, and over how many levels, is not steered: where that does not depend on the network it stays as it
     is.
+
+    It may be told a time per position, and so follow a pace, where every part that is asked may (``own_times``). It
+    keeps nothing about earlier blocks.
 
     A leaf calls ``super().__init__``, and says what it is made of by ``limits`` and how it steers by ``steer``.
 
@@ -112,8 +115,19 @@ class Guidance(ABC):
             place = WordLaws  # nothing comes before t = 0 but the word itself
         return self.steer(place(self.process, self.of_parts, z, t))
 
-    def strength_at(self, t: Times) -> Float64[Tensor, "B"]:
-        """The strength at times (B,).
+    @property
+    def heard(self) -> Mapping[str, Any]:
+        """The parts that are asked, by the names of the arguments."""
+        parts = {name: getattr(self, name) for name in self.parts}
+        return {name: part for name, part in parts.items() if self._alone is None or part is self._alone}
+
+    @property
+    def own_times(self) -> bool:
+        """Whether it may be told a time per position, ``typing.OwnTimes``: all parts that are asked say so."""
+        return all(map(takes_own_times, self.heard.values()))
+
+    def strength_at(self, t: Times) -> Float64[Tensor, "*n"]:
+        """The strength at times (B,) or (B, L), of their shape.
 
         Raises:
             TypeError, ValueError: a function that gives no number in range.
@@ -123,7 +137,7 @@ class Guidance(ABC):
             said = [self._checked(f"strength({u:g})", self.strength(u)) for u in times.tolist()]
             strength = torch.tensor(said, dtype=torch.float64, device=t.device)[which]
         else:
-            strength = torch.full((len(t),), self.strength, dtype=torch.float64, device=t.device)
+            strength = torch.full(t.shape, self.strength, dtype=torch.float64, device=t.device)
         low, high = self.interval
         return torch.where((t >= low) & (t <= high), strength, self.outside)
 

@@ -13,11 +13,14 @@ from ddlib.denoiser import Parameterization
 from ddlib.guidance.base import Guidance, Strength, check_part, place_of
 from ddlib.guidance.places import ChildLaws, WordLaws
 from ddlib.guidance.zoo import Lookup, Scale, processes
-from ddlib.processes import ForwardProcess
-from ddlib.typing import Denoiser, Tokens
+from ddlib.processes import ForwardProcess, beside
+from ddlib.typing import Denoiser, Times, Tokens
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
-"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each text, (B,)."""
+"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each text, (B,).
+
+One that may be told times (B, L) says so by ``own_times``, as a denoiser does.
+"""
 
 _HOW = ("exact", "first order")
 _HELD = 1 << 24
@@ -80,7 +83,7 @@ class ClassifierBased(Guidance):
         return {0.0: self.denoiser}
 
     def steer(self, place: WordLaws) -> Float[Tensor, "B L n"]:
-        gamma = self.strength_at(place.t)[:, None, None]
+        gamma = beside(self.strength_at(place.t))[..., None]
         if bool((gamma == 0).all()):
             return self.hear(place, "denoiser")[0]
         change = self.change(place)
@@ -136,7 +139,7 @@ class ClassifierBased(Guidance):
     def _states(self, z: Tokens) -> Float[Tensor, "B L S"]:
         return one_hot(z, self.process.num_states).to(torch.get_default_dtype())
 
-    def _said(self, states: Float[Tensor, "N L S"], t: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    def _said(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
         """log p(y|z), checked."""
         said = self.classifier(states, t)
         if not isinstance(said, Tensor) or not said.is_floating_point():

@@ -12,7 +12,7 @@ from ddlib.denoiser import Parameterization
 from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
 from ddlib.guidance.places import WordLaws
 from ddlib.guidance.zoo import Lookup, processes
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, beside
 from ddlib.typing import Denoiser, SplitDenoiser
 
 
@@ -92,16 +92,16 @@ class ClassifierFree(Guidance):
 
 
 def tempered(
-    conditional: Float[Tensor, "B L n"], unconditional: Float[Tensor, "B L n"], gamma: Float64[Tensor, "B"]
+    conditional: Float[Tensor, "B L n"], unconditional: Float[Tensor, "B L n"], gamma: Float64[Tensor, "*batch"]
 ) -> Float[Tensor, "B L n"]:
-    """gamma times the first log-law and 1 - gamma times the second, (B, L, n).
+    """gamma times the first log-law and 1 - gamma times the second, (B, L, n); gamma is (B,) or (B, L).
 
     What either takes for impossible is, as far as gamma gives it a say; at 0 and 1 one of them has none.
 
     Raises:
         ValueError: gamma > 1 and something that the unconditional takes for impossible and the conditional does not.
     """
-    power = gamma[:, None, None].to(conditional.dtype)
+    power = beside(gamma)[..., None].to(conditional.dtype)
     nothing = -torch.inf
     law = power * conditional + (1 - power) * unconditional
     if visible(law) and bool(law.isfinite().all()):
@@ -113,9 +113,10 @@ def tempered(
         beyond = law == torch.inf
         if bool(beyond.any()):
             b, i, k = (int(v) for v in beyond.nonzero()[0])
+            own = float(beside(gamma).expand(law.shape[:2])[b, i])
             require(
                 False,
                 f"unconditional takes choice {k} at position ({b}, {i}) for impossible, conditional does not: with "
-                f"strength {float(gamma[b]):g} > 1 its share would be infinite, so both must rule out the same",
+                f"strength {own:g} > 1 its share would be infinite, so both must rule out the same",
             )
     return law

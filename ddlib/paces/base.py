@@ -14,7 +14,7 @@ from ddlib.noise import Generator, rand
 from ddlib.printing import shown
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
-from ddlib.times.draw import Place, placed
+from ddlib.times.draw import Place, latest, placed, rounded
 from ddlib.typing import Times
 
 
@@ -102,6 +102,9 @@ class Pace(ABC):
         The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Places are
         stratified over the whole path, and keyed, as ``sample_times`` has them.
 
+        Times are rounded to torch's default dtype, those of a grid are float64. A position on its way is never rounded
+        up to 1; later than the last time before it, where a bound ends, its measure is 0.
+
         Args:
             rows: number of texts; with a KeyedGenerator the length of its index.
             length: of each.
@@ -117,7 +120,8 @@ class Pace(ABC):
 
         Raises:
             TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
-                not go block by block; times that are negative, above 1 or of another shape.
+                not go block by block; times that are negative, above 1 or of another shape or type; speeds that are
+                negative or not finite.
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)
@@ -125,15 +129,23 @@ class Pace(ABC):
             raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)
 
+        dtype = torch.get_default_dtype() if steps is None else torch.float64
+
         def counted(unit: Tensor) -> Place:
             place = placed(unit, density, interval, steps)
             return place if weigh else place._replace(weight=torch.ones_like(place.weight))
 
+        def until_last(measure: Tensor, time: Tensor) -> Tensor:  # what is left there, a bound counts by itself
+            return torch.where(time > latest(dtype), 0.0, measure)
+
         if at_once and size is not None:
             turn = torch.arange(parts, dtype=torch.float64, device=unit.device) / parts
             place = counted((unit[:, None] + turn) % 1)
-            t, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
-            return Draw(t, counts, s, None)
+            exact, counts, s = (values.repeat_interleave(size, 1) for values in (place.t, place.weight, place.s))
+            if steps is not None:
+                return Draw(exact, counts, s, None)
+            t = rounded(exact)
+            return Draw(t, until_last(counts, exact), t, None)
         part = (unit * parts).floor()
         place = counted(unit * parts - part)
         chance = torch.zeros(rows, length, dtype=torch.float64, device=unit.device)
@@ -141,28 +153,40 @@ class Pace(ABC):
             chance = rand(chance.shape, generator, unit.device)
         low, high = interval
 
-        def along(time: Times) -> tuple[Tensor, Tensor]:
-            u = (part + (time.to(torch.float64) - low) / (high - low)) / parts
+        def along(time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            u = (part + (time - low) / (high - low)) / parts
             path = self.checked(self.times(u, chance), chance)
-            return u, (low + (high - low) * path).to(time.dtype)
+            exact = low + (high - low) * path
+            moves = (path < 1) | (exact < 1)
+            return u, exact, torch.where(moves, rounded(exact, dtype), exact.to(dtype))
 
-        u, t = along(place.t)
+        u, exact, t = along(place.t)
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
-            return Draw(t, self.checked(self.speeds(u, chance), chance, most=None) * counts, t, where)
-        s = along(place.s)[1]
+            speeds = self.checked(self.speeds(u, chance), chance, most=None)
+            require(
+                speeds.ndim <= t.ndim,
+                f"{self!r}: speeds have shape {tuple(speeds.shape)}, must be that of times, {tuple(t.shape)}, or (B,)",
+            )
+            speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
+            return Draw(t, until_last(speeds * counts, exact), t, where)
+        s = along(place.s)[2]
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
-        """Times, or speeds without a ``most``, in the shape and the range that they must have."""
+        """Times, or speeds without a ``most``, of the type, in the shape and the range that they must have."""
         name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            got = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise TypeError(f"{name} have type {got}, must be a floating-point tensor (B, L) or (B,)")
         require(
             values.shape in ((rows,), (rows, length)),
             f"{name} have shape {tuple(values.shape)}, must be (B, L) = {(rows, length)}, or (B,)",
         )
         if visible(values):
-            low, high = float(values.min()), float(values.max())
+            low, high = (float(end) for end in values.detach().aminmax())
             require(low >= 0, f"{name} hold {low:g}, must be at least 0")
+            require(high < torch.inf, f"{name} hold {high:g}, must be finite")
             require(most is None or high <= most, f"{name} hold {high:g}, must be at most {most}")
         return values
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_count, check_devices, check_times, check_tokens, require, visible
+from ddlib.checks import check_count, check_devices, check_order, check_times, check_tokens, require, visible
 from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.own_times import answers_times, position_by_position
+from ddlib.processes.own_times import STEPS, answers_times, position_by_position, standing_still
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
 
@@ -34,7 +34,8 @@ class Contract(ExactModule, ABC):
         for name, member in () if own_times else list(vars(cls).items()):
             known = any(name in vars(base) for base in cls.__mro__[1:])
             if known and answers_times(member):  # a leaf's own helpers are its own affair
-                setattr(cls, name, position_by_position(member))
+                served = position_by_position(member)
+                setattr(cls, name, standing_still(served) if name in STEPS else served)
 
     @abstractmethod
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
@@ -123,11 +124,7 @@ class Contract(ExactModule, ABC):
             require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
         if s is not None and t is not None:
             require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
-            if visible(s) and visible(t):  # at its own time a position may stand still
-                require(
-                    bool((s < t).all() if t.ndim == 1 else (s <= t).all()),
-                    f"s = {s.tolist()} must be below t = {t.tolist()}",
-                )
+            check_order(s, t, strictly=t.ndim == 1)  # at its own time a position may stand still
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
             require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")

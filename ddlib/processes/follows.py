@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.categorical import draw
-from ddlib.checks import check_devices, check_times, require, visible
+from ddlib.checks import check_devices, check_order, check_times, require
 from ddlib.noise import Generator, evenly, rand
 from ddlib.processes.contract import Contract
 from ddlib.processes.times import beside, each_time, interior, into, through
@@ -114,8 +114,7 @@ class Follows(Contract, own_times=True):
         check_times("s", s, *z.shape)
         require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
         check_devices(z=z, s=s)
-        if visible(s) and visible(t):
-            require(bool((s <= t).all()), f"s = {s.tolist()} must not be above t = {t.tolist()}")
+        check_order(s, t)
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """q_t(z|x), elementwise (B, L), float64."""

@@ -28,7 +28,7 @@ class GIDD(Mixing, own_times=True):
     """
 
     def __init__(self, vocab_size: int, p_uniform: float, gamma: float = 1.0) -> None:
-        check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1)")
+        check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1), at most 1 - 1e-6")
         check_number("gamma", gamma, 1e-3, 2, "in (0, 2]: larger values make rates negative")
         super().__init__(vocab_size, masked=True, uniform=p_uniform > 0)
         self.p_uniform, self.gamma = p_uniform, gamma

@@ -5,9 +5,14 @@ from functools import wraps
 from inspect import isfunction, signature
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ddlib.noise import KeyedGenerator, Mirrored
+
+STEPS = ("posterior", "step_divergence")
+"""Methods that tell of a step back from t to an earlier s, and know nothing of a step of no length."""
 
 _TIMES, _TOKENS = ("s", "t"), ("x", "z", "p", "logits")
 
@@ -64,6 +69,32 @@ def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
             return value.view(rows, length, *value.shape[axes:])
 
         return back(method(*given.args, **given.kwargs))
+
+    return served
+
+
+def standing_still(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """One of ``STEPS``, served where positions stand still, s = t: the posterior is the state itself, the step costs 0.
+
+    That is asked of positions with times of their own; a text of several that have one time must move.
+    """
+    names = signature(method)
+
+    @wraps(method)
+    def served(*args: Any, **kwargs: Any) -> Tensor:
+        given = names.bind(*args, **kwargs)
+        z, t, s = (given.arguments.get(name) for name in "zts")
+        if not (isinstance(z, Tensor) and isinstance(t, Tensor) and isinstance(s, Tensor)) or s.shape != t.shape:
+            return method(*args, **kwargs)  # which refuses them
+        if not (t.shape == z.shape or (t.ndim == 1 and z.shape[1:] == (1,))):
+            return method(*args, **kwargs)
+        stands = torch.eq(s, t)
+        # any other step in their place: what is said of it is not looked at
+        given.arguments |= {"s": torch.where(stands, 0.25, s), "t": torch.where(stands, 0.5, t)}
+        said, stands = method(*given.args, **given.kwargs), stands.view(z.shape)
+        if method.__name__ == "step_divergence":
+            return torch.where(stands, 0.0, said)
+        return torch.where(stands[..., None], one_hot(z, said.shape[-1]).to(said.dtype), said)
 
     return served
 

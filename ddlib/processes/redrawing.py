@@ -27,8 +27,9 @@ class Redrawing(ForwardProcess):
     """pi of every state: the law of the member of each level above a redrawn word, (S,)."""
 
     def __init__(
-        self, hierarchy: Hierarchy, schedule: Schedule, p_uniform: float | Sequence[float], frequency: Any = None
-    ) -> None:
+        self, hierarchy: Hierarchy, schedule: Schedule, p_uniform: float | Sequence[float] | Tensor,
+        frequency: Any = None,
+    ) -> None:  # fmt: skip
         if not isinstance(hierarchy, Hierarchy):
             raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
         if not isinstance(schedule, Schedule):

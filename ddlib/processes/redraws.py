@@ -112,18 +112,23 @@ def ratio_of(share: float) -> float:
     return math.exp(high)
 
 
+_SHARE = "in [0, 1), at most 1 - 1e-6"
+
+
 def shares_of(p_uniform: Any, depth: int) -> tuple[float, ...]:
     """One share for each level below the mask."""
+    if isinstance(p_uniform, Tensor):
+        p_uniform = p_uniform.tolist()
     given = list(p_uniform) if isinstance(p_uniform, Iterable) and not isinstance(p_uniform, str) else None
     if given is None:
-        words = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, "in [0, 1)")
+        words = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, _SHARE)
         return (words, *[0.0] * (depth - 1))
     require(
         len(given) == depth,
         f"p_uniform has {len(given)} entries, must be one number, for words, or have {depth}: one per level below the "
         "mask",
     )
-    return tuple(check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, "in [0, 1)") for i, share in enumerate(given))
+    return tuple(check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, _SHARE) for i, share in enumerate(given))
 
 
 def law_of_words(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:

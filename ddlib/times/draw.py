@@ -116,15 +116,15 @@ def sample_times(
         unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
     else:
         unit = draw(n, generator, place)
-    return _rounded(_inverse(unit, density, interval), dtype)
+    return rounded(_inverse(unit, density, interval), dtype)
 
 
 class Place(NamedTuple):
     """Where in time draws are, and what each counts."""
 
-    t: Float[Tensor, "*n"]
+    t: Float64[Tensor, "*n"]
     weight: Float64[Tensor, "*n"]
-    s: Float[Tensor, "*n"]
+    s: Float64[Tensor, "*n"]
     """On a grid the time before, else ``t``."""
 
 
@@ -134,7 +134,7 @@ def placed(
     interval: Interval = (0.0, 1.0),
     steps: int | None = None,
 ) -> Place:
-    """Times by a density, from uniform numbers of any shape: torch's default dtype, or on a grid float64.
+    """Times by a density, from uniform numbers of any shape, in float64: ``rounded`` gives those of another dtype.
 
     Args:
         unit: in [0, 1).
@@ -149,8 +149,7 @@ def placed(
     density = sound(density) or Uniform()
     time = _inverse(unit, density, interval)
     if steps is None:
-        t = _rounded(time)
-        return Place(t, density.weight(t, interval), t)
+        return Place(time, density.weight(time, interval), time)
     require(
         check_count("steps", steps) <= 10**9,
         f"steps is {steps}, must be at most 10^9: finer grids are the continuous bound",
@@ -166,7 +165,7 @@ def _inverse(unit: Tensor, density: TimeDensity, interval: Interval) -> Tensor:
     return density.inverse(start + (end - start) * unit).clamp(*interval)
 
 
-def _rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
+def rounded(time: Float64[Tensor, "*n"], dtype: torch.dtype | None = None) -> Float[Tensor, "*n"]:
     """In torch's default or another dtype, never up to 1: no time is drawn there, and weights may be infinite."""
     dtype = dtype or torch.get_default_dtype()
     return time.to(dtype).clamp(max=latest(dtype))

@@ -72,7 +72,7 @@ def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
         yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, says)
         u = (torch.arange(_MANY * parts, dtype=torch.float64) + 0.5) / (_MANY * parts)
         every = _along(pace, u, length, True)
-        total, turns = every.mean(0), 8 * every.amax(0) / len(u)
+        total, turns = every.mean(0), 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
         says = f"{of} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
         yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, says=says)
 

@@ -40,7 +40,8 @@ def integral(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, to
         whole = rule(low, high) if whole is None else whole
         middle = (low + high) / 2
         halves = rule(low, middle), rule(middle, high)
-        done = ((halves[0] + halves[1] - whole).abs() <= tolerance) | (depth == 59)
+        apart = (halves[0] + halves[1] - whole).abs()
+        done = (apart <= tolerance) | ~apart.isfinite() | (depth == 59)  # no halving makes infinity or NaN a number
         result.index_add_(0, owner[done], (halves[0] + halves[1])[done])
         low, high = torch.cat([low[~done], middle[~done]]), torch.cat([middle[~done], high[~done]])
         owner, whole = owner[~done].repeat(2), torch.cat([half[~done] for half in halves])

@@ -43,7 +43,7 @@ class Adapted(nn.Module):
             )
         self.network, self.special, self.shift, self.parameterization = network, special, shift, parameterization
         self.timed = timed
-        if not timed or hasattr(network, "own_times"):
+        if not timed or getattr(network, "own_times", False):
             self.own_times = True  # ddlib.typing.OwnTimes
         barred = torch.zeros(special.vocab_size)
         barred[list(special.undrawn)] = -torch.inf

@@ -85,7 +85,9 @@ def served(pace: Pace, length: int, model: nn.Module) -> Pace:
         ValueError: texts of this length have a time per position, and it takes one per text.
     """
     if own_times(pace, length):
-        able(model, OwnTimes, f"pace={pace!r}, which gives positions times of their own", "own_times")
+        asked = f"pace={pace!r}, which gives positions times of their own"
+        if not able(model, OwnTimes, asked, "own_times").own_times:
+            raise ValueError(f"{asked}: not with {type(model).__name__}, whose own_times is False")
     return pace
 
 

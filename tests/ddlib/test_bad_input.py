@@ -128,7 +128,7 @@ SCHEDULE = [
     (lambda: MASKED.rate_matrix(2.0), ValueError, r"t holds 2.0.*\[0, 1\]"),
     (lambda: MASKED.rate_matrix(T), ValueError, r"t has shape \(1,\), must be a scalar"),
     (lambda: UNIFORM.transition(0.5, 0.2), ValueError, r"s = 0.5 must be at most t = 0.2"),
-    (lambda: CLUSTERS.posterior(LAW, Z, T, T), ValueError, r"s = \[0.5\] must be below t = \[0.5\]"),
+    (lambda: CLUSTERS.posterior(LAW, Z, T, T), ValueError, r"s = 0.5 must be below t = 0.5, at \(0,\)"),
     (lambda: GIDD(5, p_uniform=1.0), ValueError, r"p_uniform is 1.0.*\[0, 1\)"),
     (lambda: GIDD(5, p_uniform=0.1, gamma=3.0), ValueError, r"gamma is 3.0.*\(0, 2\].*negative"),
     (lambda: RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()), ValueError, r"row 1 sums to -0.5.*0"),

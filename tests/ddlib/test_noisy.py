@@ -325,3 +325,40 @@ def test_bad_arguments_are_named(change, error, says):
     good = {"hierarchy": Tree([[0, 0, 1, 1]]), "schedule": Linear(), "p_uniform": 0.1}
     with pytest.raises(error, match=says):
         Noisy(**(good | change))
+
+
+def test_shares_may_be_tensors_and_the_largest_one_is_told():
+    assert Noisy(Flat(4), Linear(), torch.tensor(0.25)).p_uniform == (0.25,)
+    assert Noisy(Flat(4), Linear(), torch.tensor([0.25])).p_uniform == (0.25,)
+    for make in (lambda share: Noisy(Flat(4), Linear(), share), lambda share: dd.processes.GIDD(4, share)):
+        with pytest.raises(ValueError, match=r"p_uniform is 0.9999999, must be in \[0, 1\), at most 1 - 1e-6"):
+            make(0.9999999)
+
+
+@pytest.mark.parametrize("pace", [dd.paces.Blocks(1), dd.paces.RandomOrder(), dd.paces.Ramp(1.0)], ids=str)
+@pytest.mark.parametrize("process", Noisy.examples(), ids=range(4))
+def test_a_bound_in_steps_along_a_pace_is_their_sum(process, pace):
+    """Of a network that looks at a position alone the sum over its own steps, by enumeration of its states."""
+    steps, words, states = 3, process.vocab_size, process.num_states
+    table = torch.randn(states, words, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    text = torch.tensor([0, words - 1])
+
+    def looks(z, t):
+        return table[z]
+
+    looks.own_times = True
+    parts = steps * pace.parts(2)
+    u = torch.arange(parts + 1, dtype=torch.float64) / parts
+    path = pace.times(u, torch.tensor([[0.3, 0.8]], dtype=torch.float64).expand(parts + 1, -1))
+    want, z = 0.0, torch.arange(states)[:, None]
+    for position, x in enumerate(text):
+        for s, t in zip(path[:-1, position], path[1:, position], strict=True):
+            if s < t:
+                x_of, s_of, t_of = x.expand(states, 1), s.expand(states), t.expand(states)
+                cost = process.step_divergence(table[z], x_of, z, t_of, s_of)
+                chance = process.marginal(x_of[:1], t_of[:1])[0, 0]
+                want += float(torch.where(chance > 0, chance * cost[:, 0], 0.0).sum())
+    noise = torch.Generator().manual_seed(1)
+    found = dd.bound(process, looks, text.expand(6000, 2), noise, pace=pace, steps=steps).diffusion.sum(1)
+    error = float(found.std()) / len(found) ** 0.5
+    assert float(found.mean()) == pytest.approx(want, abs=4 * error) and error < 0.1 * want

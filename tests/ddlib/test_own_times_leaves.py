@@ -5,7 +5,7 @@ import torch
 from timing import F64, TIMES, agrees
 
 import ddlib as dd
-from ddlib.processes import GIDD, Masked, Mixing
+from ddlib.processes import GIDD, ForwardProcess, Masked, Mixing
 
 
 class Own(Masked):
@@ -108,5 +108,34 @@ def test_two_times_have_one_shape_and_an_order_at_every_position():
     s[1, 2] = 0.31
     with pytest.raises(ValueError, match=r"s = .*0.31.* must"):
         process.advance(x, s, TIMES)
-    with pytest.raises(ValueError, match=r"s = .*0.31.* must"):
+    with pytest.raises(ValueError, match=r"s = 0.31 must be at most t = 0.3, at \(1, 2\)"):
         process.posterior(p, x, TIMES, s)
+
+
+class Divides(Masked):
+    """A leaf with a posterior of its own, which divides by the length of the step."""
+
+    def posterior(self, p, z, t, s):
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        assert t.ndim == 1
+        law = super().posterior(p, z, t, s)
+        return law * (t - s)[:, None, None] / (t - s)[:, None, None]
+
+    def step_divergence(self, logits, x, z, t, s):
+        return ForwardProcess.step_divergence(self, logits, x, z, t, s)
+
+
+def test_where_a_position_stands_still_a_leaf_s_posterior_is_the_state_itself():
+    process, x, s = Divides(3, dd.schedules.Linear()), torch.zeros(2, 3, dtype=torch.int64), TIMES.clone()
+    z, s[0] = torch.tensor([[0, 3, 1], [3, 0, 3]]), TIMES[0] / 2
+    logits = torch.randn(2, 3, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
+    law = process.posterior(logits.softmax(-1), z, TIMES, s)
+    assert torch.equal(law[1], torch.nn.functional.one_hot(z[1], 4).double())
+    whole = Masked(3, dd.schedules.Linear())
+    torch.testing.assert_close(law, whole.posterior(logits.softmax(-1), z, TIMES, s))
+    z[0, 2] = 3
+    cost, want = (one.step_divergence(logits, x, z, TIMES, s) for one in (process, whole))
+    torch.testing.assert_close(cost, want)
+    assert cost[1].tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match=r"s = 0.5 must be below t = 0.5, at \(0,\)"):
+        process.posterior(logits.softmax(-1), z, TIMES.new_full((2,), 0.5), TIMES.new_full((2,), 0.5))

@@ -173,6 +173,38 @@ def test_all_blocks_at_once_have_the_mean_of_one_block_at_a_time_and_less_noise(
     assert all_of_them == pytest.approx(entropy(law), abs=5 * smaller) and smaller < 0.8 * error
 
 
+class Quick(Pace):
+    """Its last steps are shorter than what a float32 tells from 1."""
+
+    def times(self, u, chance):
+        return (1 - (1 - u) ** 4)[:, None].expand_as(chance)
+
+
+@pytest.mark.parametrize("pace", [Quick(), Together(), Blocks(3)], ids=str)
+@pytest.mark.parametrize("gamma", [0.5, 0.1])
+def test_what_moves_is_never_rounded_up_to_one_and_the_bound_ends_at_the_last_time(pace, gamma):
+    """Weights grow without end there: it was 3.3 for log 4; and what is left at the last time counts but once."""
+    process, x = dd.presets.hdlm([0, 0, 1, 1], gamma=gamma), torch.arange(4).repeat(4096)[:, None].repeat(1, 3)
+    density, noise = process.time_density(1), torch.Generator().manual_seed(0)
+    found = dd.bound(process, tells_times(lambda z, t: torch.zeros(*z.shape, 4)), x, noise, density=density, pace=pace)
+    assert found.per_token.value == pytest.approx(math.log(4), abs=0.04)
+    assert found.per_token.standard_error < 0.02
+    drawn = pace.draw(len(x), 3, noise, density=density)
+    assert bool((drawn.t < 1)[drawn.measure > 0].all()) and drawn.t.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_what_stands_at_one_stays_there(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        drawn = Blocks(1).draw(64, 4, torch.Generator().manual_seed(0))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert drawn.t.dtype == dtype
+    still = drawn.measure == 0
+    assert bool(((drawn.t == 0) | (drawn.t == 1))[still].all()) and bool((drawn.t == 1).any())
+
+
 @given(st.sampled_from([*PACES, RandomOrder(2)]), st.integers(0, 2**31), st.sampled_from([None, 3]))
 def test_keyed_draws_belong_to_the_example(pace, seed, steps):
     def drawn(index):
@@ -231,11 +263,62 @@ def test_speeds_are_differentiated_where_nobody_keeps_gradients():
         ]  # fmt: skip
 
 
+class Says(Pace):
+    """What a test has it say."""
+
+    def __init__(self, times=lambda u, chance: u, speeds=lambda u, chance: torch.ones_like(u)):
+        self.say, self.fast = times, speeds
+
+    def times(self, u, chance):
+        return self.say(u, chance)
+
+    def speeds(self, u, chance):
+        return self.fast(u, chance)
+
+    def __repr__(self):
+        return "Says()"
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "says"),
+    [
+        ({"speeds": lambda u, chance: torch.full_like(u, math.inf)}, ValueError, "speeds hold inf, must be finite"),
+        ({"speeds": lambda u, chance: u * math.nan}, ValueError, "speeds hold nan"),
+        ({"speeds": lambda u, chance: chance + 1}, ValueError, r"speeds have shape \(4, 3\), must be that of times"),
+        ({"times": lambda u, chance: 0.5}, TypeError, "times have type float, must be a floating-point tensor"),
+        ({"times": lambda u, chance: chance.long()}, TypeError, "times have type torch.int64, must be a floating"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_times_and_speeds_that_are_none_are_named(told, error, says):
+    with pytest.raises(error, match=rf"Says\(\): {says}"):
+        Says(**told).draw(4, 3)
+
+
+def test_a_pace_with_a_parameter_is_drawn_without_a_warning():
+    power = torch.ones((), dtype=F64, requires_grad=True)
+    drawn = Says(lambda u, chance: (u**power)[:, None].expand_as(chance)).draw(4, 3)
+    assert drawn.t.shape == drawn.measure.shape == (4, 3)  # of speeds (B,) too
+
+
+@pytest.mark.parametrize("size", [math.inf, math.nan])
+def test_a_pace_without_an_end_to_its_speeds_is_refuted(size):
+    report = dd.verify(Says(speeds=lambda u, chance: torch.full_like(u, size)))
+    assert not report.ok and "speed" in str(report)
+
+
 X = torch.zeros(2, 6, dtype=torch.int64)
 
 
 def flat(z, t, clean=None):
     return torch.zeros(*z.shape, 3)
+
+
+def one_time(z, t):
+    return flat(z, t)
+
+
+one_time.own_times = False
 
 
 class Late(Pace):
@@ -248,6 +331,7 @@ class Late(Pace):
     [
         ({"pace": Blocks(4)}, ValueError, "size is 4, must divide the length of the text, 6"),
         ({"pace": Blocks(2), "denoiser": lambda z, t: flat(z, t)}, TypeError, "<lambda> takes one time per sequence"),
+        ({"pace": Blocks(2), "denoiser": one_time}, TypeError, "one_time takes one time per sequence"),
         ({"pace": Ramp(), "at_once": True}, TypeError, "at_once is True, which Ramp.lag=1.0. cannot"),
         ({"pace": Blocks(2), "at_once": True, "size": 3}, TypeError, "block_size 3, must be 2"),
         ({"pace": Blocks(2), "levels": "balanced"}, ValueError, "levels is 'balanced', pace Blocks.size=2."),
@@ -277,7 +361,15 @@ def test_bad_sizes_lags_and_measures_are_refused():
     process, t = dd.presets.mdlm(3), torch.full((2, 6), 0.5)
     for options, says in [
         ({"measure": torch.ones(2)}, "measure has shape"), ({"measure": -torch.ones(2, 6)}, "measure holds -1"),
+        ({"measure": torch.full((2, 6), math.inf)}, "measure holds inf, must be finite"),
         ({"measure": torch.ones(2, 6), "density": Beta(2.0, 1.0)}, "must be one of them"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=says):
             dd.training_loss(process, flat(X, t), X, X, t, **options)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_measure_that_is_no_tensor_is_refused_by_name():
+    t = torch.full((2, 6), 0.5)
+    with pytest.raises(TypeError, match="measure has type str, must be a tensor of numbers"):
+        dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure="a")

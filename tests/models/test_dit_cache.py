@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ddlib.typing import BlockDenoiser
 from ddlib_models.attention import Flex
 from ddlib_models.auto import DiTConfig, DiTModel
+from ddlib_models.cache import numbers
 
 unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -232,6 +233,46 @@ def test_trained_weights_have_no_old_cache(part):
         model.extend(z, t, cache)
     with pytest.raises(ValueError, match="cache: the weights have changed"):
         model.prefill(draw(2), cache)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_what_is_no_cache_and_what_are_no_words_are_refused_by_name():
+    model, z, t = trained(block_size=2), draw(2, most=STATES), torch.rand(2)
+    with pytest.raises(TypeError, match="cache is 'cache', must be a Cache from prefill, or None"):
+        model.extend(z, t, "cache")
+    with pytest.raises(TypeError, match=r"clean has dtype torch.float32: expected words, of the dtype of z"):
+        model(z, t, clean=z.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_one_changed_number_anywhere_is_enough(dtype):
+    """Training of an embedding moves the rows of the words that occur and no other."""
+    model, z, t = trained(block_size=2).to(dtype), draw(2, most=STATES), torch.rand(2, dtype=dtype)
+    cache = model.prefill(draw(4))
+    model.extend(z, t, cache)
+    for parameter in model.parameters():
+        for number in {0, parameter.numel() - 1}:
+            before = parameter.detach().flatten()[number].clone()
+            with torch.no_grad():
+                parameter.view(-1)[number] = torch.nextafter(before, before + 1)
+            with pytest.raises(ValueError, match="cache: the weights have changed"):
+                model.extend(z, t, cache)
+            with torch.no_grad():
+                parameter.view(-1)[number] = before
+    model.extend(z, t, cache)
+
+
+def test_weights_that_lie_in_a_larger_tensor_are_looked_at():
+    flat = torch.arange(16.0)
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(flat[1:8])
+    before = numbers(model)
+    flat[7] += 1
+    assert numbers(model) != before
+    model.weight = torch.nn.Parameter(flat[::2])
+    before = numbers(model)
+    flat[6] += 1
+    assert numbers(model) != before
 
 
 def test_a_cache_does_not_keep_its_network_alive():

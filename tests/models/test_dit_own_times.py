@@ -4,8 +4,9 @@ import pytest
 import torch
 from tiny import inputs, trained
 
+from ddlib.paces import Blocks
 from ddlib.typing import OwnTimes
-from recipes.engine.abilities import able
+from recipes.engine.abilities import able, served
 
 
 def own(t, length=5):
@@ -59,6 +60,9 @@ def test_a_network_says_whether_it_can_and_is_refused_by_name_where_not():
     assert able(model, OwnTimes, "pace: blocks", "own_times") is model
     with pytest.raises(ValueError, match=r"pace: blocks: not with Linear, which has no own_times"):
         able(torch.nn.Linear(2, 2), OwnTimes, "pace: blocks", "own_times")
+    model.own_times = False
+    with pytest.raises(ValueError, match=r"not with DiT, whose own_times is False"):
+        served(Blocks(2), 4, model)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 4), (2, 5), (3, 5, 1), ()], ids=str)

@@ -1,0 +1,72 @@
+"""Guidances at a pace: each position is steered by its own time."""
+
+import pytest
+import torch
+from guiding import F64, KINDS
+
+import ddlib as dd
+from ddlib.guidance import ClassifierBased, ClassifierFree
+from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.paces import Blocks, Ramp
+
+
+def told(part):
+    part.own_times = True
+    return part
+
+
+def guidances():
+    for name, on in [("masked", "words"), ("tree", "states"), ("levels", "states"), ("xi", "words"), ("gidd", "words")]:
+        process, options = KINDS[name], {"on": on, "interval": (0.25, 0.75)}
+        parts = [told(Lookup(process, seed)) for seed in (1, 2)]
+        yield pytest.param(ClassifierFree(process, *parts, lambda t: 1 + t, **options), id=f"free-{name}")
+        label = told(Scale(process, 3))
+        for how in ("exact", "first order"):
+            based = ClassifierBased(process, parts[0], label, lambda t: 1 + t, how, **options)
+            yield pytest.param(based, id=f"{how}-{name}")
+
+
+@pytest.mark.parametrize("guidance", [*guidances()])
+def test_a_position_is_steered_by_its_own_time(guidance):
+    """Parts that look at no time: what is said of a position is what is said of it at its time in a text of one."""
+    process, t = guidance.process, torch.tensor([[0.2, 0.7, 0.5], [0.9, 0.4, 0.6]], dtype=F64)
+    x = torch.tensor([[0, 1, 2], [3, 0, 1]])
+    z = process.sample(x, t, torch.Generator().manual_seed(0))
+    whole = guidance(z, t)
+    for position in range(3):
+        torch.testing.assert_close(whole[:, position], guidance(z, t[:, position])[:, position])
+
+
+@pytest.mark.parametrize("pace", [Blocks(2), Ramp(1.0)], ids=str)
+@pytest.mark.parametrize("name", ["masked", "tree"])
+def test_guided_texts_are_drawn_and_bounded_at_a_pace(name, pace):
+    process = KINDS[name]
+    parts = [told(Lookup(process, seed)) for seed in (1, 2)]
+    on = "words" if name == "masked" else "states"
+    guided = ClassifierFree(process, *parts, 2.0, on)
+    options = {"parameterization": guided.parameterization, "pace": pace}
+    words = dd.sample(process, guided, (3, 4), steps=4, generator=torch.Generator().manual_seed(0), **options)
+    assert words.shape == (3, 4) and int(words.max()) < 4
+    bound = dd.bound(process, guided, words, torch.Generator().manual_seed(0), **options)
+    assert bool(bound.total.isfinite().all())
+
+
+@pytest.mark.parametrize("lacks", ["conditional", "unconditional"])
+def test_the_part_that_takes_one_time_is_named(lacks):
+    process = KINDS["masked"]
+    parts = {name: Lookup(process, 1) if name == lacks else told(Lookup(process, 2)) for name in ClassifierFree.parts}
+    guided = ClassifierFree(process, **parts, strength=2.0)
+    with pytest.raises(TypeError, match=f"the {lacks} of ClassifierFree, Lookup, takes one time per sequence"):
+        dd.sample(process, guided, (3, 4), steps=4, pace=Blocks(2))
+    alone = guided.replaced(strength=1.0 if lacks == "unconditional" else 0.0)  # the other part is not asked
+    assert dd.sample(process, alone, (3, 4), steps=4, pace=Blocks(2)).shape == (3, 4)
+
+
+def test_the_law_of_a_step_and_blocks_at_once_are_refused_by_name():
+    process = KINDS["gidd"]
+    parts = [told(Lookup(process, seed)) for seed in (1, 2)]
+    with pytest.raises(TypeError, match=r"steers the law of z_s.* on='words'"):
+        dd.sample(process, ClassifierFree(process, *parts, 2.0, "states"), (3, 4), steps=4, pace=Blocks(2))
+    guided = ClassifierFree(process, *parts, 2.0)
+    with pytest.raises(TypeError, match=r"the denoiser ClassifierFree has block_size None, must be 2"):
+        dd.bound(process, guided, torch.zeros(2, 4, dtype=torch.int64), pace=Blocks(2), at_once=True)
