@@ -99,8 +99,9 @@ def open_foreign(
 
     mask_id: str | int | None = mask
     if mask is not None and mask.isdecimal():
-        reader = chosen(name, read_config(str(folder), None), family)[1].tokenizer
-        if mask not in read_tokenizer(str(folder), reader, trust, None).get_vocab():
+        config = read_config(str(folder), None)
+        reader = chosen(name, config, family)[1].tokenizer
+        if mask not in read_tokenizer(str(folder), reader, config, trust).get_vocab():
             mask_id = int(mask)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(

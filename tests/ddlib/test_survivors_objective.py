@@ -190,7 +190,8 @@ def test_the_bound_is_one_draw_of_the_integrand_and_its_two_ends(process, interv
     width = interval[1] - interval[0]
     assert torch.allclose(result.diffusion, width * dd.nelbo(process, logits, x, z, t), rtol=1e-6)
     low, high = (torch.full((5,), v, dtype=t.dtype) for v in interval)
-    assert torch.allclose(result.prior, process.prior_kl(x, high).to(dtype))
+    last = high.clamp(max=1 - torch.finfo(high.dtype).eps / 2)
+    assert torch.allclose(result.prior, process.prior_kl(x, last).to(dtype))
     if (process.likelihood(x, x, low) < 1).any():
         z = process.sample(x, low, generator)
         posterior = dd.posterior_logits(process, logits, z, low).softmax(-1)
