@@ -73,6 +73,13 @@ def test_values_and_gradients(process, mode):
     agrees(process, layer, noisy, mode=mode)
 
 
+@every
+def test_a_time_per_position(process):
+    layer, (x, z, t) = batch(process, own=True)
+    assert t.shape == x.shape
+    agrees(process, layer, (x, z, t), weighting=dd.weightings.Clip(5.0))
+
+
 @settings(max_examples=examples(15))
 @given(strategies.hierarchies(max_depth=4, max_words=23), st.integers(0, 99), st.integers(1, 70), st.integers(1, 20))
 def test_drawn_hierarchies(hierarchy, seed, chunk, dim):

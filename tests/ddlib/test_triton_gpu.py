@@ -24,13 +24,13 @@ every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
 SYNCHRONISES = "called a synchronizing CUDA operation"
 
 
-def batch(process, dtype=torch.float32, rows=16, length=40, dim=75):
+def batch(process, dtype=torch.float32, rows=16, length=40, dim=75, own=False):
     """Hidden states, matrix and bias of ``dtype``; words, states, times: on the CPU."""
     generator = torch.Generator().manual_seed(0)
     sizes = (rows, length, dim), (V, dim), (V,)
     layer = [(torch.randn(size, generator=generator) * 0.3).to(dtype) for size in sizes]
     x = torch.randint(V, (rows, length), generator=generator)
-    t = torch.rand(rows, generator=generator, dtype=torch.float64)
+    t = torch.rand((rows, length) if own else (rows,), generator=generator, dtype=torch.float64)
     return layer, (x, process.sample(x, t, generator), t)
 
 
@@ -48,8 +48,9 @@ def close(ours, theirs, tolerance):
 @every
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)])
 @pytest.mark.parametrize("mode", ["standard", "hard"])
-def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode):
-    layer, noisy = batch(process, dtype)
+@pytest.mark.parametrize("own", [False, True])
+def test_values_and_gradients_of_the_cpu(process, dtype, tolerance, mode, own):
+    layer, noisy = batch(process, dtype, own=own)
     options = dict(mode=mode, weighting=dd.weightings.Clip(5.0))
     wide = [p.double().requires_grad_() for p in layer]
     values = dd.training_loss(process, torch.nn.functional.linear(*wide), *noisy, **options, reduction="none")
