@@ -121,8 +121,13 @@ class Cache(Held):
     def rows(self, index: Tensor) -> "Cache":
         """Some of its sequences, by their numbers, any of them several times, or by a boolean for each; a copy."""
         with torch.inference_mode(False), torch.no_grad():
-            store = Store(self._store.tensor[:, :, index], self.length)
-            return self._like(self.words[index], store)
+            words, whole = self.words[index], self._store.tensor
+            taken = index.nonzero().flatten() if index.dtype == torch.bool else index
+            some = whole.new_empty(*whole.shape[:2], len(words), *whole.shape[3:])
+            # of the room behind what is filled nothing is moved
+            for i, row in enumerate(taken.tolist()):
+                some[:, :, i, : self.length] = whole[:, :, row, : self.length]
+            return self._like(words, Store(some, self.length))
 
     def slots(self, number: int) -> list[Slot]:
         """Where each layer keeps its own, with room for so many positions more."""
