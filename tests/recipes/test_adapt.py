@@ -169,7 +169,7 @@ def test_what_is_no_causal_model_or_too_little_text_is_refused_by_name(llama):
     write_tokenizer(Path("bert"))
     Path("empty").mkdir()
     refused("architecture: 'bert' has an encoder, must be a causal language model", "--from", "bert")
-    refused("name_or_path='empty': no model that transformers knows", "--from", "empty")
+    refused("name_or_path='empty': there is no config.json in this folder", "--from", "empty")
     refused("name_or_path='nowhere/here': no folder with a model here", "--from", "nowhere/here")
     refused("path='none.txt': there is no", "--from", "llama", "--text", "none.txt")
     refused(
