@@ -89,8 +89,9 @@ def bound(
 
     With times from a ``density`` each draw is multiplied by its weight: another variance, the same expectation. The
     best one is ``process.time_density(length)``. Average several calls, with other steps of a ``KeyedGenerator``, for
-    less noise. At an end of time that is exact nothing is computed; elsewhere (geometric noise, or an interval cut
-    short) the end's term is counted, at the cost of a second call of the denoiser for the reconstruction.
+    less noise. At a clean end that is exact nothing is computed; elsewhere (geometric noise, or an interval cut
+    short) the reconstruction is counted, at the cost of a second call of the denoiser. The noisy end is the last time
+    before 1 that is drawn, or of the interval, and what is no noise yet there is always counted.
 
     With a ``pace`` positions have times of their own, and it is the bound of a model that draws them at that pace:
     ``Blocks`` of block diffusion, ``LeftToRight`` with masks of autoregression. The denoiser is then told times (B, L).

@@ -63,7 +63,8 @@ class Family:
         mask: the mask where neither config.json nor the tokenizer names it: tokens or ids, the first that is there.
             None if the tokenizer has no part in it: noise without a mask, or a network with a state of its own for it.
         shift: the logits of position i stand at i - ``shift``; those before stay.
-        block_size: positions of a block, the key of config.json that says so, or 0: all positions see each other.
+        block_size: positions of a block, the key of config.json that says so, or 0: all positions see each other. None
+            if networks of either kind are of this family and their files do not say which: 0 unless told.
         timed: whether the network looks at the time.
         noise: gives the process over V words.
         parameterization: what the logits mean, see ``ddlib.denoiser``.
@@ -80,7 +81,7 @@ class Family:
     rename: Mapping[str, str] = field(default_factory=dict)
     mask: tuple[str | int, ...] | None = ()
     shift: int = 0
-    block_size: int | str = 0
+    block_size: int | str | None = 0
     timed: bool = False
     noise: Callable[[int], ForwardProcess] = dd.presets.mdlm
     parameterization: str = "cavity"

@@ -17,6 +17,7 @@ def a2d() -> Family:
         architectures="(ForCausalLM|LMHeadModel)$",
         native=native.plain_class,
         mask=("<|mask|>", "[MASK]", "<mask>"),
+        block_size=None,
     )
 
 

@@ -14,8 +14,6 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.saved.base import Precision, Saved
 
-EITHER = ("a2d",)
-"""Families whose files do not say whether a network was trained by blocks."""
 LENGTH = 2**15
 """Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
 
@@ -97,12 +95,12 @@ def open_foreign(
     from ddlib_models.hub.family import chosen
     from ddlib_models.hub.reading import read_config, read_tokenizer
 
+    config = read_config(str(folder))
+    read_as = chosen(name, config, family)[1]
     mask_id: str | int | None = mask
     if mask is not None and mask.isdecimal():
-        config = read_config(str(folder), None)
-        reader = chosen(name, config, family)[1].tokenizer
-        if mask not in read_tokenizer(str(folder), reader, config, trust).get_vocab():
-            mask_id = int(mask)
+        known_tokens = read_tokenizer(str(folder), read_as.tokenizer, config, trust).get_vocab()
+        mask_id = mask if mask in known_tokens else int(mask)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(
         folder, family=family, trust=trust, mask=mask_id, block_size=block_size, dtype=dtype, device=device
@@ -132,7 +130,7 @@ def open_foreign(
         # a network says by this argument that it can leave positions out
         leaves_out="present" in inspect.signature(network.forward).parameters,
         leads=hasattr(network, "after"),
-        undecided=block_size is None and chosen(name, read_config(str(folder), None), family)[0] in EITHER,
+        undecided=block_size is None and read_as.block_size is None,
     )
 
 
