@@ -47,7 +47,8 @@ def load(
         family: how it is read, by name or as a record; by default config.json tells, see ``Family``.
         trust: whether code of the repository may be run, where no class of transformers' own or ours reads it.
         revision: branch, tag or commit of the repository.
-        mask: the token that stands for the mask, or its id; by default config.json, the tokenizer or the family says.
+        mask: the token that stands for the mask, or its id, in digits too where no token is spelled so; by default
+            config.json, the tokenizer or the family says.
         block_size: positions of a block, which sees itself and what is before it; by default the family says.
         dtype: of the weights; logits are float32.
         device: of the network and the process.

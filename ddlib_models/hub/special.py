@@ -90,9 +90,10 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
             raise ValueError(f"mask={given!r}: must be a token or an id, at least 0")
         return given
     if given is not None:
-        if given not in tokenizer.get_vocab():
+        tokens = tokenizer.get_vocab()
+        if given not in tokens and not given.isdecimal():
             raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not know it")
-        return tokenizer.get_vocab()[given]
+        return tokens[given] if given in tokens else int(given)
     told = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
     told = {who: index for who, index in told.items() if index is not None}
     if len(set(told.values())) > 1:

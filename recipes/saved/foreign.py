@@ -93,17 +93,12 @@ def open_foreign(
     """
     from ddlib_models import hub  # not above: transformers takes seconds, which a model of ours need not wait for
     from ddlib_models.hub.family import chosen
-    from ddlib_models.hub.reading import read_config, read_tokenizer
+    from ddlib_models.hub.reading import read_config
 
-    config = read_config(str(folder))
-    read_as = chosen(name, config, family)[1]
-    mask_id: str | int | None = mask
-    if mask is not None and mask.isdecimal():
-        known_tokens = read_tokenizer(str(folder), read_as.tokenizer, config, trust).get_vocab()
-        mask_id = mask if mask in known_tokens else int(mask)
+    read_as = chosen(name, read_config(str(folder)), family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     process, denoiser, tokenizer, known = hub.load(
-        folder, family=family, trust=trust, mask=mask_id, block_size=block_size, dtype=dtype, device=device
+        folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
     network, size = denoiser.network, process.vocab_size

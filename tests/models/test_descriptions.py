@@ -1,26 +1,15 @@
 """JSON files beside pretrained weights that are broken or not there: both readers say which, and what is wrong."""
 
 import logging
-import shutil
 
 import pytest
 from hub_folders import MASK, change, save
-from theirs import CONFIGS, WORDS, write
+from theirs import WORDS
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ddlib_models import hub
 from ddlib_models.causal_lm import causal_lm
 from ddlib_models.masked_lm import masked_lm
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("described") / "bert", CONFIGS["bert"]())
-
-
-@pytest.fixture
-def bert(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "bert")
 
 
 def refused(folder, message):

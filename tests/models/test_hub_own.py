@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -178,9 +178,3 @@ def test_what_ends_a_text(tmp_path):
     assert (special.eos, special.eot, special.pad, special.ends) == (9, None, 8, (9, 7))
     assert special.ended([1, 2, 7, 3, 9]) == [1, 2]
     assert [(one.word, one.fill) for one in special.endings()] == [(9, 8), (7, 8)]
-
-
-def test_nothing_is_said_of_the_side_of_padding():
-    """No network was told. ``padded`` moves each row to the left end, whatever the family."""
-    for record in (hub.Family, hub.Special):
-        assert "pad_left" not in [field.name for field in fields(record)]

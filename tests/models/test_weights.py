@@ -17,21 +17,18 @@ from ddlib_models.masked_lm import masked_lm
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    root = tmp_path_factory.mktemp("weights")
-    write(root / "bert", CONFIGS["bert"]())
-    write(root / "llama", CAUSAL["llama"](), auto=AutoModelForCausalLM)
-    return root
-
-
-@pytest.fixture(params=["bert", "llama"])
-def folder(made, tmp_path, request):
-    return shutil.copytree(made / request.param, tmp_path / request.param)
+def saved_llama(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("saved") / "llama", CAUSAL["llama"](), auto=AutoModelForCausalLM)
 
 
 @pytest.fixture
-def bert(made, tmp_path):
-    return shutil.copytree(made / "bert", tmp_path / "bert")
+def llama(saved_llama, tmp_path):
+    return shutil.copytree(saved_llama, tmp_path / "llama")
+
+
+@pytest.fixture(params=["bert", "llama"])
+def folder(request):
+    return request.getfixturevalue(request.param)
 
 
 def rewrite(folder, changed):
