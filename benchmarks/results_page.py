@@ -1,18 +1,16 @@
-"""The tables and the picture of docs/results.md, from what ``first_results.py evaluate`` wrote.
+"""The tables of the first sixteen runs of docs/results.md, from what ``first_results.py evaluate`` wrote.
 
     python -m benchmarks.results_page benchmarks/results/first_results.json
 
-Rewrites what stands between the two marks of the page, and docs/images/results.png.
+Rewrites what stands between the two marks of the page.
 """
 
 import math
 from collections import defaultdict
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.table import DOCS, fill, measure, result
-from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/results_page.py -->", "<!-- end of tables -->"
 PAPER = {
@@ -74,41 +72,9 @@ def tables(runs: Runs) -> str:
     return "\n".join([*whole(runs), "", *sources(runs)])
 
 
-def draw(runs: Runs, path: Path) -> None:
-    """Learning curves, and what each process is above MDLM, here and in the paper."""
-    figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
-    colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, "#0B3C8C", "#8CD3A8", plot.GREEN, plot.ORANGE]
-    for (name, seeds), colour in zip(runs.items(), colours, strict=True):
-        for run in seeds:
-            step, value, _ = zip(*run["curve"], strict=True)
-            left.plot(step, value, "o-", color=colour, markersize=3, label=name if run is seeds[0] else None)
-    left.set(xlabel="step", ylabel="nats per token")
-    left.set_title("validation bound while training, two seeds", loc="left", fontweight="bold")
-    left.legend(frameon=False, fontsize=8)
-    others = [name for name in runs if name != BASE]
-    for place, name in enumerate(others):
-        for shift, run in zip((-0.12, 0.12), runs[name], strict=True):
-            gain = run["less_mdlm"]
-            given = {"label": "ours, 2 million tokens"} if not place and shift < 0 else {}
-            right.errorbar(gain["value"], place + shift, xerr=gain["standard_error"], fmt="o", color=plot.BLUE, **given)
-        theirs = papers_gain(name)
-        if theirs is not None:
-            given = {"label": "paper, 131 billion tokens"} if not place else {}
-            right.plot(theirs, place, "D", color=plot.ORANGE, **given)
-    right.axvline(0, color=plot.GREY, linewidth=1)
-    right.set_yticks(range(len(others)), others)
-    right.invert_yaxis()
-    right.set(xlabel="nats per token above MDLM (left is better)")
-    right.set_title("against masked diffusion", loc="left", fontweight="bold")
-    right.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
-    figure.savefig(path)
-
-
 def main() -> None:
     """The command."""
-    runs = by_process(result(__doc__))
-    fill(DOCS / "results.md", tables(runs), BEGIN, END)
-    draw(runs, DOCS / "images" / "results.png")
+    fill(DOCS / "results.md", tables(by_process(result(__doc__))), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     if begin not in text or end not in text:
         raise ValueError(f"the page must hold the lines {begin} and {end}")
     before, rest = text.split(begin)
-    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
+    # a page of two tables has two ends
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end, 1)[1]}"
 
 
 def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:

@@ -248,6 +248,8 @@ def test_the_table_takes_the_place_between_its_markers(tmp_path):
     assert new.startswith("before") and new.endswith("after\n") and "old" not in new
     assert new.count("| unmeasured |") == len(rows.CPU) + len(rows.SAMPLERS) + len(rows.GPU)
     assert table.page(new, table.render(tmp_path)) == new
+    another = f"another\n{table.END}\nlast\n"
+    assert table.page(new + another, table.render(tmp_path)) == new + another
     with pytest.raises(ValueError, match="must hold the lines"):
         table.page("no markers", "")
 
