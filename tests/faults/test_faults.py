@@ -14,6 +14,7 @@ import faults_particles
 import faults_process
 import faults_sampler
 import faults_schedule
+import faults_size
 import faults_solvers
 import faults_speeds
 import faults_steering
@@ -42,6 +43,7 @@ MODULES = (
     faults_times,
     faults_own_times,
     faults_paces,
+    faults_size,
 )
 
 
