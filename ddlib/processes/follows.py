@@ -146,8 +146,15 @@ class Follows(Contract, own_times=True):
         Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1, with rates per unit of time, running backwards).
         """
         self.check_inputs(z=z, t=t, p=p)
-        law = self.predictive(p, t)
-        rates = columns_at(self.rate_matrix, z, t).to(p.dtype) * law / law.gather(-1, z[..., None])
+        return self._reversed(self.predictive(p, t), z, t)
+
+    def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
+        """Q_t(y, z), the forward rates into z from every state y, (B, L, S); minus its exit rate at z itself."""
+        return columns_at(self.rate_matrix, z, t)
+
+    def _reversed(self, law: StateLaw, z: Tokens, t: Times) -> StateLaw:
+        """The reverse rates of a chain with the marginals ``law``, (B, L, S)."""
+        rates = self.rates_into(z, t).to(law.dtype) * law / law.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior(self) -> Tensor:
@@ -224,8 +231,8 @@ class Follows(Contract, own_times=True):
 
         Without a closed form it is the rate at which z is left backwards in time, given the word.
         """
-        words = one_hot(x, self.vocab_size).to(torch.float64)
-        return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
+        t = t.to(torch.float64)
+        return self._reversed(self.marginal(x, t), z, t).sum(-1)
 
     def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
         """By which each token's level, or its state, is drawn."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.checks import require
 from ddlib.printing import digest
-from ddlib.processes.base import ForwardProcess, elapsed, interior, products_at, rows_at, scalar, span
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, products_at, rows_at, scalar, span
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
@@ -68,6 +69,10 @@ class RateMatrix(ForwardProcess, own_times=True):
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
+
+    def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
+        rate = beside(self.schedule.rate(interior(t)))
+        return rate.expand(z.shape)[..., None] * self.matrix.T[z]
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         return self.exponential(elapsed(self.schedule, *span(s, t, self.device)))
