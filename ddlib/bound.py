@@ -128,7 +128,8 @@ def bound(
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; a density that is none, negative,
             or 0 inside (0, 1); levels drawn "systematic", by which the mean is another one; a pace that is none, or
-            cannot serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told them.
+            cannot serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told
+            them.
     """
     process.check_inputs(x=x)
     if mask is not None:
@@ -163,10 +164,10 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
-    terms = diffusion, process.prior_kl(x, end).to(diffusion.dtype), left
-    if mask is None:
-        return Bound(*terms, u)
-    return Bound(*(torch.where(mask, term, 0.0) for term in terms), u, mask)
+    prior = process.prior_kl(x, end).to(diffusion.dtype)
+    if mask is not None:
+        diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
+    return Bound(diffusion, prior, left, u, mask)
 
 
 def check_unbiased(process: ForwardProcess, levels: str) -> None:
