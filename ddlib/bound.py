@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from ddlib.checks import check_devices, check_mask, require
-from ddlib.denoiser import Parameterization, cavity_logits, check_told, posterior_logits
+from ddlib.denoiser import Parameterization, cavity_logits, check_graph, check_told, evaluating, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.paces import Pace, Together
@@ -103,6 +103,10 @@ def bound(
     short) the reconstruction is counted, at the cost of a second call of the denoiser. The noisy end is the last time
     before 1 that is drawn, or of the interval, and what is no noise yet there is always counted.
 
+    A module in train mode that behaves so, as by dropout, is warned of once (``ddlib.checks.UsageWarning``), as is one
+    in eval mode whose result keeps the autograd graph: put it into ``eval()`` and call this under ``torch.no_grad()``.
+    To train on a bound leave it in train mode.
+
     With a ``pace`` positions have times of their own, and it is the bound of a model that draws them at that pace:
     ``Blocks`` of block diffusion, ``LeftToRight`` with masks of autoregression. The denoiser is then told times (B, L).
 
@@ -150,7 +154,9 @@ def bound(
         check_told(denoiser, pace.block if at_once else None, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
-    logits = cavity_logits(process, denoiser(z, _told(t), **clean), z, t, parameterization)
+    with evaluating(denoiser, z.device, "dd.bound"):
+        output = denoiser(z, _told(t), **clean)
+    logits = cavity_logits(process, output, z, t, parameterization)
     term = closed_nelbo(process, logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
     measure = beside(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
@@ -164,6 +170,7 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
+    check_graph(denoiser, output, "dd.bound")
     prior = process.prior_kl(x, end).to(diffusion.dtype)
     if mask is not None:
         diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
