@@ -62,8 +62,9 @@ class Measure:
             batch: (N,) numbers of the batches within each of which times were stratified; None for one.
 
         Raises:
-            ValueError: times of another shape.
+            ValueError: times of another shape, batches of no times.
         """
+        require(batch is None or times is not None, "batch is given and times is None: only times are stratified in it")
         counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
         if not bool(counted.all()):  # it would count as a sequence without any deviation
             amount, size = amount[counted], size[counted]
