@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import torch
 
 from ddlib.checks import check_devices, check_mask, require
-from ddlib.denoiser import Parameterization, cavity_logits, check_graph, check_told, evaluating, posterior_logits
+from ddlib.denoiser import (
+    Parameterization,
+    cavity_logits,
+    check_graph,
+    check_told,
+    evaluating,
+    posterior_logits,
+    stated,
+)
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.paces import Pace, Together
@@ -81,7 +89,7 @@ def bound(
     mask: PaddingMask | None = None,
     density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
-    parameterization: Parameterization = "cavity",
+    parameterization: Parameterization | None = None,
     steps: int | None = None,
     levels: str = "independent",
     pace: Pace | None = None,
@@ -120,7 +128,8 @@ def bound(
             expectation is that of the sequences without padding, ``levels="balanced"`` included.
         density: of the times; None is uniform.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
-        parameterization: what the logits mean, as in ``nelbo``.
+        parameterization: what the logits mean, as in ``nelbo``; by default the denoiser's attribute of that name, and
+            "cavity" where it has none.
         steps: T, for the bound in discrete time; None for continuous time.
         levels: how the tokens of a text share its noise, "independent" or "balanced", see ``process.sample``. Both
             give the same in the mean, the second with less noise. Where positions have times of their own they are
@@ -139,6 +148,7 @@ def bound(
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
+    meaning = stated(denoiser, parameterization)
     check_unbiased(process, levels)
     pace = Together() if pace is None else pace
     if not isinstance(pace, Pace):
@@ -156,7 +166,7 @@ def bound(
     clean = {"clean": x} if at_once else {}
     with evaluating(denoiser, z.device, "dd.bound"):
         output = denoiser(z, _told(t), **clean)
-    logits = cavity_logits(process, output, z, t, parameterization)
+    logits = cavity_logits(process, output, z, t, meaning)
     term = closed_nelbo(process, logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
     measure = beside(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
@@ -168,7 +178,7 @@ def bound(
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(x, x, start) < 1).any()):
         z = process.sample(x, start, generator)
-        logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
+        logits = cavity_logits(process, denoiser(z, _told(start)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
     check_graph(denoiser, output, "dd.bound")
     prior = process.prior_kl(x, end).to(diffusion.dtype)

@@ -61,6 +61,17 @@ def meaning(denoiser: object, law: str) -> Parameterization:
     return Children.of(denoiser, law) if has_tree(denoiser) else law
 
 
+def stated(denoiser: object, parameterization: Parameterization | None) -> Parameterization:
+    """What a denoiser's logits mean: as passed, else its attribute ``parameterization``, else "cavity".
+
+    Guidances and models from the hub have the attribute.
+    """
+    if parameterization is not None:
+        return parameterization
+    own: Parameterization | None = getattr(denoiser, "parameterization", None)
+    return "cavity" if own is None else own
+
+
 def takes_own_times(denoiser: object) -> bool:
     """Whether a denoiser says that it may be told a time per position, ``typing.OwnTimes``."""
     return isinstance(denoiser, OwnTimes) and bool(denoiser.own_times)

@@ -7,7 +7,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.checks import check_count, check_devices, check_mask, check_shape, require
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import Parameterization, stated
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
 from ddlib.samplers import Confidence, Order, Run, Sampler, State
@@ -40,7 +40,7 @@ def likelihood(
     steps: int | None = None,
     mask: PaddingMask | None = None,
     given: Tensor | None = None,
-    parameterization: Parameterization = "cavity",
+    parameterization: Parameterization | None = None,
     compact: bool = True,
 ) -> Likelihood:
     r"""The log-probability with which ``sample`` draws each text by this order, in as many steps: no bound, no noise.
@@ -65,7 +65,8 @@ def likelihood(
             as words that are ``given`` do: the result is log p(real tokens | padding), where the denoiser ignores
             padding that of the real tokens alone. 0 for a text without a real token.
         given: (B, L) bool, True at words that stand from the beginning, as a prompt does: then it is log p(x | given).
-        parameterization: what the logits mean, as in ``nelbo``.
+        parameterization: what the logits mean, as in ``nelbo``; by default the denoiser's attribute of that name, and
+            "cavity" where it has none.
         compact: as in ``sample``.
 
     Raises:
@@ -100,7 +101,7 @@ def likelihood(
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
 
-    network = Network(process, denoiser, parameterization, compact)
+    network = Network(process, denoiser, stated(denoiser, parameterization), compact)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
     # the prior is drawn from though it is certain: not at the cost of the caller's randomness
     run = Run(process, network, unchanged, times, free, torch.Generator(x.device))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.checks import check_count, check_shape, check_tokens, require
-from ddlib.denoiser import Parameterization
+from ddlib.denoiser import Parameterization, stated
 from ddlib.noise import Generator, KeyedGenerator
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
@@ -41,7 +41,7 @@ def sample(
     forbidden: Sequence[int] = (),
     repetition_penalty: float = 1.0,
     endings: Sequence[Ending] = (),
-    parameterization: Parameterization = "cavity",
+    parameterization: Parameterization | None = None,
     compact: bool = True,
     pace: Pace | None = None,
     keep: bool = True,
@@ -74,7 +74,8 @@ def sample(
         forbidden: numbers of words that are never drawn; where a prompt has them they stand.
         repetition_penalty: a word that stands elsewhere in the text counts this many times less, at least 1.
         endings: when a text is finished early, such as ``EndOfText`` and ``Settled``.
-        parameterization: what the logits mean, as in ``nelbo``.
+        parameterization: what the logits mean, as in ``nelbo``; by default the denoiser's attribute of that name, and
+            "cavity" where it has none.
         compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
             goes by the number of the row, or that is compiled for one batch size.
         pace: which position when; None is ``Together()``, one time for all. ``Blocks`` draws the text block by block,
@@ -122,8 +123,10 @@ def sample(
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
 
+    meaning = stated(denoiser, parameterization)
+
     def network(sight: Sight | None = None) -> Network:
-        return Network(process, denoiser, parameterization, compact, wording if wording else None, sight)
+        return Network(process, denoiser, meaning, compact, wording if wording else None, sight)
 
     whole = network()
     check_guided(whole, sampler, plain=sharpening.idle and not wording)

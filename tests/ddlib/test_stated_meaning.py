@@ -1,0 +1,69 @@
+"""A denoiser that states what its logits mean is read so by every function that calls it."""
+
+import pytest
+import torch
+
+import ddlib as dd
+from ddlib.verification.oracle import exact_posterior
+
+UNIFORM = dd.processes.Uniform(5, dd.schedules.Linear())
+TRUTH = torch.tensor([0.5, 0.3, 0.1, 0.05, 0.05], dtype=torch.float64)
+
+
+class Posterior:
+    """The exact denoiser of one token, in posterior form."""
+
+    parameterization = "posterior"
+
+    def __init__(self, process):
+        self.logits = exact_posterior(process, TRUTH)
+
+    def __call__(self, z, t):
+        return self.logits(z, t)
+
+
+def mean(denoiser, **meaning):
+    x = torch.multinomial(TRUTH, 4000, replacement=True, generator=torch.Generator().manual_seed(0))[:, None]
+    return dd.bound(UNIFORM, denoiser, x, torch.Generator().manual_seed(1), **meaning).per_token.value
+
+
+def test_a_bound_reads_what_the_denoiser_states():
+    """0.1.0 took the logits of a posterior for those of a cavity unless it was passed again."""
+    stating = Posterior(UNIFORM)
+    assert (
+        mean(stating)
+        == mean(stating, parameterization="posterior")
+        == mean(stating.logits, parameterization="posterior")
+    )
+    assert abs(mean(stating) - mean(stating.logits)) > 0.1
+    assert mean(stating, parameterization="cavity") == mean(stating.logits)
+
+
+def test_samples_read_what_the_denoiser_states():
+    stating = Posterior(UNIFORM)
+
+    def drawn(denoiser, **meaning):
+        return dd.sample(UNIFORM, denoiser, (50, 1), steps=4, generator=torch.Generator().manual_seed(2), **meaning)
+
+    assert torch.equal(drawn(stating), drawn(stating.logits, parameterization="posterior"))
+    assert not torch.equal(drawn(stating), drawn(stating.logits))
+
+
+class Children:
+    """A network with a logit for every state but the mask."""
+
+    parameterization = "children"
+
+    def __call__(self, z, t):
+        return torch.linspace(0, 1, 7).expand(*z.shape, -1)
+
+
+def test_an_exact_likelihood_reads_what_the_denoiser_states():
+    process = dd.processes.Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1, 1]]), dd.schedules.Linear())
+    found = dd.likelihood(process, Children(), torch.arange(5)[:, None]).log_likelihood
+    assert torch.equal(
+        found, dd.likelihood(process, Children().__call__, torch.arange(5)[:, None], parameterization="children")[0]
+    )
+    assert float(found.exp().sum()) == pytest.approx(1)
+    with pytest.raises(ValueError, match="logits has 7 columns"):
+        dd.likelihood(process, Children().__call__, torch.arange(5)[:, None])
