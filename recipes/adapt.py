@@ -109,6 +109,8 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
     from recipes.data.making import twentieth
     from recipes.data.tokens import BEGINNINGS, ENDINGS, load_tokenizer
 
+    if held_out is not None and held_out < 2:
+        raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
     words = load_tokenizer(name).get_vocab()
     theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in words]

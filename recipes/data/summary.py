@@ -40,13 +40,17 @@ def _unknown(prepared: Prepared, name: str) -> str:
 
 def _notes(prepared: Prepared) -> Iterator[str]:
     manifest = prepared.manifest
-    for name in SPLITS:
-        sample_by, facts = manifest["corpus"][name]["sample_by"], manifest[name]
-        if not (cut := cutting(sample_by, manifest["inputs"][name]["content"])):
-            continue
+    if len(prepared.validation) < 2:
+        yield "validation: a single document, and a run refuses it; hold out at least 2"
+    rules = {split: manifest["corpus"][split]["sample_by"] for split in SPLITS}
+    cuts = {split: cutting(rules[split], manifest["inputs"][split]["content"]) for split in SPLITS}
+    alike = {"text": cuts["train"]} if cuts["train"] == cuts["validation"] else cuts
+    yield from (f"{split}: {cut}" for split, cut in alike.items() if cut)
+    for split in SPLITS:
+        facts = manifest[split]
         empty = facts["empty"] / (facts["empty"] + facts["documents"])
-        hint = f"; {empty:.0%} of the lines are empty" if sample_by == "line" and empty >= MANY else ""
-        yield f"{name}: {cut}{hint}"
+        if cuts[split] and rules[split] == "line" and empty >= MANY:
+            yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph cuts there"
     for name in SPLITS:
         if symbols := manifest.get("unknown", {}).get(name, {}).get("symbols"):
             yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"
