@@ -6,8 +6,9 @@
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
 
 FOLDER is what transformers saved, or a name on the hub. The model's own tokenizer cuts the text: the State of the Union
-addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. Bound and samples are
-taken before the first step and after the last. --model.shift 0 gives up the causal model's shift, --model.anneal 0
+addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. --held-out, --sample-by
+and --unknown are those of python -m recipes.prepare local, whose table is printed. Bound and samples are taken before
+the first step and after the last. --model.shift 0 gives up the causal model's shift, --model.anneal 0
 opens its attention at once. The run is one like any other: the same command goes on with it, recipes.generate and
 recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows what people change first,
 ``--help-all`` every value.
@@ -26,6 +27,8 @@ from recipes.config.command import choose
 from recipes.config.page import ALL
 from recipes.console import plain_errors
 from recipes.data import Corpus, Prepared, Source, local
+from recipes.data.source import BY_LINE, CUTS, SampleBy, is_cut
+from recipes.data.unknown import UNKNOWN
 
 PROG = "python -m recipes.adapt"
 CLUSTERS = 64
@@ -86,7 +89,7 @@ def smoke(recipe: Recipe) -> Recipe:
     return replace(recipe, data=replace(recipe.data, length=16), output=output, batch=4, steps=4)
 
 
-def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Corpus:
+def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy = BY_LINE) -> Corpus:
     """The text in the tokens of a model.
 
     Padding is a token that the tokenizer has, the end of a text where it has no other: a new one would have no row.
@@ -95,7 +98,7 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Co
         name: of the model.
         text: see ``recipes.data.local``, or "sotu".
         held_out: the last documents, for validation; None for a twentieth.
-        sample_by: what a document of a .txt file is.
+        sample_by: what a document of a .txt file is, see ``Source``.
 
     Raises:
         FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or knows no end of a text.
@@ -106,6 +109,8 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Co
     from recipes.data.making import twentieth
     from recipes.data.tokens import BEGINNINGS, ENDINGS, load_tokenizer
 
+    if held_out is not None and held_out < 2:
+        raise ValueError(f"--held-out {held_out}: must be at least 2, the mean over one document has no standard error")
     words = load_tokenizer(name).get_vocab()
     theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     ends = [token for token in (*ENDINGS, theirs.eos_token) if token in words]
@@ -115,6 +120,8 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: str) -> Co
             "--bos TOKEN --eos TOKEN --pad TOKEN, and then --data.folder here"
         )
     begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in words]
+    if not is_cut(Source(path=text)):
+        sample_by = "paragraph"  # no text is cut by it, and version 0.1.0 wrote so: its runs go on
     held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
     corpus = local(text, name, held_out, sample_by=sample_by)
     return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])
@@ -133,9 +140,10 @@ def check(name: str, recipe: Recipe) -> None:
     from ddlib_models.causal_lm import CausalLM
     from recipes.data.tokens import load_tokenizer
 
-    architecture = plain(read_config(CausalLM, name, hub_options(None)))
+    revision = recipe.model.get("revision")
+    architecture = plain(read_config(CausalLM, name, hub_options(revision)))
     rows = CausalLM.configuration(architecture).get_text_config().vocab_size
-    words = load_tokenizer(name).get_vocab_size()
+    words = load_tokenizer(name, revision).get_vocab_size()
     if words > rows:
         raise ValueError(
             f"--from {name}: its tokenizer has {words} tokens, its table {rows} rows; must be at most as many. Tokens "
@@ -147,19 +155,27 @@ def check(name: str, recipe: Recipe) -> None:
             CausalLM(words + 1, words, architecture, **how)
 
 
-def text_of(recipe: Recipe, made: bool) -> Prepared:
+def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
     """The prepared text, which is ``made`` first if it is not there.
 
+    Args:
+        recipe: names the folder, and the corpus if the text is made.
+        made: whether it is prepared here.
+        unknown: see ``prepare``.
+
     Raises:
-        FileNotFoundError, ValueError: as ``prepare`` and ``open_prepared``; less text than one sequence.
+        FileNotFoundError, ValueError: as ``prepare`` and ``open_prepared``; less text than one sequence; text of
+            another tokenizer than the model's, see ``check_pretrained``.
     """
     from recipes.data import open_prepared, prepare
+    from recipes.engine.setup import check_pretrained
 
     data = recipe.data
-    found = prepare(data.corpus, data.folder) if made else open_prepared(data.folder, data.corpus)
+    found = prepare(data.corpus, data.folder, unknown=unknown) if made else open_prepared(data.folder, data.corpus)
     for split in ("train", "validation"):
         if (tokens := found.manifest[split]["tokens"]) < data.length:
             raise ValueError(f"data.length={data.length}: must be at most {tokens}, the tokens of the {split} text")
+    check_pretrained(recipe, found)
     return found
 
 
@@ -168,13 +184,19 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
     wanted = recipe.process.get("clusters")
     if wanted is None or isinstance(wanted, str) or recipe.model["kind"] != "causal_lm":
         return recipe
-    from ddlib.hierarchies import save_clusters, semantic_clusters
+    from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
+    from ddlib.hierarchies.clusters.semantic import embeddings_hash
     from recipes.lexicon.vectors import first_rows, model_vectors
 
     counts = [wanted] if isinstance(wanted, int) else list(wanted)
+    rows = first_rows(model_vectors(name, recipe.model.get("revision"))[0], data.vocab_size)
     path = data.folder / "embedded-{}".format("-".join(map(str, counts)))
+    if path.with_suffix(".json").exists():
+        try:
+            load_clusters(path, data.fingerprint, rows)
+        except ValueError:  # of another model's embeddings on the same text
+            path = path.with_name(f"{path.name}-{embeddings_hash(rows)[:12]}")
     if not path.with_suffix(".json").exists():
-        rows = first_rows(model_vectors(name)[0], data.vocab_size)
         save_clusters(path, semantic_clusters(rows, counts, nested="up", fingerprint=data.fingerprint))
     return replace(recipe, process=recipe.process | {"clusters": str(path)})
 
@@ -185,7 +207,8 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--from", dest="name")
     own.add_argument("--text", default="sotu")
     own.add_argument("--held-out", type=int)
-    own.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="paragraph")
+    own.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE)
+    own.add_argument("--unknown", type=float, default=UNKNOWN)
     return own
 
 
@@ -204,9 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if switches.folder is None:
             corpus = corpus_for(given.name, given.text, given.held_out, given.sample_by)
             recipe = replace(recipe, data=replace(recipe.data, corpus=corpus))
-        data = text_of(recipe, made=switches.folder is None)
+        data = text_of(recipe, switches.folder is None, given.unknown)
+        from recipes.data.summary import table
         from recipes.engine import train
 
+        print(table(data, recipe.data.length))
         train(with_own_clusters(given.name, recipe, data), switches.accept_changes)
 
 

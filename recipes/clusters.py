@@ -43,6 +43,7 @@ from ddlib.plot import BLUE, GREY, ORANGE
 from ddlib.vocabulary import fingerprint
 from recipes.console import make_console, plain_errors
 from recipes.data import open_prepared, text
+from recipes.data.agreement import Vocabulary, check_same_tokens
 from recipes.lexicon import embeddings, grouping, vectors
 
 
@@ -78,6 +79,13 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
     table: Tensor | None = None
     if source is not None and not vectors.is_word_list(source):
         table, own = vectors.model_vectors(source)
+        if tokenizer is not None and own is not None:
+            given = Vocabulary(str(options.tokenizer), tokenizer.get_vocab()) if data is None else data.vocabulary
+            known = own.get_vocab()
+            padding = None if data is None or data.pad_id in known.values() else data.pad_id
+            advice, size = "Take text, or --tokenizer, of that model", tokenizer.get_vocab_size()
+            model = Vocabulary(source, known)
+            check_same_tokens(f"--vectors {source}", given, model, advice, size=size, padding=padding)
         tokenizer = tokenizer or own
         if tokenizer is None:
             raise ValueError(f"--vectors {source} has no tokenizer beside it: give --tokenizer tokenizer.json")

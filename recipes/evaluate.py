@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,8 +33,8 @@ from recipes.data import Prepared
 from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
-from recipes.engine.validation import NOISE, WINDOWS, quietest, shared, validate
-from recipes.generative import generated, judge, warned
+from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
+from recipes.generative import NONE, generated, judge, warned
 from recipes.measure import Estimate, Terms, estimates
 from recipes.prompt import masked, row
 from recipes.report import show
@@ -95,7 +95,8 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
         object.__setattr__(self, "model", None)  # so that replace() finds one
-        at_least(1, replicates=self.replicates, samples=self.samples, batch=self.batch)
+        at_least(1, replicates=self.replicates, batch=self.batch)
+        at_least(1 if self.scorer == NONE else 2, samples=self.samples)  # the error of one is not defined
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
         limits |= {"bound_steps": self.bound_steps, "length": self.length}
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
@@ -191,12 +192,13 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     Without a scorer that can be loaded there is the bound alone, and a warning before it is measured.
 
     Raises:
-        ValueError: the text is of another tokenizer, or has no likelihood by the order that is named. Before anything
-            is measured.
+        ValueError: the text is of another tokenizer, is a single sequence, or has no likelihood by the order that is
+            named. Before anything is measured.
     """
     saved = options.reading.open(options.run, world.device, options.precision)
     length, given = length_of(saved, options), saved.rows == "free"
     data = held_out(saved, options.data)
+    options = replace(options, sequences=check_sequences("sequences", options.sequences, data))
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)

@@ -30,7 +30,7 @@ from recipes.console import Drafts, check_file, make_console, on_its_way, plain_
 from recipes.engine.provenance import provenance
 from recipes.film import Filmed, Text, write_page
 from recipes.lexicon.naming import cluster_names
-from recipes.prompt import Row, check_prompt, check_text, read_prompts, row, stacked, together
+from recipes.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
 from recipes.sampling import OnStep, Sampling, draw, protocol
 from recipes.saved import Precision, Reading, Saved, one_of
 
@@ -57,6 +57,8 @@ class Options:
     """A prompt is what a user says to the model, which answers; for tokenizers with a chat template."""
     system: str | None = None
     """What a chat begins with."""
+    unknown: bool = False
+    """Let symbols of a prompt pass that the tokenizer does not have: they become its unknown token, or are left out."""
     samples: int = 4
     """Of each prompt."""
     length: int | None = None
@@ -120,6 +122,8 @@ class Options:
         Raises:
             ValueError: before anything is drawn, whatever does not fit.
         """
+        for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
+            check_known(saved, name, text or "", self.unknown)
         pace = self.sampling.named(saved)
         found = [row(saved, text, pace, self.length, self.new, self.chat, self.system) for text in texts]
         for length in dict.fromkeys(one.length - one.lead for one in found):

@@ -1,5 +1,6 @@
 """Generative perplexity, as an evaluation reports it."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -53,12 +54,16 @@ def generated(
         batch: samples that the scorer reads at a time.
 
     Raises:
-        ValueError: no sample has anything to score.
+        ValueError: fewer than two samples have anything to score.
     """
     documents = [saved.document(words) for words in drawn]
     texts = [saved.tokenizer.decode(words) for words in documents]
     found = generative(score(scorer, texts, bos, batch), documents)
     per_token = Estimate.of(found.per_token, [])
+    if math.isnan(per_token.error):
+        raise ValueError(
+            f"only 1 of the {found.samples} samples has text to score, so there is no standard error: draw more samples"
+        )
     apart = len(saved.beginning) if saved.leads else 0  # no part of what is drawn at the pace
     return {
         "perplexity": asdict(per_token.perplexity("per scorer token")),

@@ -16,34 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from recipes.console import plain_errors
-from recipes.data import Corpus, Prepared, Source, lm1b, local, openwebtext, prepare, speeches
+from recipes.data import Corpus, Source, lm1b, local, openwebtext, prepare, speeches
 from recipes.data.making import twentieth
-from recipes.data.prepared import SPLITS
+from recipes.data.source import BY_LINE, CUTS
+from recipes.data.summary import table
+from recipes.data.unknown import UNKNOWN
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepares what the command line says and prints what it is."""
     given = _parser().parse_args(arguments)
     with plain_errors():
-        prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers)
+        prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
     print(table(prepared, given.length))
     print(advice(given.corpus, given.out))
-
-
-def table(prepared: Prepared, length: int) -> str:
-    """Documents, tokens and bytes of both splits, and how many documents are longer than ``length`` tokens."""
-    head = ("", "documents", "empty", "tokens", "bytes", "tokens/document", "bytes/token", f"over {length} tokens")
-    rows = [head]
-    for name in SPLITS:
-        facts, documents = prepared.manifest[name], getattr(prepared, name)
-        counts = tuple(f"{facts[key]:,}" for key in ("documents", "empty", "tokens", "bytes"))
-        means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
-        rows.append((name, *counts, *(f"{mean:.2f}" for mean in means), f"{(documents.lengths > length).mean():.1%}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
-    words = f"{prepared.vocab_size} words ({ids}), vocabulary {prepared.fingerprint[:12]}"
-    return "\n".join([f"{prepared.folder}: {words}", *lines])
 
 
 def advice(corpus: str, folder: Path) -> str:
@@ -93,11 +79,15 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
     held = files.add_mutually_exclusive_group()
     held.add_argument(
-        "--held-out", type=int, help="how many of the last documents are for validation (default a twentieth)"
+        "--held-out",
+        type=int,
+        help="how many of the last documents are for validation (default a twentieth, at least two)",
     )
     held.add_argument("--validation", help="files for validation")
     files.add_argument("--column", default="text", help="where the documents stand (default text)")
-    files.add_argument("--sample-by", choices=("line", "paragraph", "document"), default="line", help="for .txt")
+    cuts = "; ".join(f"{by}: {what}" for by, what in CUTS.items())
+    rule = f"what a document is. {cuts} (default {BY_LINE})"
+    files.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE, help=rule)
     files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
     files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
     files.add_argument(
@@ -106,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
         command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")
+        command.add_argument(
+            "--unknown", type=float, default=UNKNOWN, metavar="SHARE",
+            help=f"of the tokens, at most, that may be symbols which the tokenizer lacks (default {UNKNOWN})",
+        )  # fmt: skip
         command.add_argument("--length", type=int, default=512, help="context of the table's last column (default 512)")
     return parser
 

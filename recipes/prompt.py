@@ -1,6 +1,7 @@
 """What is to be drawn: a text that begins, one with gaps, or nothing yet, as states in a row."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
+from recipes.data.unknown import LISTED, listed
 from recipes.sampling import batches
 from recipes.saved import Saved
 
@@ -60,6 +62,31 @@ def check_prompt(text: str, chat: bool = False) -> None:
         raise ValueError(f"prompt: {found[0]} would be read as text; did you mean [MASK], or [MASK:3] for three?")
     if chat and (found := GAP.search(text)):
         raise ValueError(f"prompt: {found[0]} is a gap, and a message has none: leave out --chat, or the gap")
+
+
+def check_known(saved: Saved, name: str, text: str, allowed: bool = False) -> None:
+    """Refuse a text with symbols that the model's tokenizer does not have.
+
+    Args:
+        saved: the model.
+        name: of the argument, for messages.
+        text: which may have gaps.
+        allowed: whether such symbols may become the unknown token, or be left out where there is none.
+
+    Raises:
+        ValueError: naming the first ten symbols.
+    """
+    tokenizer, found = saved.symbols, Counter[str]()
+    if tokenizer is None or (allowed and tokenizer.reads_all):
+        return
+    for part in GAP.split(text)[::2]:
+        found.update(tokenizer.unknown(part))
+    if found:
+        accept = "; --unknown lets them pass" if tokenizer.reads_all else ""
+        raise ValueError(
+            f"{name}: {found.total()} symbols are none of the tokenizer of {saved.name} and {tokenizer.become}: "
+            f"{listed(dict(found.most_common(LISTED)))}{accept}"
+        )
 
 
 def check_text(name: str, text: str) -> None:

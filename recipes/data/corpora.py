@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.data.source import SOTU, STRICT, Source
+from recipes.data.source import BY_LINE, SOTU, STRICT, SampleBy, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def local(
     tokenizer: str,
     held_out: int | str,
     column: str = "text",
-    sample_by: Literal["line", "paragraph", "document"] = "line",
+    sample_by: SampleBy = BY_LINE,
 ) -> Corpus:
     """One's own files.
 
@@ -74,7 +74,7 @@ def local(
         tokenizer: see ``Corpus``.
         held_out: how many of the last documents, or the files that hold other ones.
         column: where the documents stand.
-        sample_by: what a document of a .txt file is.
+        sample_by: what a document of a .txt file is, see ``Source``.
     """
     if isinstance(held_out, int):
         return _last_held_out(held_out, tokenizer=tokenizer, path=files, column=column, sample_by=sample_by)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as compute
 from datasets import disable_progress_bars
 from filelock import FileLock
 from tokenizers import Tokenizer
@@ -32,11 +35,12 @@ from recipes.data.prepared import (
 )
 from recipes.data.source import Source, load_documents, place
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
+from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, counted
 
 HASH = re.compile("[0-9a-f]{64}")
 
 
-def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
+def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN) -> Prepared:
     """Writes the tokens of a corpus into a folder; does nothing if they are there.
 
     What is written depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder
@@ -46,13 +50,17 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
         corpus: the text and its tokenizer.
         folder: to be made, for the tokens.
         workers: number of processes that tokenise; one already uses all cores for most of the work.
+        unknown: the largest share of a split's tokens that may be symbols which the tokenizer does not have.
 
     Raises:
-        FileNotFoundError, ValueError: text or tokenizer that cannot be used, see ``load_documents``; the folder holds
-            something else: another corpus, or this one before its files or tokenizer were changed.
+        FileNotFoundError, ValueError: text or tokenizer that cannot be used, see ``load_documents``; a larger share of
+            unknown symbols, see ``check_unknown``; the folder holds something else: another corpus, or this one before
+            its files or tokenizer were changed.
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
+    if not 0 <= unknown <= 1:
+        raise ValueError(f"unknown={unknown}: must lie in [0, 1], the largest share of unknown symbols")
     bars_on_terminals_only()
     folder = Path(folder)
     if folder.is_file():
@@ -65,17 +73,20 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1) -> Prepared:
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
                 raise ValueError(f"{folder} holds something else, choose another folder: {_said(differing)}")
+            if found := prepared.manifest.get("unknown"):  # version 0.1.0 did not count
+                for name in SPLITS:
+                    check_unknown(name, prepared.manifest[name], found, corpus, unknown)
             return prepared
         with _new(folder) as unfinished:
-            _write(corpus, tokenizer, inputs, unfinished, workers)
+            _write(corpus, tokenizer, inputs, unfinished, workers, unknown)
     return open_prepared(folder)
 
 
 def twentieth(source: Source) -> int:
-    """Documents to hold out where nobody says how many."""
+    """A twentieth of the documents, at least two: the number to hold out where none is given."""
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
-        return max(len(load_documents(source, Path(cache))) // 20, 1)
+        return max(len(load_documents(source, Path(cache))) // 20, 2)
 
 
 def bars_on_terminals_only() -> None:
@@ -119,7 +130,9 @@ def _new(folder: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _write(corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], folder: Path, workers: int) -> None:
+def _write(
+    corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], folder: Path, workers: int, unknown: float
+) -> None:
     cache = folder / "cache"
     cache.mkdir()
     texts = {name: load_documents(getattr(corpus, name), cache) for name in SPLITS}
@@ -127,12 +140,13 @@ def _write(corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], 
         tokenizer = learn_tokenizer(corpus.tokenizer, texts["train"])
     special = add_special(tokenizer, corpus)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
-    vocab = dd.vocabulary.fingerprint(tokenizer.get_vocab())
+    vocab, symbols = dd.vocabulary.fingerprint(tokenizer.get_vocab()), Symbols(tokenizer)
     manifest = {
         "format": FORMAT,
         "corpus": asdict(corpus),
         "inputs": inputs,
         "tokenizer": {"sha256": _hash(tokenizer), "vocabulary": vocab, **asdict(special)},
+        "unknown": {"token": symbols.token, "reads_all": symbols.reads_all},
     }
     for name, text in texts.items():
         path = getattr(corpus, name).path
@@ -140,6 +154,13 @@ def _write(corpus: Corpus, tokenizer: Tokenizer | None, inputs: dict[str, Any], 
             tokens = tokenize(text, tokenizer, special, corpus, cache / f"{name}.arrow", workers)
         except UnicodeDecodeError as error:  # of Parquet, whose strings nobody looked at before
             raise ValueError(f"{name}: {path} has a document that is not UTF-8: {error}") from error
+        lengths = compute.list_value_length(tokens.data.column("tokens")).to_numpy()
+        lacking = Counter(compute.list_flatten(tokens.data.column("unknown")).to_pylist())
+        tokens = tokens.remove_columns("unknown")
+        tokens = tokens if (lengths > 0).all() else tokens.select(np.flatnonzero(lengths))
+        manifest["unknown"][name] = counted(lacking)
+        read = {"tokens": int(lengths.sum()), "documents": len(tokens)}
+        check_unknown(name, read, manifest["unknown"], corpus, unknown)
         if len(tokens) == 0:
             raise ValueError(f"{name}: all {len(text)} documents of {path} are empty")
         tokens.save_to_disk(str(folder / name))

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 
 import ddlib as dd
+from recipes.data.agreement import Vocabulary
 from recipes.data.corpora import Corpus
 from recipes.data.source import Source
 
@@ -99,6 +100,11 @@ class Prepared:
     def vocab_size(self) -> int:
         """Number of tokens, padding included."""
         return self.tokenizer.get_vocab_size()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer's vocabulary, by the name that the corpus gives the tokenizer."""
+        return Vocabulary(str(self.manifest["corpus"]["tokenizer"]), self.tokenizer.get_vocab())
 
 
 def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:

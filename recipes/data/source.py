@@ -5,7 +5,7 @@ import glob
 import gzip
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -23,6 +23,17 @@ BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parq
 
 SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+SampleBy = Literal["line", "paragraph", "document"]
+BY_LINE: SampleBy = "line"
+"""The default everywhere: of a file, of a folder, and of every command."""
+
+CUTS: dict[SampleBy, str] = {
+    "line": "a line",
+    "paragraph": "what stands between empty lines",
+    "document": "a whole file",
+}
+"""What a document of a .txt file is, for messages."""
 
 STRICT = {"extra": "forbid"}
 """For pydantic, which reads recipes from YAML: a key that is not a field is an error."""
@@ -46,8 +57,8 @@ class Source:
     """Such as train, train[:-1000] or train[-1000:]; files are all "train"."""
     column: str = "text"
     """Where the documents stand; .txt files have the one column "text"."""
-    sample_by: Literal["line", "paragraph", "document"] = "line"
-    """What one document of a .txt file is; paragraphs have empty lines between them, "document" is the whole file."""
+    sample_by: SampleBy = BY_LINE
+    """What one document of a .txt file is: a line, a paragraph (between empty lines), or the file ("document")."""
 
     __pydantic_config__ = STRICT
 
@@ -167,6 +178,26 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
     return found.select(_part(source, len(found)))
 
 
+def is_cut(source: Source) -> bool:
+    """Whether ``sample_by`` cuts the source into documents: .txt files alone."""
+    return isinstance(place(source), Files) and BUILDERS[_suffix(find_files(source.path)[0])] == "text"
+
+
+def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
+    """What a document of .txt files is, and how to choose otherwise; nothing of other sources, which have rows.
+
+    Args:
+        sample_by: as ``Source`` has it.
+        names: of the files, or of the data set.
+    """
+    count = sum(_suffix(Path(name)) == ".txt" for name in names)
+    if not count:
+        return ""
+    others = "; ".join(f"{by}: {what}" for by, what in CUTS.items() if by != sample_by)
+    files = f"{count} .txt file{'s' * (count != 1)}"
+    return f"{files}, each document is {CUTS[sample_by]} (--sample-by {sample_by}; else {others})"
+
+
 def find_files(path: str) -> list[Path]:
     """The files of a path, a folder or a pattern, sorted.
 
@@ -233,10 +264,13 @@ def _only_train(source: Source) -> None:
 def _part(source: Source, count: int) -> Sequence[int]:
     """The documents that a slice takes."""
     parts = SPLIT.fullmatch(source.split)
-    for bound in (parts["first"], parts["last"]):
-        if bound is not None and abs(int(bound)) > count:
-            raise ValueError(f"split={source.split!r}: {source.path} has only {count} documents")
-    taken = range(count)[slice(*(None if parts[name] is None else int(parts[name]) for name in ("first", "last")))]
-    if not taken:
-        raise ValueError(f"split={source.split!r}: takes none of the {count} documents of {source.path}")
+    first, last = (None if parts[name] is None else int(parts[name]) for name in ("first", "last"))
+    fits = all(bound is None or abs(bound) <= count for bound in (first, last))
+    taken = range(count)[slice(first, last)]
+    if not fits or not taken:
+        files = map(str, find_files(source.path)) if is_cut(source) else ()
+        fault = f"takes none of the {count} documents of {source.path}"
+        fault = fault if fits else f"{source.path} has only {count} documents"
+        cut = cutting(source.sample_by, files)
+        raise ValueError(f"split={source.split!r}: {fault}{cut and f': {cut}'}")
     return taken

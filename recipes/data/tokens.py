@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 from recipes.data.corpora import Corpus
 from recipes.data.detokenize import DETOKENIZERS
 from recipes.data.text import train_tokenizer
+from recipes.data.unknown import Symbols
 
 TRAIN = "train:"
 END_OF_TEXT = "<|endoftext|>"
@@ -42,8 +43,12 @@ class Special:
         return tuple(dict.fromkeys(word for word in (self.eos, *self.others) if word is not None))
 
 
-def load_tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     """A tokenizer from the hub, a tokenizer.json, or a folder with one; it neither cuts off nor fills up texts.
+
+    Args:
+        name: of a model on the hub, or a path.
+        revision: branch, tag or commit of the model on the hub.
 
     Raises:
         FileNotFoundError: a file or folder without a tokenizer.
@@ -60,7 +65,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise FileNotFoundError(f"tokenizer={name!r}: there is no file {path}")
     else:
         try:
-            tokenizer = Tokenizer.from_pretrained(name)
+            tokenizer = Tokenizer.from_pretrained(name, **({} if revision is None else {"revision": revision}))
         except Exception as error:
             raise ValueError(f"tokenizer={name!r}: no file or folder here, and the hub says: {error}") from error
     tokenizer.no_truncation()
@@ -116,6 +121,7 @@ def tokenize(
 ) -> datasets.Dataset:
     """The documents as "tokens" and "bytes", in the same order; without the empty ones.
 
+    "unknown" holds the symbols of each that the tokenizer does not have; a document of nothing else has no tokens.
     Bytes are those of the UTF-8 text that the tokenizer reads; the special tokens stand for none.
 
     Args:
@@ -129,16 +135,20 @@ def tokenize(
     kind = id_dtype(tokenizer.get_vocab_size())
     clean = DETOKENIZERS[corpus.detokenizer]
 
+    symbols = Symbols(tokenizer)
+
     def encode(rows: dict[str, list[str | None]]) -> dict[str, list[object]]:
         texts = [clean(text) for text in rows["text"] if text and not text.isspace()]
-        ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-        kept = [(number, text) for number, text in zip(ids, texts, strict=True) if number]
+        read = [(text, *one) for text, one in zip(texts, symbols.read(texts), strict=True)]
+        kept = [one for one in read if one[1] or one[2]]
         return {
-            "tokens": [np.array([special.bos, *number, special.eos], dtype=kind) for number, _ in kept],
-            "bytes": [len(text.encode()) for _, text in kept],
+            "tokens": [np.array([special.bos, *ids, special.eos] if ids else [], dtype=kind) for _, ids, _ in kept],
+            "bytes": [len(text.encode()) for text, _, _ in kept],
+            "unknown": [unknown for _, _, unknown in kept],
         }
 
     features = {"tokens": datasets.List(datasets.Value(kind)), "bytes": datasets.Value("int64")}
+    features["unknown"] = datasets.List(datasets.Value("string"))
     return documents.map(
         encode,
         batched=True,

@@ -23,16 +23,16 @@ from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import (
     FromText,
     check_folder,
+    check_pretrained,
     fingerprint,
     fitting_pace,
     make_model,
     make_process,
     micro_batch,
-    published,
     start,
 )
 from recipes.engine.speeds import Speeds
-from recipes.engine.validation import NOISE, validate
+from recipes.engine.validation import NOISE, check_sequences, validate
 from recipes.measure import Terms
 from recipes.watch import Step
 
@@ -71,15 +71,15 @@ class Run:
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
-        if recipe.start not in ("random", "text"):
-            published(recipe)
         recipe = replace(recipe, data=recipe.data.whole())
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        check_pretrained(recipe, data)
+        check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
         known = FromText(recipe, data, world)
         process = make_process(recipe, known, data, world)
         model = make_model(recipe, Beside(known, process))
         check_folder(recipe, model)
-        start(recipe, model, process, data)
+        start(recipe, model, process, data, known.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network comes without dropout

@@ -4,29 +4,31 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from jaxtyping import Int
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import ddlib as dd
 from ddlib import parts
-from ddlib.hierarchies import random_parents
+from ddlib.hierarchies import load_clusters, random_parents
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.training import check_mode, check_weighting
-from ddlib.vocabulary import fingerprint as vocabulary_of
+from ddlib_models.descriptions import is_there
 from ddlib_models.manifest import check_manifest
 from ddlib_models.pretrained import fill
 from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
+from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
+from recipes.data.tokens import load_tokenizer
 from recipes.engine.abilities import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
 from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
 from recipes.lexicon.starting import log_law, state_vectors
-from recipes.saved import RECIPE, TOKENIZER, WEIGHTS
+from recipes.saved import CLUSTERS, RECIPE, WEIGHTS
 
 
 class FromText(Knowledge):
@@ -92,6 +94,40 @@ class _Rehearsal(FromText):
 def fingerprint(recipe: Recipe) -> str:
     """Hash of everything in a recipe that decides the numbers: not where they go, nor on what machine."""
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
+
+
+def check_pretrained(recipe: Recipe, data: Prepared) -> None:
+    """Refuse text of another tokenizer than the weights that the network begins at.
+
+    These are the weights of the run that ``start`` names, and those of any network with an argument ``name_or_path``, a
+    folder or a model on the hub with its tokenizer. Where no tokenizer lies beside such weights it warns that nothing
+    could be compared.
+
+    Raises:
+        ValueError: ids of the text mean other tokens to the weights; see ``check_same_tokens``.
+    """
+    if recipe.start not in ("random", "text"):
+        folder = published(recipe)
+        check_manifest(folder)
+        own = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
+        check_same_tokens(f"start={recipe.start!r}", data.vocabulary, own, f"Prepare text: {prepare_with(folder)}")
+    if (name := recipe.model.get("name_or_path")) is None:
+        return
+    try:
+        tokens = load_tokenizer(name, recipe.model.get("revision")).get_vocab()
+    except (FileNotFoundError, ValueError):
+        if is_there(name, "config.json", recipe.model.get("revision")):  # else the network refuses the name
+            warnings.warn(
+                f"model.name_or_path={name!r}: has no tokenizer.json to compare with the text's tokenizer, "
+                f"{data.vocabulary}; make sure that ids mean the same tokens to both",
+                stacklevel=2,
+            )
+        return
+    # a row beyond the model's own tokens may serve as padding
+    padding = None if data.pad_id in tokens.values() else data.pad_id
+    advice = f"Prepare the text with it: {prepare_with(name)}"
+    place = f"data.folder={data.folder}"
+    check_same_tokens(place, data.vocabulary, Vocabulary(name, tokens), advice, size=data.vocab_size, padding=padding)
 
 
 def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World) -> dd.processes.ForwardProcess:
@@ -170,19 +206,30 @@ def make_model(recipe: Recipe, known: Beside) -> nn.Module:
     return model
 
 
-def start(recipe: Recipe, model: nn.Module, process: dd.processes.ForwardProcess, data: Prepared) -> None:
+def start(
+    recipe: Recipe,
+    model: nn.Module,
+    process: dd.processes.ForwardProcess,
+    data: Prepared,
+    clusters: Clusters | None = None,
+) -> None:
     """Gives an untrained network the start that the recipe asks for, on every process the same.
 
     Raises:
-        ValueError: weights that do not fit, or of another tokenizer.
+        ValueError: weights that do not fit; weights for other ``clusters`` than those of the process.
     """
     if recipe.start == "random":
         return
     if recipe.start != "text":
         folder = published(recipe)
-        check_manifest(folder)
-        if vocabulary_of(Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()) != data.fingerprint:
-            raise ValueError(f"start={recipe.start!r}: {folder} is of another tokenizer than the text")
+        if clusters is not None and (folder / f"{CLUSTERS}.json").exists():
+            theirs = load_clusters(folder / CLUSTERS, data.fingerprint).parents
+            same = len(theirs) == len(clusters.parents) and all(map(torch.equal, theirs, clusters.parents))
+            if not same:
+                raise ValueError(
+                    f"start={recipe.start!r}: its states are other clusters than those of the process. Take its own: "
+                    f"--process.clusters {folder / CLUSTERS}"
+                )
         fill(model, folder / "model.safetensors")
         return
     text = stream(data)

@@ -76,6 +76,28 @@ def validate(
     return over(data, length, world, sequences, batch, measured)
 
 
+def check_sequences(argument: str, asked: int | None, data: Prepared) -> int:
+    """The number of validation sequences that are measured, at least two.
+
+    Args:
+        argument: name of the option that limits the number, for messages.
+        asked: its value; None for all sequences.
+        data: the prepared text.
+
+    Raises:
+        ValueError: one sequence, whose mean has no standard error.
+    """
+    count = len(data.validation)
+    if count < 2:
+        raise ValueError(
+            f"{data.folder}: holds {count} document for validation, must hold at least 2: the mean over one has no "
+            "standard error. Prepare it again with more: --held-out NUMBER, or --validation FILES"
+        )
+    if asked is not None and asked < 2:
+        raise ValueError(f"{argument}={asked}: must be at least 2, the mean over one sequence has no standard error")
+    return count if asked is None else min(asked, count)
+
+
 def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
     """How the tokens of a text share its noise with the smallest error: balanced, where they have one time and can."""
     if pace is not None and own_times(pace, length):

@@ -76,13 +76,14 @@ def spelled_vectors(
     return found
 
 
-def model_vectors(source: str) -> Model:
+def model_vectors(source: str, revision: str | None = None) -> Model:
     """The input embeddings of a model: all rows of its table, in float32.
 
     Args:
         source: a folder with model.safetensors, as ``save_pretrained`` writes it, in one piece or in shards; a wheel of
             such a folder; a file .safetensors, .pt, .pth or .bin; or else the name of a model on the hub, of which only
             the file with the table is downloaded.
+        revision: branch, tag or commit of the model on the hub.
 
     Raises:
         FileNotFoundError: a file that is not there.
@@ -92,7 +93,8 @@ def model_vectors(source: str) -> Model:
     if path.is_dir():
         table, tokenizer = _from_folder(source, lambda *names: path)
     else:
-        table, tokenizer = READERS.get(path.suffix, _from_hub)(source)
+        read = READERS.get(path.suffix)
+        table, tokenizer = _from_hub(source, revision) if read is None else read(source)
     return table.float(), tokenizer
 
 
@@ -151,10 +153,12 @@ def _from_folder(source: str, get: Callable[..., Path]) -> Model:
     return _from_safetensors(str(path))[0], _plain(Tokenizer.from_file(str(beside))) if beside.is_file() else None
 
 
-def _from_hub(source: str) -> Model:
+def _from_hub(source: str, revision: str | None) -> Model:
+    asked = {} if revision is None else {"revision": revision}
+
     def get(*names: str) -> Path:
         try:
-            return Path(snapshot_download(source, allow_patterns=list(names)))
+            return Path(snapshot_download(source, allow_patterns=list(names), **asked))
         except (OSError, ValueError) as error:
             raise ValueError(f"vectors: {source!r} is no file or folder here, and the hub says: {error}") from error
 

@@ -7,6 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
+from tokenizers import Tokenizer
 from torch import nn
 
 import ddlib as dd
@@ -15,6 +16,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
 from recipes.data.tokens import Special
+from recipes.data.unknown import Symbols
 from recipes.saved.spelling import Spelling, Talks
 
 Precision = Literal["float32", "bfloat16"]
@@ -106,6 +108,12 @@ class Saved:
     def encode(self, text: str) -> list[int]:
         """The words of a text, without special ones."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def symbols(self) -> Symbols | None:
+        """The symbols that the tokenizer has; None of a tokenizer in Python, which does not tell them."""
+        backend = getattr(self.tokenizer, "backend", self.tokenizer)
+        return Symbols(backend) if isinstance(backend, Tokenizer) else None
 
     def document(self, words: Sequence[int]) -> list[int]:
         """What stands between the beginning of a document, if it is there, and its end."""

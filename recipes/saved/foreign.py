@@ -29,6 +29,11 @@ class Theirs:
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
         self._tokenizer, self._size = tokenizer, vocab_size
 
+    @property
+    def backend(self) -> Any:
+        """The ``tokenizers.Tokenizer`` inside; None of a tokenizer in Python."""
+        return getattr(self._tokenizer, "backend_tokenizer", None)
+
     def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
         return SimpleNamespace(ids=self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 

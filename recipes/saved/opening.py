@@ -113,7 +113,8 @@ def open_saved(
         process = parts.build("processes", recipe.process, known, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, Beside(known, process)).to(device).eval()
-    dd.check_vocabulary(process, tokenizer.get_vocab())
+    special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
+    dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
         if getattr(model, name, getattr(process, name)) != getattr(process, name):
             raise ValueError(
@@ -126,7 +127,7 @@ def open_saved(
         denoiser=model if precision == "float32" else called(model, half=True),
         law=recipe.loss.parameterization,
         tokenizer=tokenizer,
-        special=add_special(tokenizer, recipe.data.corpus),
+        special=special,
         length=recipe.data.length,
         rows="packed" if recipe.data.packed else "padded",
         pace=recipe.order(),

@@ -1,10 +1,11 @@
 """The text that a model is measured on."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from recipes.data import Prepared, open_prepared
+from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.saved.base import Saved
+from recipes.saved.names import WEIGHTS
 
 MOST = 512
 """Tokens of a sequence where the model knows rows of any length."""
@@ -25,15 +26,17 @@ def held_out(saved: Saved, folder: Path | None = None) -> Prepared:
     if place is None:
         raise ValueError(
             f"data: nothing says what text {saved.name} is to be measured on. Give prepared text by --data FOLDER; "
-            f"python -m recipes.prepare local --files FILES --tokenizer {saved.name} --out FOLDER makes it"
+            f"{prepare_with(saved.name)} makes it"
         )
     data = open_prepared(place)
-    # how a text is filled up is no matter: it may be done by a word that the model has not
-    words, known = (
-        _words(saved, data.pad_id, one) for one in (data.tokenizer.get_vocab(), saved.tokenizer.get_vocab())
+    # a network that reads every text in a row of its own sees no padding, which may be a word that it has not
+    unseen = data.pad_id if saved.rows == "free" else None
+    model = Vocabulary(saved.name, saved.tokenizer.get_vocab())
+    place = Path(saved.name) / WEIGHTS
+    advice = f"Prepare text with it: {prepare_with(place if place.is_dir() else saved.name)}"
+    check_same_tokens(
+        f"data={data.folder}", data.vocabulary, model, advice, size=saved.process.vocab_size, padding=unseen
     )
-    if words != known:
-        raise ValueError(f"data={data.folder}: made with another tokenizer than the model was trained with")
     return data
 
 
@@ -53,7 +56,3 @@ def measured_length(saved: Saved, asked: int | None, block: int) -> int:
     if asked is not None or saved.rows != "free":
         return asked or saved.length
     return min(saved.length, MOST) // block * block
-
-
-def _words(saved: Saved, pad: int, vocabulary: Mapping[str, int]) -> dict[str, int]:
-    return {token: word for token, word in vocabulary.items() if word < saved.process.vocab_size and word != pad}

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, Llam
 
 import ddlib as dd
 from recipes import adapt, evaluate, generate, train
+from recipes.data import Source, prepare
 from recipes.data.text import train_tokenizer
 from recipes.saved import open_saved
 from recipes.watch import read_metrics
@@ -46,6 +48,7 @@ def llama(tmp_path, monkeypatch) -> Path:
     lines = [f"{number}. {SENTENCES[number % 3]} {SENTENCES[0]}" for number in range(60)]
     Path("texts").mkdir()
     Path("texts/mine.txt").write_text("\n\n".join(lines) + "\n")
+    Path("one.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
     words = write_tokenizer(Path("llama"))
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=words + 6, **SIZE, max_position_embeddings=24, tie_word_embeddings=True)
@@ -138,12 +141,51 @@ def test_a_dit_from_scratch_reads_the_same_tokens_in_the_same_order(llama):
 
 @pytest.mark.slow
 def test_text_can_be_prepared_beforehand_with_the_models_own_padding(llama):
-    from recipes import prepare
+    from recipes import prepare as command
 
     local = ["local", "--files", "texts", "--tokenizer", "llama", "--pad", "<|endoftext|>", "--out", "data/mine"]
-    prepare.main([*local, "--sample-by", "paragraph"])
+    command.main([*local, "--sample-by", "paragraph"])
     adapt.main(["mdlm", "--from", "llama", "--data.folder", "data/mine", "--steps", "2", *SMALL])
     assert open_saved("run").process.vocab_size == 271
+
+
+@pytest.mark.slow
+def test_text_is_cut_as_prepare_cuts_it_and_the_table_is_the_same(llama, capsys):
+    """0.1.0 cut the one at empty lines and the other at line ends, and only one of them printed what came of it."""
+    from recipes import prepare as command
+    from recipes.data import open_prepared
+
+    for flags, held in (([], "6"), (["--sample-by", "paragraph"], "2"), (["--sample-by", "document"], "2")):
+        where = "-".join(["data/mine", *flags])
+        for extra in (2, 3):  # a folder of files, each with two paragraphs
+            Path(f"texts/{extra}.txt").write_text("One line.\nAnother line that is as long as a row.\n\nThe end.\n" * 3)
+        local = ["local", "--files", "texts", "--tokenizer", "llama", "--pad", "<|endoftext|>", "--out", where]
+        command.main([*local, "--held-out", held, "--length", "16", *flags])
+        table = capsys.readouterr().out.splitlines()[1:-2]
+        shutil.rmtree("run", ignore_errors=True)
+        shutil.rmtree("data/adapt-llama", ignore_errors=True)
+        run("mdlm", "--steps", "1", "--held-out", held, "--unknown", "0", *flags)
+        printed = capsys.readouterr().out.splitlines()
+        assert [line for line in printed if line in table] == table
+        one, other = (open_prepared(Path(folder)) for folder in (where, "data/adapt-llama"))
+        assert [d.tolist() for d in one.train] == [d.tolist() for d in other.train]
+        rule = {"document": "a whole file", "paragraph": "what stands between empty lines"}.get(
+            (flags or [""])[-1], "a line"
+        )
+        assert any(f"3 .txt files, each document is {rule} (--sample-by" in line for line in table)
+
+
+def test_a_validation_of_one_sequence_is_refused_before_the_first_step(llama):
+    refused(r"--held-out 1: must be at least 2, the mean over one", "--from", "llama", "--held-out", "1")
+    assert not Path("data").exists(), "no text is prepared that no run could take"
+    prepare(replace(adapt.corpus_for("llama", "texts", 2), validation=Source(path="one.jsonl")), Path("data/mine"))
+    said = r"data/mine: holds 1 document for validation, must hold at least 2: .* --held-out NUMBER, or --validation"
+    refused(said, "--from", "llama", "--data.folder", "data/mine")
+    with pytest.raises(
+        SystemExit, match=r"output.validate_sequences=1: must be at least 2, the mean over one sequence"
+    ):
+        run("mdlm", "--output.validate-sequences", "1")
+    assert not Path("run/checkpoints").exists() and not Path("run/metrics.jsonl").exists()
 
 
 def refused(said: str, *words: str) -> None:

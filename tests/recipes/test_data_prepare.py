@@ -368,7 +368,7 @@ def test_what_the_papers_train_on():
 
 def test_spacing_is_undone_before_bytes_are_counted(tmp_path):
     write("texts.txt", ["a dog 's", "the"])
-    prepared = prepare(corpus(detokenizer="lm1b"), tmp_path / "out")
+    prepared = prepare(corpus(detokenizer="lm1b"), tmp_path / "out", unknown=1)
     assert prepared.train.num_bytes.tolist() == [len("a dog's")]
 
 
@@ -379,6 +379,33 @@ def test_speeches_need_no_network(tmp_path, monkeypatch, capsys):
     assert len(prepared.validation) == 1000 and len(prepared.train) > 1000
     said = capsys.readouterr().out
     assert f"{len(prepared.train):,}" in said and "over 64 tokens" in said and "302 words" in said
+
+
+@pytest.mark.parametrize("count", [4, 39, 200])
+def test_a_twentieth_is_at_least_two_documents(tmp_path, count):
+    """Of fewer than 40 documents 0.1.0 held one out, whose bound has no standard error."""
+    write("texts.txt", ["the cat sat"] * count)
+    command.main(["local", "--files", "texts.txt", "--tokenizer", "words.json", "--out", str(tmp_path / "out")])
+    assert len(open_prepared(tmp_path / "out").validation) == max(count // 20, 2)
+
+
+def test_the_table_says_how_text_was_cut_and_when_empty_lines_seem_to_part_it(tmp_path, capsys):
+    words = ["local", "--files", "texts.txt", "--tokenizer", "words.json", "--held-out", "2"]
+    rules = {
+        "line": "a line (--sample-by line; else paragraph: what stands between empty lines; document: ",
+        "paragraph": "what stands between empty lines (--sample-by paragraph; else line: a line; document: ",
+    }
+    write("texts.txt", ["the cat", "", "the dog", "", "the cat sat", "", "a dog", "", "a cat", "", "here"])
+    for by, rule in rules.items():
+        command.main([*words, "--out", str(tmp_path / by), "--sample-by", by])
+        shown = capsys.readouterr().out
+        assert f"text: 1 .txt file, each document is {rule}" in shown
+        assert ("44% of the lines are empty" in shown) == (by == "line")
+    rows = [f'{{"text": "{text}"}}\n' for word in WORDS for text in (f"the {word}", "", "a cat")]
+    (tmp_path / "rows.jsonl").write_text("".join(rows))
+    command.main([*words[:2], "rows.jsonl", *words[3:], "--out", str(tmp_path / "rows")])
+    shown = capsys.readouterr().out
+    assert "each document is" not in shown and "lines are empty" not in shown
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

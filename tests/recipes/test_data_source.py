@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recipes.data import Source, load_documents, source
+from recipes import adapt
+from recipes.data import Source, load_documents, local, source
 from recipes.data.detokenize import detokenize_lm1b
 
 LINES = ["one", "zwei ü", "three"]
@@ -55,6 +56,20 @@ def test_what_a_document_of_a_text_file_is():
         file.write("a\nb\n\nc\n")
     counts = {by: len(load_documents(Source(path="a.txt", sample_by=by))) for by in ("line", "paragraph", "document")}
     assert counts == {"line": 4, "paragraph": 2, "document": 1}
+
+
+def test_a_file_a_folder_and_a_recipe_are_cut_by_one_rule_and_what_is_cut_too_coarsely_names_it(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in ("a", "b"):
+        write(f"texts/{name}.txt", ["one", "", "two"])
+    assert load_documents(Source(path="texts"))["text"][:] == ["one", "", "two"] * 2
+    assert load_documents(Source(path="texts/a.txt"))["text"][:] == ["one", "", "two"]
+    assert local("texts", "words.json", 1).train.sample_by == Source(path="texts").sample_by
+    assert local("texts", "words.json", 1).train.sample_by == adapt.parser().get_default("sample_by")
+    whole = Source(path="texts", sample_by="document", split="train[:-2]")
+    said = r"takes none of the 2 documents of texts: 2 .txt files, each document is a whole file \(--sample-by doc"
+    with pytest.raises(ValueError, match=said):
+        load_documents(whole)
 
 
 def test_another_column_becomes_text():

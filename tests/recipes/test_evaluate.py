@@ -308,6 +308,15 @@ def test_text_of_another_tokenizer_is_refused(options, tmp_path):
         evaluate(replace(options, data=tmp_path / "data"), ALONE)
 
 
+def test_one_sequence_or_one_sample_is_refused_before_anything_is_measured(options, monkeypatch):
+    """Their errors would be no numbers: 0.1.0 reported them as "± nan"."""
+    monkeypatch.setattr(evaluation, "bounds", None)
+    with pytest.raises(ValueError, match="sequences=1: must be at least 2, the mean over one sequence has"):
+        evaluate(replace(options, sequences=1), ALONE)
+    with pytest.raises(ValueError, match="samples=1: must be at least 2"):
+        replace(options, scorer="gpt2", samples=1)
+
+
 def test_the_result_lies_beside_the_weights_and_not_among_them(options, published):
     assert result_path(options) == published.run / "evaluation.json"
     assert result_path(replace(options, run=str(published.run / "weights"))).parent.name == ""

@@ -1,0 +1,60 @@
+"""Comparison of two tokenizers, wherever ids that one of them made are read by what was trained on the other's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddlib.vocabulary import fingerprint
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Vocabulary of a tokenizer, and its name for messages."""
+
+    name: str
+    ids: Mapping[str, int]
+    """Token -> id."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({len(self.ids)} tokens, fingerprint {fingerprint(self.ids)[:12]})"
+
+    def at(self, index: int) -> str:
+        """The token of an id, quoted, or "no token"."""
+        return next((repr(token) for token, number in self.ids.items() if number == index), "no token")
+
+
+def check_same_tokens(
+    argument: str,
+    text: Vocabulary,
+    model: Vocabulary,
+    advice: str,
+    *,
+    size: int | None = None,
+    padding: int | None = None,
+) -> None:
+    """Refuse ids that mean other tokens to a model than to the tokenizer that made them.
+
+    Args:
+        argument: name and value of the argument that brought the two together, e.g. ``data.folder=data/mine``.
+        text: tokenizer of the ids.
+        model: tokenizer that the model was trained with.
+        advice: what to do instead.
+        size: only ids below it are compared; None for all.
+        padding: an id that fills up rows of the text and is not compared; None compares all.
+
+    Raises:
+        ValueError: a token has another id, or only one of the two has it. The message names both tokenizers, each with
+            its size and fingerprint, and the first id at which they differ.
+    """
+    pairs = [{(index, token) for token, index in one.ids.items()} for one in (text, model)]
+    differing = {index for index, _ in pairs[0] ^ pairs[1] if size is None or index < size} - {padding}
+    if differing:
+        first = min(differing)
+        raise ValueError(
+            f"{argument}: made with another tokenizer than the model's. The text's is {text}, the model's {model}; id "
+            f"{first} is {text.at(first)} of the text's and {model.at(first)} of the model's. {advice}"
+        )
+
+
+def prepare_with(tokenizer: object) -> str:
+    """The command that prepares text with a tokenizer, by its name or its place."""
+    return f"python -m recipes.prepare local --files FILES --tokenizer {tokenizer} --out FOLDER"

@@ -1,0 +1,56 @@
+"""What prepared text holds, as a table: how much of it, how it was cut, and what its tokenizer lacks."""
+
+from collections.abc import Iterator
+
+from recipes.data.prepared import SPLITS, Prepared
+from recipes.data.source import cutting
+from recipes.data.unknown import listed
+
+MANY = 0.2
+"""Share of empty lines from which a text looks as if they separated its documents."""
+
+
+def table(prepared: Prepared, length: int) -> str:
+    """Documents, tokens and bytes of both splits, the rule that cut them, and the symbols that the tokenizer lacks.
+
+    Args:
+        prepared: the text.
+        length: the last column is the share of documents that are longer, in tokens.
+    """
+    head = ("", "documents", "empty", "tokens", "bytes", "unknown", "tokens/document", "bytes/token")
+    rows = [(*head, f"over {length} tokens")]
+    for name in SPLITS:
+        facts, documents = prepared.manifest[name], getattr(prepared, name)
+        counts = tuple(f"{facts[key]:,}" for key in ("documents", "empty", "tokens", "bytes"))
+        means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
+        longer = f"{(documents.lengths > length).mean():.1%}"
+        rows.append((name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
+    words = f"{prepared.vocab_size} words ({ids}), vocabulary {prepared.fingerprint[:12]}"
+    return "\n".join([f"{prepared.folder}: {words}", *lines, *_notes(prepared)])
+
+
+def _unknown(prepared: Prepared, name: str) -> str:
+    """The number of unknown symbols; a folder of version 0.1.0 does not have it."""
+    found = prepared.manifest.get("unknown")
+    return "not counted" if found is None else f"{found[name]['count']:,}"
+
+
+def _notes(prepared: Prepared) -> Iterator[str]:
+    manifest = prepared.manifest
+    if len(prepared.validation) < 2:
+        yield "validation: a single document, and a run refuses it; hold out at least 2"
+    rules = {split: manifest["corpus"][split]["sample_by"] for split in SPLITS}
+    cuts = {split: cutting(rules[split], manifest["inputs"][split]["content"]) for split in SPLITS}
+    alike = {"text": cuts["train"]} if cuts["train"] == cuts["validation"] else cuts
+    yield from (f"{split}: {cut}" for split, cut in alike.items() if cut)
+    for split in SPLITS:
+        facts = manifest[split]
+        empty = facts["empty"] / (facts["empty"] + facts["documents"])
+        if cuts[split] and rules[split] == "line" and empty >= MANY:
+            yield f"{split}: {empty:.0%} of the lines are empty, --sample-by paragraph cuts there"
+    for name in SPLITS:
+        if symbols := manifest.get("unknown", {}).get(name, {}).get("symbols"):
+            yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed(symbols)}"

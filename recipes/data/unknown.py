@@ -1,0 +1,160 @@
+"""Symbols of a text that a tokenizer does not have: found, counted, and refused where there are too many."""
+
+import json
+import math
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from recipes.data.corpora import Corpus
+
+UNKNOWN = 0.01
+"""Largest share of unknown symbols that passes by default."""
+
+LISTED = 10
+"""Distinct symbols that are listed."""
+
+LONGEST = 40
+"""Characters of a symbol that are listed."""
+
+
+class Symbols:
+    """Token ids of texts, and the symbols that the tokenizer does not have.
+
+    What a symbol is depends on the tokenizer: a word of a word-level one, a run of characters or a single one of
+    others. Such a symbol becomes the tokenizer's unknown token. Where it has none, byte-pair encoding leaves the symbol
+    out and other tokenizers cannot read the text. Byte-level tokenizers, and those that fall back to bytes, have every
+    symbol.
+
+    Args:
+        tokenizer: makes the ids.
+
+    Attributes:
+        token: the unknown token; None if there is none.
+        reads_all: whether a text with an unknown symbol has ids at all.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, model = tokenizer, json.loads(tokenizer.to_str())["model"]
+        unk_id, token = model.get("unk_id"), model.get("unk_token")
+        token = token if unk_id is None else tokenizer.id_to_token(unk_id)
+        self.token: str | None = token if token is not None and tokenizer.token_to_id(token) is not None else None
+        self.reads_all = self.token is not None or model["type"] == "BPE"
+        self._id = None if self.token is None else tokenizer.token_to_id(self.token)
+        self._left_out: dict[str, bool] = {}
+
+    @property
+    def become(self) -> str:
+        """What unknown symbols become, for messages."""
+        return becoming(self.token, self.reads_all)
+
+    def read(self, texts: Sequence[str]) -> list[tuple[list[int], list[str]]]:
+        """Ids of each text, without special tokens, and its unknown symbols in their order.
+
+        A text that cannot be read has no ids.
+        """
+        try:
+            found = [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        except Exception:  # tokenizers raises nothing more special where the unknown token is missing
+            if self.reads_all:
+                raise
+            found = [self._ids(text) for text in texts]
+        return [(ids or [], self._unknown(text, ids)) for text, ids in zip(texts, found, strict=True)]
+
+    def unknown(self, text: str) -> list[str]:
+        """The unknown symbols of a text in their order."""
+        return self.read([text])[0][1]
+
+    def _ids(self, text: str) -> list[int] | None:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception:
+            return None
+
+    def _unknown(self, text: str, ids: Sequence[int] | None) -> list[str]:
+        if ids is None:
+            return list(self._unreadable(text)) or [text]
+        if self._id is None:
+            lost = {letter for letter in set(text) if self._is_left_out(letter)} if self.reads_all else ()
+            return [letter for letter in text if letter in lost] if lost else []
+        if self._id not in ids:
+            return []
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = zip(encoded.ids, encoded.offsets, strict=True)
+        found = [text[begin:end] for number, (begin, end) in spans if number == self._id]
+        return [symbol for symbol in found if symbol != self.token]  # the token itself may be written in a text
+
+    def _is_left_out(self, letter: str) -> bool:
+        """Whether a character has no token although neither normalizer nor pre-tokenizer removes it."""
+        if letter not in self._left_out:
+            self._left_out[letter] = not self._ids(letter) and any(self._pieces(letter))
+        return self._left_out[letter]
+
+    def _unreadable(self, text: str) -> Iterator[str]:
+        for piece in self._pieces(text):
+            try:
+                self._tokenizer.model.tokenize(piece)
+            except Exception:
+                yield piece
+
+    def _pieces(self, text: str) -> list[str]:
+        """What the model of the tokenizer gets of a text."""
+        normalizer, pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        text = text if normalizer is None else normalizer.normalize_str(text)
+        return [text] if pre_tokenizer is None else [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+def becoming(token: str | None, reads_all: bool) -> str:
+    """What symbols become that a tokenizer does not have, for messages; arguments as the attributes of ``Symbols``."""
+    return f"would become {token}" if token else "would be left out" if reads_all else "cannot be read"
+
+
+def counted(symbols: Mapping[str, int]) -> dict[str, Any]:
+    """What a manifest holds of a split's unknown symbols: their number, and how often each of the first ten occurs."""
+    return {"count": sum(symbols.values()), "symbols": dict(list(symbols.items())[:LISTED])}
+
+
+def listed(symbols: Mapping[str, int]) -> str:
+    """Symbols with their numbers; characters that cannot be printed by their code points."""
+    return ", ".join(f"{shown(symbol)} ({count:,})" for symbol, count in symbols.items())
+
+
+def shown(symbol: str) -> str:
+    """A symbol in quotes, or the code points and names of its characters if one of them cannot be printed."""
+    symbol = symbol if len(symbol) <= LONGEST else f"{symbol[:LONGEST]}..."
+    if symbol.isprintable() and not symbol.isspace():
+        return repr(symbol)
+    return " ".join(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in symbol)
+
+
+def check_unknown(
+    name: str, facts: Mapping[str, Any], unknown: Mapping[str, Any], corpus: Corpus, largest: float
+) -> None:
+    """Refuse a split of which the tokenizer lacks too much.
+
+    Args:
+        name: of the split.
+        facts: its numbers of tokens and documents.
+        unknown: what the manifest holds under this key.
+        corpus: the text and its tokenizer.
+        largest: share of unknown symbols that passes, of the tokens without the two ends of each document.
+
+    Raises:
+        ValueError: a larger share, with the first of the symbols; any symbol where the tokenizer has no unknown token
+            and cannot read it.
+    """
+    token, reads_all, count = unknown["token"], unknown["reads_all"], unknown[name]["count"]
+    # without an unknown token the symbols are none of the tokens
+    total = facts["tokens"] - 2 * facts["documents"] + (count if token is None else 0)
+    share = count / max(total, 1)
+    if not count or (reads_all and share <= largest):
+        return
+    accept = f", or accept them by --unknown {math.ceil(share * 100) / 100:g}" if reads_all else ""
+    raise ValueError(
+        f"{name}: {count:,} symbols of {getattr(corpus, name).path} ({share:.2%} of the tokens, at most {largest:.2%} "
+        f"pass) are none of tokenizer={corpus.tokenizer!r} and {becoming(token, reads_all)}: "
+        f"{listed(unknown[name]['symbols'])}. Take another tokenizer (train:4096 learns one that has every "
+        f"byte){accept}"
+    )

@@ -1,0 +1,210 @@
+"""Two tokenizers that meet: compared wherever the weights of one read the ids of the other, both named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from published import publish_tiny
+from tokenizers import AddedToken
+from transformers import AutoModelForMaskedLM, BertConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from ddlib.hierarchies import save_clusters, semantic_clusters
+from ddlib.vocabulary import fingerprint
+from ddlib_models.manifest import read_facts, write_manifest
+from recipes import adapt, clusters, train
+from recipes.data import local, open_prepared, prepare
+from recipes.data.agreement import Vocabulary, check_same_tokens
+from recipes.data.text import train_tokenizer
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.saved import open_saved
+
+ENGLISH = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
+OTHER = ("Quark jumps vex lazy kings by foggy moonlight,", "zebras quiz five dozen jovial wizards.")
+SIZE = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def tokenizer(sentences, words=270, more=("[CLS]", "[SEP]", "[PAD]", "[MASK]")):
+    made = train_tokenizer("\n".join(sentences) * 4, words)
+    made.add_special_tokens([AddedToken(name, normalized=False) for name in more])
+    return made
+
+
+def model(folder, made, kind="bert"):
+    """A folder as transformers writes it; its table has rows to spare."""
+    PreTrainedTokenizerFast(tokenizer_object=made, mask_token="[MASK]", eos_token="[SEP]").save_pretrained(folder)
+    torch.manual_seed(0)
+    rows = made.get_vocab_size() + 6
+    if kind == "bert":
+        network = AutoModelForMaskedLM.from_config(BertConfig(vocab_size=rows, **SIZE, max_position_embeddings=24))
+    else:
+        network = LlamaForCausalLM(LlamaConfig(vocab_size=rows, **SIZE, max_position_embeddings=24))
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"text": f"{number}. {ENGLISH[number % 3]}"}) for number in range(40)]
+    Path("text.jsonl").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def recipe(folder, kind="masked_lm", **changes):
+    values = {
+        "data": {"folder": str(folder), "length": 16},
+        "process": {"kind": "mdlm"},
+        "model": {"kind": kind, "name_or_path": "mine"},
+        "optimizer": {"lr": 1e-3, "warmup": 2, "ema": 0.0},
+        "output": {"folder": "run", "validate_sequences": 4, "sample_steps": 2, "samples": 1, "tensorboard": False},
+        "hardware": {"threads": 1},
+        "batch": 4,
+        "steps": 1,
+    }  # fmt: skip
+    Path("mine.yaml").write_text(yaml.safe_dump(values | changes))
+    return "mine.yaml"
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_text_that_another_tokenizer_prepared_is_refused_before_any_work_and_both_are_named(here, kind):
+    """As many tokens, so that every size fits and only the ids mean other tokens: 0.1.0 trained on it."""
+    theirs, mine = tokenizer(OTHER), tokenizer(ENGLISH)
+    assert theirs.get_vocab_size() == mine.get_vocab_size()
+    model("mine", mine, kind), model("theirs", theirs, kind)
+    prepare(local("text.jsonl", "theirs", 8), Path("data/theirs"))
+    lines = [fingerprint(one.get_vocab())[:12] for one in (theirs, mine)]
+    said = (
+        rf"data.folder=data/theirs: made with another tokenizer than the model's. The text's is theirs \(274 tokens, "
+        rf"fingerprint {lines[0]}\), the model's mine \(274 tokens, fingerprint {lines[1]}\); id \d+ is '.+' of the "
+        r"text's and '.+' of the model's. .*prepare local --files FILES --tokenizer mine --out FOLDER"
+    )
+    backbone = {"bert": "masked_lm", "llama": "causal_lm"}[kind]
+    with pytest.raises(SystemExit, match=said):
+        train.main([recipe("data/theirs", backbone)])
+    if kind == "llama":
+        for variant in ("mdlm", "hdlm"):
+            with pytest.raises(SystemExit, match=said):
+                adapt.main([variant, "--from", "mine", "--data.folder", "data/theirs", "--data.length", "16"])
+        assert not list(Path("data/theirs").glob("embedded*")), "nothing is left beside the other's text"
+    assert not Path("run").exists()
+
+
+def test_text_of_an_earlier_version_and_padding_beyond_the_models_tokens_are_taken(here):
+    made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
+    model("mine", made)
+    prepared = prepare(local("text.jsonl", "mine", 8), Path("data"))
+    assert prepared.pad_id == made.get_vocab_size(), "a token that the model's tokenizer lacks, in a row to spare"
+    manifest = json.loads(Path("data/manifest.json").read_text())
+    manifest.pop("unknown")  # version 0.1.0 had none
+    manifest["tokenizer"].pop("vocabulary")  # what is compared is derived from the tokenizer in the folder
+    Path("data/manifest.json").write_text(json.dumps(manifest))
+    train.main([recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 272})])
+    assert open_saved("run").process.vocab_size == prepared.vocab_size
+
+
+def test_a_padding_token_that_the_model_reads_as_another_one_is_refused(here):
+    made = tokenizer(ENGLISH, more=("[CLS]", "[SEP]", "[MASK]"))
+    Path("plain").mkdir()
+    made.save("plain/tokenizer.json")
+    prepare(local("text.jsonl", "plain", 8), Path("data"))
+    made.add_special_tokens([AddedToken("<|turn|>", normalized=False)])
+    model("mine", made)
+    with pytest.raises(SystemExit, match=r"id 273 is '\[PAD\]' of the text's and '<\|turn\|>' of the model's"):
+        train.main([recipe("data")])
+
+
+def test_weights_without_a_tokenizer_cannot_be_compared_and_that_is_said(here):
+    made = tokenizer(ENGLISH)
+    model("mine", made)
+    prepare(local("text.jsonl", "mine", 8), Path("data"))
+    for file in Path("mine").glob("tokenizer*"):
+        file.unlink()
+    asked = recipe("data", model={"kind": "masked_lm", "name_or_path": "mine", "mask_token": 273})
+    with pytest.warns(UserWarning, match=r"name_or_path='mine': has no tokenizer.json to compare .* mine \(274 tokens"):
+        train.main([asked])
+
+
+def test_a_run_starts_at_no_weights_of_another_tokenizer_or_of_other_clusters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    first = publish_tiny(tmp_path / "one", {"kind": "hdlm", "clusters": 4})
+    again = replace(open_saved(first.run).recipe, start=str(first.run))
+    again = replace(again, output=replace(again.output, folder=tmp_path / "run", validate_sequences=4))
+    Run.prepare(again, ALONE)
+    vectors = torch.randn(first.data.vocab_size, 8, generator=torch.Generator().manual_seed(1))
+    save_clusters(tmp_path / "other", semantic_clusters(vectors, [4], fingerprint=first.data.fingerprint))
+    other = replace(again, process=again.process | {"clusters": str(tmp_path / "other")})
+    with pytest.raises(ValueError, match=r"start=.*: its states are other clusters .* --process.clusters .*/clusters"):
+        Run.prepare(other, ALONE)
+    rows = [json.dumps({"text": f"{OTHER[number % 2]} {number}"}) for number in range(40)]
+    Path("other.jsonl").write_text("\n".join(rows) + "\n")
+    prepare(local("other.jsonl", "train:300", 8), Path("data"))
+    foreign = replace(again, data=replace(again.data, corpus=None, folder=Path("data")))
+    with pytest.raises(ValueError, match=r"start=.*: made with another tokenizer .* The text's is train:300"):
+        Run.prepare(foreign, ALONE)
+
+
+def test_embeddings_of_another_tokenizer_are_not_clustered(here):
+    mine, theirs = tokenizer(ENGLISH), tokenizer(OTHER)
+    model("mine", mine)
+    theirs.save("theirs.json")
+    prepare(local("text.jsonl", "theirs.json", 8), Path("data"))
+    few = ["--clusters", "4", "--vectors", "mine", "--out", "out", "--restarts", "1"]
+    with pytest.raises(ValueError, match=r"--vectors mine: made with another tokenizer .* text's is theirs.json \(274"):
+        clusters.main([*few, "--data", "data"])
+    with pytest.raises(ValueError, match=r"--vectors mine: made with another tokenizer .* text's is theirs.json \(274"):
+        clusters.main([*few, "--tokenizer", "theirs.json", "--first-year", "2019"])
+
+
+def test_clusters_of_one_models_embeddings_are_not_taken_for_another_ones(here):
+    made = tokenizer(ENGLISH)
+    for name in ("mine", "second"):
+        model(name, made, "llama")
+    network = LlamaForCausalLM.from_pretrained("second")
+    with torch.no_grad():
+        network.get_input_embeddings().weight.normal_(generator=torch.Generator().manual_seed(5))
+    network.save_pretrained("second")
+    prepare(local("text.jsonl", "mine", 8), Path("data"))
+    data, asked = open_prepared(Path("data")), {"kind": "hdlm", "clusters": 6}
+    found = {}
+    for name in ("mine", "second", "mine"):
+        begun = replace(adapt.variants(name)["hdlm"][1], process=asked)
+        path = adapt.with_own_clusters(name, begun, data).process["clusters"]
+        assert found.setdefault(name, path) == path
+    assert found["mine"] == "data/embedded-6" and found["second"].startswith("data/embedded-6-")
+
+
+def test_padding_that_a_published_tokenizer_lacks_is_refused_and_not_taken_for_a_state(tmp_path):
+    """0.1.0 added it behind the comparison of tokens and words, so that its id was that of the mask."""
+    folder = publish_tiny(tmp_path).run / "weights"
+    path = folder / "recipe.yaml"
+    path.write_text(path.read_text().replace("pad: '[PAD]'", "pad: '[FILL]'"))
+    write_manifest(folder, read_facts(folder))
+    with pytest.raises(ValueError, match=r"vocabulary has 303 tokens, the process 302 words"):
+        open_saved(folder)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tokens=st.lists(st.text(min_size=1, max_size=3), min_size=2, max_size=300, unique=True),
+    moved=st.data(),
+)
+def test_any_two_ids_that_change_places_are_found(tokens, moved):
+    ids = {token: number for number, token in enumerate(tokens)}
+    first, second = (moved.draw(st.integers(0, len(tokens) - 1)) for _ in range(2))
+    other = ids | {tokens[first]: second, tokens[second]: first}
+    mine, theirs = Vocabulary("a", ids), Vocabulary("b", other)
+    check_same_tokens("here", mine, Vocabulary("b", dict(ids)), "")
+    if first == second:
+        return check_same_tokens("here", mine, theirs, "")
+    with pytest.raises(ValueError, match=rf"id {min(first, second)} is "):
+        check_same_tokens("here", mine, theirs, "")
+    check_same_tokens("here", mine, theirs, "", size=min(first, second))
+    return None

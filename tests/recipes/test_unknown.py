@@ -1,0 +1,194 @@
+"""Symbols that a tokenizer does not have: counted, listed and refused, in prepared text and in prompts."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+import ddlib as dd
+from recipes import prepare as command
+from recipes.data import local, open_prepared, prepare
+from recipes.data.text import train_tokenizer
+from recipes.data.tokens import Special
+from recipes.data.unknown import Symbols, shown
+from recipes.generate import Options
+from recipes.prompt import check_known
+from recipes.saved import Saved
+
+ENDS = ["[CLS]", "[SEP]", "[PAD]"]
+
+
+def ids(words):
+    return {word: number for number, word in enumerate(words)}
+
+
+def word_level(unk="[UNK]"):
+    made = Tokenizer(models.WordLevel(ids(["[UNK]", *ENDS, "the", "cat", "sat"]), unk_token=unk))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def characters(unk=None, fuse=False):
+    more = {} if unk is None else {"unk_token": unk, "fuse_unk": fuse}
+    made = Tokenizer(models.BPE(ids(["[UNK]", *ENDS, *"abc "]), [], **more))
+    made.add_special_tokens([AddedToken(token, normalized=False) for token in ENDS])
+    return made
+
+
+def byte_level():
+    return train_tokenizer("the cat sat on the mat. " * 20, 260)
+
+
+def pieces(unk_id):
+    made = Tokenizer(models.Unigram([("[UNK]", 0.0), *((token, -1.0) for token in [*ENDS, *"abc "])], unk_id=unk_id))
+    made.add_special_tokens([AddedToken(token, normalized=False) for token in ENDS])
+    return made
+
+
+def accents_gone():
+    made = characters()
+    made.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+    return made
+
+
+CASES = {
+    "a word": (word_level(), "the dog sat, dog", ["dog", ",", "dog"], True),
+    "the unknown token as a word of the text": (characters("[PAD]"), "ab[PAD]", [], True),
+    "a character": (characters("[UNK]"), "aébé", ["é", "é"], True),
+    "a run of them": (characters("[UNK]", fuse=True), "aéxb", ["éx"], True),
+    "a character that is left out": (characters(), "aébé\u200b", ["é", "é", "\u200b"], True),
+    "what a normalizer takes away by design": (accents_gone(), "áb", [], True),
+    "a piece": (pieces(0), "azb", ["z"], True),
+    "a word that nothing stands for": (word_level("none"), "the dog sat", ["dog"], False),
+    "words that all have a token": (word_level("none"), "the cat", [], False),
+    "a piece that nothing stands for": (pieces(None), "azb", ["azb"], False),
+    "bytes": (byte_level(), "Ω 漢字 🙂\u200b\x00", [], True),
+}
+
+
+@pytest.mark.parametrize(("tokenizer", "text", "found", "reads_all"), CASES.values(), ids=CASES)
+def test_the_unknown_symbols_of_a_text_are_found_in_their_order(tokenizer, text, found, reads_all):
+    symbols = Symbols(tokenizer)
+    assert symbols.unknown(text) == found and symbols.reads_all == reads_all
+    read, _ = symbols.read([text])[0]
+    assert read == (tokenizer.encode(text, add_special_tokens=False).ids if reads_all or not found else [])
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(min_size=1, max_size=40))
+def test_every_character_of_a_text_has_a_token_or_is_listed(text):
+    symbols = Symbols(characters())
+    read, lacking = symbols.read([text])[0]
+    assert len(read) + len(lacking) == len(text)
+    assert lacking == [letter for letter in text if letter not in "abc "]
+    assert Symbols(byte_level()).unknown(text) == []
+
+
+def test_symbols_that_cannot_be_printed_are_named_by_code_point():
+    assert shown("é") == "'é'" and shown("\u200b") == "U+200B ZERO WIDTH SPACE" and shown("\x00") == "U+0000"
+    assert shown("x" * 99) == repr("x" * 40 + "...")
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
+    datasets.disable_progress_bars()
+    return tmp_path
+
+
+def corpus(tokenizer, lines):
+    tokenizer.save("words.json")
+    with open("text.txt", "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+    return local("text.txt", "words.json", 2)
+
+
+LINES = ["the cat sat"] * 60 + ["the dog sat", "the cat\u200b sat"] + ["the cat sat"] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_text_of_which_the_tokenizer_lacks_too_much_is_refused(here, workers, capsys):
+    wanted = corpus(word_level(), LINES)
+    said = (
+        r"train: 2 symbols of text.txt \(1.05% of the tokens, at most 1.00% pass\) are none of tokenizer='words.json' "
+        r"and would become \[UNK\]: 'dog' \(1\), U\+200B ZERO WIDTH SPACE \(1\)\. .*--unknown 0.02"
+    )
+    with pytest.raises(ValueError, match=said):
+        prepare(wanted, here / "out", workers)
+    assert not (here / "out").exists()
+    words = ["local", "--files", "text.txt", "--tokenizer", "words.json", "--held-out", "2", "--out", "out"]
+    command.main([*words, "--unknown", "0.02"])
+    shown_there = capsys.readouterr().out
+    assert "train: unknown symbols, the first 2 of them: 'dog' (1), U+200B ZERO WIDTH SPACE (1)" in shown_there
+    assert open_prepared(here / "out").manifest["unknown"]["train"]["count"] == 2
+    with pytest.raises(SystemExit, match=r"2 symbols of text.txt"):  # the folder of a larger share is not passed on
+        command.main(words)
+
+
+def test_a_tokenizer_without_an_unknown_token_ends_in_a_line_and_not_in_a_traceback(here):
+    wanted = corpus(word_level("none"), LINES)
+    with pytest.raises(ValueError, match=r"2 symbols .* cannot be read: 'dog' \(1\), U\+200B [^-]*every byte\)$"):
+        prepare(wanted, here / "out", unknown=1)
+    assert not (here / "out").exists()
+
+
+def test_symbols_that_are_left_out_are_counted_and_the_rest_stays_as_it_was(here):
+    wanted = corpus(characters(), ["abc é", "éé", "abc", "abc", "abc"])
+    with pytest.raises(ValueError, match=r"train: 3 symbols .* would be left out: 'é' \(3\)"):
+        prepare(wanted, here / "out")
+    found = prepare(wanted, here / "out", unknown=0.5)
+    assert [document.tolist() for document in found.train] == [[1, 4, 5, 6, 7, 2], [1, 4, 5, 6, 2]]
+    assert found.manifest["train"]["empty"] == 1
+    with pytest.raises(ValueError, match=r"unknown=2: must lie in \[0, 1\]"):
+        prepare(wanted, here / "out", unknown=2)
+
+
+def test_the_table_of_a_folder_of_an_earlier_version_says_that_nothing_was_counted(here, capsys):
+    prepare(corpus(word_level(), ["the cat"] * 30), here / "out")
+    path = here / "out" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest.pop("unknown")
+    path.write_text(json.dumps(manifest))
+    words = ["local", "--files", "text.txt", "--tokenizer", "words.json", "--held-out", "2", "--out", "out"]
+    command.main(words)
+    assert capsys.readouterr().out.count("not counted") == 2
+
+
+def saved(tokenizer):
+    process = dd.presets.mdlm(tokenizer.get_vocab_size())
+    return Saved(
+        process=process, model=None, denoiser=None, law="cavity", tokenizer=tokenizer, special=Special(None, None, 2),
+        length=20, rows="free", pace=dd.paces.Together(), sha256="", name="mine",
+    )  # fmt: skip
+
+
+def test_a_prompt_with_unknown_symbols_is_refused_unless_they_may_pass():
+    model = saved(word_level())
+    check_known(model, "prompt", "the [MASK:2] sat")
+    said = r"prompt: 2 symbols are none of the tokenizer of mine and would become \[UNK\]: 'dog' \(2\); --unknown lets"
+    for prompt in ("the dog[MASK]dog", "dog dog"):
+        with pytest.raises(ValueError, match=said):
+            check_known(model, "prompt", prompt)
+    check_known(model, "prompt", "the dog", allowed=True)
+    for allowed in (False, True):  # nothing could stand for it
+        with pytest.raises(ValueError, match=r"1 symbols .* cannot be read: 'dog' \(1\)$"):
+            check_known(saved(word_level("none")), "prompt", "the dog", allowed)
+
+
+def test_generate_refuses_them_before_anything_is_drawn():
+    model, options = saved(word_level()), Options(run="mine", prompt="the dog")
+    with pytest.raises(ValueError, match=r"prompt: 1 symbols are none of"):
+        options.rows(model, options.texts())
+    (row,) = replace(options, unknown=True, new=2).rows(model, ["the dog"])
+    assert row.states.tolist() == [4, 0]
+
+
+def test_a_tokenizer_in_python_passes(monkeypatch):
+    spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[1]))
+    check_known(replace(saved(word_level()), tokenizer=spelling), "prompt", "the dog")
