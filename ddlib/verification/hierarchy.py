@@ -72,6 +72,42 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             yield Comparison(f"sample {name} for child {first}", ("parent",), hits, dense[first], 2 / 2000)
 
 
+def _drawn(count: int, most: int) -> torch.Tensor:
+    """At most ``most`` of the numbers below ``count``, from the first to the last."""
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
+
+
+def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    pairs = [(i, j) for i in range(hierarchy.depth) for j in range(i + 1, hierarchy.depth + 1)]
+    for i, j in pairs:
+        edge, name = hierarchy.between(i, j), f"of the map from level {i} to {j}"
+        child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
+        rows, columns = edge.row(child), edge.column(parent)
+        yield Comparison(f"sum of a row {name}", (), rows.sum(1), torch.ones(len(child)).double(), 1e-12,
+                         {"child": child})  # fmt: skip
+        yield Comparison(f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, {"child": child})
+        yield Comparison(f"column {name}", ("", ""), columns[:, child], rows[:, parent].T, 1e-14, {"parent": parent})
+        entry = edge.entry(child[:, None].expand(-1, len(parent)), parent.expand(len(child), -1))
+        yield Comparison(f"entry {name}", ("", ""), entry, rows[:, parent], 1e-14, {"child": child})
+        generator = torch.Generator().manual_seed(i)
+        log_p = torch.randn(edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+        mass = columns @ log_p.exp()
+        yield Comparison(f"push {name}", (), edge.push(log_p.exp())[parent], mass, 1e-12, {"parent": parent})
+        yield Comparison(f"log_push {name}", (), edge.log_push(log_p).exp()[parent], mass, 1e-12, {"parent": parent})
+        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+        for first in child[:: max(1, len(child) // 4)].tolist():
+            hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
+            yield Comparison(f"sample {name} for child {first}", ("parent",), hits, edge.row(torch.tensor(first)), 1e-3)
+
+
+AT_SIZE = (
+    Claim("hierarchy as given", "level order at size", "states are tokens, then levels upwards, one mask last",
+          "exactly", _levels),
+    Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
+          "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
+)  # fmt: skip
+"""What is checked of a hierarchy as it was given, beside the proof on its reduction."""
+
 CLAIMS = (
     Claim("hierarchy", "stochastic rows", "every map's rows are laws", "1e-12", _rows),
     Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,

@@ -167,6 +167,8 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         asked += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
         return explained(asked), ""
+    if isinstance(given.hierarchy, Hierarchy):
+        asked += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
     return explained(
         asked + _ask(at_size.CLAIMS, given, full)
     ), f"verified on its reduction {subject!r}, and at its size as given"
@@ -208,8 +210,9 @@ def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
 def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     large = given.vocab_size > LARGE
     subject = given.reduced(_REDUCED) if large else given
-    note = f"verified on its reduction {subject!r}" if large else ""
-    return explained(_ask(hierarchy.CLAIMS, subject, full)), note
+    note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
+    at_its_size = _ask(hierarchy.AT_SIZE, given, full) if large else []
+    return explained(_ask(hierarchy.CLAIMS, subject, full) + at_its_size), note
 
 
 def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:

@@ -172,3 +172,24 @@ def time_runs_twice_as_fast_in_a_chain_of_more_than_a_thousand_states(patch):
             return super().rate_matrix(t) * (2.0 if self.vocab_size > 1000 else 1.0)
 
     return Broken(1100, Linear())
+
+
+@fault("parents are int64")
+def parents_beyond_127_wrap(patch):
+    class Broken(dd.hierarchies.Tree):
+        def between(self, lower, upper):
+            edge = super().between(lower, upper)
+            if edge.num_parents > 127:
+                edge.parents = edge.parents.to(torch.int8).long() % edge.num_parents
+            return edge
+
+    return Broken([torch.arange(400) % 150])
+
+
+@fault("a state is in one level")
+def levels_of_states_beyond_256_are_those_of_the_mask(patch):
+    class Broken(dd.hierarchies.Tree):
+        def level_of(self, z):
+            return torch.where((z > 256) & (self.num_states > 300), self.depth, super().level_of(z))
+
+    return Hierarchical(Broken([torch.arange(400) % 20]), Linear())
