@@ -47,8 +47,7 @@ class Map(ExactModule):
                 f"parents holds {low if low < 0 else high}, must be in [0, {num_parents})",
             )
         self.num_parents, self.keep = num_parents, keep
-        self.register_buffer("parents", parents)
-        self.register_buffer("spread", spread)
+        self.parents, self.spread = parents, spread
 
     @property
     def num_children(self) -> int:

@@ -4,8 +4,8 @@ from ddlib.processes.sampled import Sampled, unchanged
 from ddlib.processes.times import beside, each_time, elapsed, interior, into, scalar, span, taken, through
 
 __all__ = [
-    "ForwardProcess", "beside", "each_time", "elapsed", "interior", "into", "scalar", "span", "taken", "through",
-    "unchanged",
+    "ForwardProcess", "beside", "each_time", "elapsed", "interior", "into", "reduction", "scalar", "span", "taken",
+    "through", "unchanged",
 ]  # fmt: skip
 
 
@@ -28,3 +28,8 @@ class ForwardProcess(Sampled, own_times=True):
         vocab_size: number of words V; states 0..V-1 are the words.
         num_states: number of states S >= V.
     """
+
+
+def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:
+    """``process.reduced(vocab_size)``, as plain values name it."""
+    return process.reduced(vocab_size)

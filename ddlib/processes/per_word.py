@@ -52,8 +52,7 @@ class PerWord(ForwardProcess, own_times=True):
         super().__init__(len(values), len(values) + 1)
         self.schedule = schedule
         self.learned = Learned("powers", values) if learn_speeds else None
-        fixed = None if learn_speeds else torch.tensor(check_positive("powers", values), dtype=torch.float64)
-        self.register_buffer("fixed", fixed)
+        self.fixed = None if learn_speeds else torch.tensor(check_positive("powers", values), dtype=torch.float64)
 
     @property
     def powers(self) -> Float64[Tensor, "V"]:

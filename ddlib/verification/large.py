@@ -1,12 +1,14 @@
 """What can be asked of a process with a large vocabulary as it was given, beside the proof on its reduction."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ddlib.nelbo import nelbo
 from ddlib.processes import ForwardProcess
+from ddlib.verification import arguments
 from ddlib.verification.cases import at, no_closed_form, per_pair, some_words
 from ddlib.verification.claim import Claim, Comparison, Point
 
@@ -43,4 +45,5 @@ CLAIMS = (
     Claim("as given", "bound", "the bound is finite and >= 0, in float32 as in float64", "relative 1e-3", _bound,
           ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form,
           rests_on=("closed = generic", "float32", "laws and draws")),
+    *(replace(claim, room="as given", name=f"{claim.name} as given") for claim in arguments.CLAIMS[:2]),
 )  # fmt: skip

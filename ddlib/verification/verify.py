@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ddlib.arguments import Part
 from ddlib.checks import require
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
@@ -18,6 +19,7 @@ from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.verification import (
+    arguments,
     blocks,
     corrector,
     discrete,
@@ -66,6 +68,7 @@ _PROCESS_CLAIMS = (
     *levels.CLAIMS,
     *times.PROCESS_CLAIMS,
     *own_times.CLAIMS,
+    *arguments.CLAIMS,
 )
 _SAMPLER_CLAIMS = (*sampler.CLAIMS, *blocks.CLAIMS)
 
@@ -195,28 +198,28 @@ def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
 
 
 def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(schedule.CLAIMS, subject, full)), ""
+    return explained(_ask((*schedule.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     large = given.vocab_size > LARGE
     subject = given.reduced(_REDUCED) if large else given
     note = f"verified on its reduction {subject!r}" if large else ""
-    return explained(_ask(hierarchy.CLAIMS, subject, full)), note
+    return explained(_ask((*hierarchy.CLAIMS, *arguments.PART_CLAIMS), subject, full)), note
 
 
 def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(times.CLAIMS, subject, full)), ""
+    return explained(_ask((*times.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _pace(subject: Pace, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(paces.CLAIMS, subject, full)), ""
+    return explained(_ask((*paces.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), _SAMPLER_CLAIMS, full)
     checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
-    return checks + _further(subject, None, full), note
+    return checks + _further(subject, None, full) + _made_again(subject, full), note
 
 
 def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
@@ -231,7 +234,8 @@ def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> li
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
-    return _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    checks, note = _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    return checks + _made_again(subject, full), note
 
 
 def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
@@ -239,7 +243,12 @@ def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
 
 
 def _weighting(subject: Weighting, full: bool) -> tuple[list[Check], str]:
-    return _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+    checks, note = _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+    return checks + _made_again(subject, full), note
+
+
+def _made_again(subject: Part, full: bool) -> list[Check]:
+    return explained(_ask(arguments.PART_CLAIMS, subject, full))
 
 
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:

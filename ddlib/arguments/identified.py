@@ -1,0 +1,134 @@
+"""Modules whose state dict holds what they are, and that refuse the state of another."""
+
+import json
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.arguments.compared import apart, difference, rebuilt
+from ddlib.arguments.plain import described
+from ddlib.arguments.recorded import Part
+from ddlib.exact import ExactModule
+
+_KEY = "_extra_state"  # torch's name
+_PLAIN = 1024
+"""Bytes up to which a description is kept as it is; a longer one, such as that of 50,257 parents, is compressed."""
+
+
+class Identified(ExactModule, Part):
+    """A module whose state dict holds its parameters, and its arguments as extra state, for comparison.
+
+    The extra state is a uint8 tensor, which safetensors can hold: ``described`` as JSON, compressed where it is long.
+    ``load_state_dict``, strict or not, refuses the state of a module that was made with other arguments, unless these
+    make the same module, as a speed of 1 that is given and one that is the default do. A state dict of ddlib 0.1.0
+    has no extra state, but some of the constants: these are compared.
+    """
+
+    def get_extra_state(self) -> Tensor:
+        text = json.dumps(described(self), separators=(",", ":")).encode()
+        return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Compares.
+
+        Raises:
+            ValueError: the state of another module, with the first difference; a state that cannot be read.
+        """
+        saved = _read(state, type(self).__name__)
+        now = json.loads(json.dumps(described(self)))
+        found = "" if saved is None else difference(saved, now)
+        if found and not self._is_made_by(saved):
+            raise ValueError(
+                f"the state dict is of another {type(self).__name__}: {found}. Load it into one that was made with the "
+                "arguments that are there"
+            )
+
+    def _is_made_by(self, saved: Any) -> bool:
+        """Whether other values make this very module."""
+        try:
+            return not difference({"kind": saved["kind"]}, {"kind": described(self)["kind"]}) and not apart(
+                self, rebuilt(self, saved)
+            )
+        except (TypeError, ValueError, KeyError):
+            return False
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
+        *lists: list[str],
+    ) -> None:  # fmt: skip
+        if prefix + _KEY not in state_dict:
+            self._load_old(state_dict, prefix, strict)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *lists)
+
+    def _load_old(self, state_dict: dict[str, Any], prefix: str, strict: bool) -> None:
+        """Compares the constants in a state dict of 0.1.0, and takes them out; what it does not hold is said."""
+        constants, retired = dict(_constants(self)), set(_retired(self))
+        old = {key: key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)}
+        compared = False
+        for key, name in old.items():
+            if name in constants:
+                _check_old(type(self).__name__, name, state_dict[key], constants[name])
+                compared = True
+            if name in constants or name in retired:
+                del state_dict[key]
+        if not (strict or compared):
+            return  # a part of a state dict, in which nothing is of this module
+        for name, module in self.named_modules():  # those within need not be compared again
+            if isinstance(module, Identified):
+                state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = module.get_extra_state()
+        warnings.warn(
+            f"the state dict, of ddlib 0.1.0, does not hold the arguments of {type(self).__name__}: "
+            + ("only its constants were compared" if compared else "nothing was compared"),
+            stacklevel=2,
+        )
+
+
+def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The constants of a module and those within it, by path."""
+    for path, part in module.named_modules():
+        own = dict(part.constants()) if isinstance(part, ExactModule) else {}
+        hidden = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
+        for name, value in (own | hidden).items():
+            if value is not None:
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _retired(module: nn.Module) -> Iterator[str]:
+    for path, part in module.named_modules():
+        for name in part.retired if isinstance(part, ExactModule) else ():
+            yield f"{path}.{name}".lstrip(".")
+
+
+def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
+    """Raises ValueError where a constant of a state dict is not that of the module, but for rounding."""
+    if saved.is_meta or now.is_meta:
+        return
+    saved, now = saved.detach().cpu(), now.detach().cpu()
+    what = f"the state dict is of another {owner}: {name}"
+    if saved.shape != now.shape:
+        raise ValueError(f"{what} has shape {tuple(saved.shape)} there, {tuple(now.shape)} here")
+    apart_ = ~torch.isclose(saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True)
+    if bool(apart_.any()):
+        at = tuple(apart_.nonzero()[0].tolist())
+        place = "".join(f"[{i}]" for i in at)
+        raise ValueError(
+            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here. Load it into one that was made "
+            "with the same arguments"
+        )
+
+
+def _read(state: Any, owner: str) -> Any:
+    """What an extra state describes; None of one on the meta device, which holds nothing."""
+    if isinstance(state, Tensor) and state.is_meta:
+        return None
+    try:
+        data = bytes(state.detach().cpu().to(torch.uint8).tolist())
+        return json.loads(data if data[:1] == b"{" else zlib.decompress(data))
+    except (AttributeError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError(
+            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() gave it, not averaged or cast"
+        ) from None
