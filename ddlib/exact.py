@@ -22,7 +22,8 @@ class ExactModule(nn.Module):
     """
 
     retired: ClassVar[tuple[str, ...]] = ()
-    """Names of tensors that state dicts of earlier versions hold and that follow from others: taken and not read."""
+    """Names of tensors in state dicts of earlier versions that are not kept any more and follow from others: what is
+    there is not read. A dotted name is that of a tensor of a module that was within this one."""
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """The constants of this module alone, by the names of their attributes."""
@@ -58,8 +59,8 @@ def _each(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
     """A value with the tensors moved that it is or holds."""
     if isinstance(value, Tensor):
         return to(value)
-    if type(value) is dict and any(isinstance(item, Tensor) for item in value.values()):
+    if type(value) is dict:
         return {key: _each(item, to) for key, item in value.items()}
-    if type(value) in (list, tuple) and any(isinstance(item, Tensor) for item in value):
+    if type(value) in (list, tuple):
         return type(value)(_each(item, to) for item in value)
     return value

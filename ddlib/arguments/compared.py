@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from types import FunctionType
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
@@ -79,8 +79,9 @@ def _restored(value: Any, now: Any) -> Any:
 def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]] = frozenset()) -> str:
     """Where two objects first differ, to the bit, by the path of an attribute; empty where they do not.
 
-    Parameters are left out, and so is what only one of them has computed and kept so far. Functions are the same if
-    their code and what it refers to from outside are.
+    Parameters are left out, and so is what only one of them has computed and kept so far: a private attribute that the
+    other lacks, or one that ``__getstate__`` leaves out. Functions are the same if their code and what it refers to
+    from outside are.
     """
     if (id(one), id(other)) in seen or one is other:
         return ""
@@ -96,7 +97,7 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
             return path
         return _first(dict(enumerate(zip(one, other, strict=True))), path, seen)
     if isinstance(one, Part | nn.Module):
-        mine, its = ({k: v for k, v in vars(part).items() if k not in _OWN} for part in (one, other))
+        mine, its = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
         for group in ("_buffers", "_modules"):  # named by what they hold
             mine |= dict(mine.pop(group, {}))
             its |= dict(its.pop(group, {}))
@@ -106,7 +107,7 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
         if lone := (mine.keys() ^ its.keys()) - kept:
             return f"{path}.{min(lone)}".lstrip(".")
         return _first({k: (mine[k], its[k]) for k in mine if k in its}, path, seen)
-    if isinstance(one, FunctionType):
+    if isfunction(one):
         cells = [tuple(cell.cell_contents for cell in f.__closure__ or ()) for f in (one, other)]
         same = one.__code__ == other.__code__ and one.__defaults__ == other.__defaults__
         return apart(cells[0], cells[1], path, seen) if same else path
@@ -117,6 +118,12 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
     ):
         return _first({k: (vars(one)[k], vars(other)[k]) for k in vars(one) if k in vars(other)}, path, seen)
     return "" if one == other or (_nan(one) and _nan(other)) else path
+
+
+def _held(part: Any) -> dict[str, Any]:
+    """The attributes of an object that are copied with it, so without what it may compute again."""
+    state = part.__getstate__()
+    return state if isinstance(state, dict) else vars(part)
 
 
 def _first(pairs: Mapping[Any, tuple[Any, Any]], path: str, seen: frozenset[tuple[int, int]]) -> str:

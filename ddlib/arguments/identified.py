@@ -56,32 +56,31 @@ class Identified(ExactModule, Part):
         except (TypeError, ValueError, KeyError):
             return False
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
-        *lists: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if prefix + _KEY not in state_dict:
-            self._load_old(state_dict, prefix, strict)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *lists)
+            self._load_old(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def _load_old(self, state_dict: dict[str, Any], prefix: str, strict: bool) -> None:
-        """Compares the constants in a state dict of 0.1.0, and takes them out; what it does not hold is said."""
-        constants, retired = dict(_constants(self)), set(_retired(self))
-        old = {key: key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)}
+    def _load_old(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Compares the constants in a state dict of 0.1.0, and takes them out; warns of what it does not hold."""
         compared = False
-        for key, name in old.items():
-            if name in constants:
-                _check_old(type(self).__name__, name, state_dict[key], constants[name])
+        for name, now in _constants(self):
+            if prefix + name in state_dict:
+                _check_old(type(self).__name__, name, state_dict.pop(prefix + name), now)
                 compared = True
-            if name in constants or name in retired:
-                del state_dict[key]
-        if not (strict or compared):
-            return  # a part of a state dict, in which nothing is of this module
+        for name in _retired(self):
+            state_dict.pop(prefix + name, None)
+        kept = {prefix + name for name in self.state_dict()}
+        for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
+            now = _at(self, key.removeprefix(prefix))  # a constant that has become a property
+            if now is not None:
+                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), now)
+                compared = True
         for name, module in self.named_modules():  # those within need not be compared again
             if isinstance(module, Identified):
                 state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = module.get_extra_state()
         warnings.warn(
-            f"the state dict, of ddlib 0.1.0, does not hold the arguments of {type(self).__name__}: "
+            f"the state dict does not hold the arguments of {type(self).__name__}, as those of ddlib 0.1.0 do not: "
             + ("only its constants were compared" if compared else "nothing was compared"),
             stacklevel=2,
         )
@@ -89,7 +88,7 @@ class Identified(ExactModule, Part):
 
 def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The constants of a module and those within it, by path."""
-    for path, part in module.named_modules():
+    for path, part in module.named_modules(remove_duplicate=False):
         own = dict(part.constants()) if isinstance(part, ExactModule) else {}
         hidden = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
         for name, value in (own | hidden).items():
@@ -97,8 +96,16 @@ def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{path}.{name}".lstrip("."), value
 
 
+def _at(module: nn.Module, path: str) -> Tensor | None:
+    """The tensor at a path of attributes, if there is one."""
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
 def _retired(module: nn.Module) -> Iterator[str]:
-    for path, part in module.named_modules():
+    for path, part in module.named_modules(remove_duplicate=False):
         for name in part.retired if isinstance(part, ExactModule) else ():
             yield f"{path}.{name}".lstrip(".")
 
@@ -130,5 +137,5 @@ def _read(state: Any, owner: str) -> Any:
         return json.loads(data if data[:1] == b"{" else zlib.decompress(data))
     except (AttributeError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(
-            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() gave it, not averaged or cast"
+            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() gave it, not averaged"
         ) from None

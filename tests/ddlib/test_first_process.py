@@ -332,7 +332,8 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
     short = capsys.readouterr().out.splitlines()
     assert short[:2] == ["Linear(), level quick",
                          "  ok   schedule: ends, decreasing, derivative, rate, inverse, elementwise"]  # fmt: skip
-    assert len(short) == 3 and short[2].startswith("verified: 6 of 6 checks hold")
+    assert short[2] == "  ok   arguments: values"
+    assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks hold")
     assert main(["verify", "ddlib.schedules:Linear", "-v"]) == 0
     full = capsys.readouterr().out
     assert "alpha decreases strictly" in full and "held to exactly; worst case" in full
