@@ -72,9 +72,9 @@ class Identified(ExactModule, Part):
             state_dict.pop(prefix + name, None)
         kept = {prefix + name for name in self.state_dict()}
         for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
-            now = _at(self, key.removeprefix(prefix))  # a constant that has become a property
-            if now is not None:
-                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), now)
+            here = _at(self, key.removeprefix(prefix))  # a constant that has become a property
+            if here is not None:
+                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), here)
                 compared = True
         for name, module in self.named_modules():  # those within need not be compared again
             if isinstance(module, Identified):
