@@ -43,8 +43,7 @@ class Identified(ExactModule, Part):
         found = "" if saved is None else difference(saved, now)
         if found and not self._is_made_by(saved):
             raise ValueError(
-                f"the state dict is of another {type(self).__name__}: {found}. Load it into one that was made with the "
-                "arguments that are there"
+                f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments there"
             )
 
     def _is_made_by(self, saved: Any) -> bool:
