@@ -30,7 +30,7 @@ class Identified(ExactModule, Part):
 
     def get_extra_state(self) -> Tensor:
         text = json.dumps(described(self), separators=(",", ":")).encode()
-        return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text)), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
         """Compares.
@@ -43,7 +43,8 @@ class Identified(ExactModule, Part):
         found = "" if saved is None else difference(saved, now)
         if found and not self._is_made_by(saved):
             raise ValueError(
-                f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments there"
+                f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments "
+                "there"
             )
 
     def _is_made_by(self, saved: Any) -> bool:
@@ -117,13 +118,13 @@ def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
     what = f"the state dict is of another {owner}: {name}"
     if saved.shape != now.shape:
         raise ValueError(f"{what} has shape {tuple(saved.shape)} there, {tuple(now.shape)} here")
-    apart_ = ~torch.isclose(saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True)
-    if bool(apart_.any()):
-        at = tuple(apart_.nonzero()[0].tolist())
+    wrong = ~torch.isclose(saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True)
+    if bool(wrong.any()):
+        at = tuple(wrong.nonzero()[0].tolist())
         place = "".join(f"[{i}]" for i in at)
         raise ValueError(
-            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here. Load it into one that was made "
-            "with the same arguments"
+            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here; load it into one with the "
+            "same arguments"
         )
 
 

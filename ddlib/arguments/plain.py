@@ -6,9 +6,10 @@ from inspect import isroutine
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ddlib.arguments.names import kind_of
-from ddlib.arguments.recorded import SCALARS, Opaque, Part, record
+from ddlib.arguments.recorded import SCALARS, Opaque, Part, frozen, record
 
 
 def values(part: Part) -> dict[str, Any]:
@@ -86,7 +87,9 @@ def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
         return {"kind": kind} | {name: _plain(item, f"{path}.{name}", other) for name, item in arguments.items()}
     if type(value) in SCALARS:
         return value
-    if isinstance(value, np.ndarray):
+    if isinstance(value, Tensor | np.generic):  # of ``arguments``, where a class overrides it
+        value = frozen(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
         return value.tolist()
     if isinstance(value, list | tuple) and not isinstance(value, Opaque):
         if set(map(type, value)).issubset(SCALARS):

@@ -2,8 +2,7 @@
 
 import inspect
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -21,8 +20,9 @@ class Record(NamedTuple):
 
     function: Callable[..., Any] | None
     """None for the constructor of its class, else the function that was called."""
-    arguments: dict[str, Any]
-    """By name, defaults included; tensors as arrays, other parts as they are."""
+    args: tuple[Any, ...]
+    """Tensors as arrays, other parts as they are, see ``frozen``."""
+    kwargs: dict[str, Any]
 
 
 class Opaque(NamedTuple):
@@ -39,14 +39,15 @@ class Recorded(ABCMeta):
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        arguments = _bound(cls, args, kwargs)  # before the constructor, which may change a list that it was given
-        with _tensors_with_values():
+        # before the constructor, which may change a list that it was given
+        made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
+        if torch.get_default_device().type == "meta":
+            # where a network is laid out before its weights are read: constants are in no file of weights
+            with torch.device("cpu"):
+                part = super().__call__(*args, **kwargs)
+        else:
             part = super().__call__(*args, **kwargs)
-        if arguments is not None and type(part) is cls:
-            _keep(part, Record(None, arguments))
-        if isinstance(part, Part):
-            part._finish()
-        return part
+        return _kept(part, made) if type(part) is cls else part
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -63,7 +64,8 @@ class Part(metaclass=Recorded):
         Raises:
             TypeError: the object was not made by its constructor.
         """
-        return record(self).arguments
+        made = record(self)
+        return dict(made.kwargs) if made.function is not None else _bound(type(self), made)
 
     def _finish(self) -> None:
         """What remains to be done after the constructor."""
@@ -89,10 +91,7 @@ def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
 
     For objects that no call of their class makes. ``dd.build`` calls the function again with the same arguments.
     """
-    _keep(part, Record(function, {name: frozen(value) for name, value in arguments.items()}))
-    if isinstance(part, Part):
-        part._finish()
-    return part
+    return _kept(part, Record(function, (), {name: frozen(value) for name, value in arguments.items()}))
 
 
 def frozen(value: Any) -> Any:
@@ -102,7 +101,10 @@ def frozen(value: Any) -> Any:
             return Opaque("tensor on meta")
         held = value.detach().cpu()
         exact = held.to(torch.float64) if held.dtype in (torch.bfloat16, torch.float16) else held
-        return np.array(exact.numpy())
+        try:
+            return np.array(exact.numpy())
+        except (RuntimeError, TypeError):  # a sparse one, for instance
+            return Opaque(f"a {value.layout} tensor of {value.dtype}")
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, np.generic):
@@ -117,25 +119,25 @@ def frozen(value: Any) -> Any:
     return value
 
 
-def _keep(part: Any, made: Record) -> None:
+def _kept(part: Any, made: Record) -> Any:
     if hasattr(part, "__dict__"):
         part.__dict__["_record"] = made  # past __setattr__, which a frozen class refuses
+    part._finish()
+    return part
 
 
-def _bound(cls: type, args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """The arguments by name; None where the constructor will refuse them."""
-    try:
-        given = _signature(cls).bind(*args, **kwargs)
-    except TypeError:
-        return None
+def _bound(cls: type, made: Record) -> dict[str, Any]:
+    """The arguments of a constructor by name."""
+    signature = _signature(cls)
+    given = signature.bind(*made.args, **made.kwargs)
     given.apply_defaults()
-    kinds = {name: parameter.kind for name, parameter in _signature(cls).parameters.items()}
     found: dict[str, Any] = {}
     for name, value in given.arguments.items():
-        if kinds[name] is inspect.Parameter.VAR_KEYWORD:
-            found |= {key: frozen(item) for key, item in value.items()}
-        elif kinds[name] is not inspect.Parameter.VAR_POSITIONAL:
-            found[name] = frozen(value)
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        elif kind is not inspect.Parameter.VAR_POSITIONAL:
+            found[name] = value
         elif value:
             found[name] = Opaque(f"*{name}")
     return found
@@ -150,16 +152,3 @@ def _signature(cls: type) -> inspect.Signature:
                 whole = inspect.signature(getattr(base, name))
                 return whole.replace(parameters=list(whole.parameters.values())[1:], return_annotation=whole.empty)
     return inspect.Signature()
-
-
-@contextmanager
-def _tensors_with_values() -> Iterator[None]:
-    """On the meta device, where a network is laid out before its weights are read, constants are made on the CPU.
-
-    They follow from arguments and are in no file of weights.
-    """
-    if torch.get_default_device().type != "meta":
-        yield
-        return
-    with torch.device("cpu"):
-        yield

@@ -136,6 +136,31 @@ def test_values_hold_arguments_as_they_were_given():
     assert not inspect.signature(Linear).parameters
 
 
+MADE_OF_TENSORS = [
+    (lambda table: dd.times.Tabulated(*table), [torch.linspace(0, 1, 3).double(), torch.tensor([1.0, 3.0]).double()]),
+    (lambda table: Tree(table), [torch.tensor(WORDS), torch.tensor(ABOVE)]),
+    (lambda table: Bands(table[0], 2), [torch.tensor([5.0, 1.0, 4.0], dtype=F64)]),
+    (lambda table: Noisy(Flat(3), Linear(), *table), [torch.tensor([0.2]), torch.tensor([1.0, 2.0, 3.0]).double()]),
+    (lambda table: PerWord(Linear(), table[0]), [torch.tensor([0.5, 1.0], dtype=F64)]),
+    (lambda table: RateMatrix(table[0], Linear()), [dense(4)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "table"), MADE_OF_TENSORS)
+def test_a_tensor_that_its_owner_changes_later_changes_no_part(make, table):
+    part, before = make(table), make([value.clone() for value in table])
+    for value in table:
+        value.copy_(value.flip(0))
+    assert apart(part, before) == "" and dd.values(part) == dd.values(before)
+
+
+def test_a_map_keeps_its_parents():
+    parents = torch.tensor([0, 1, 1])
+    edge = dd.hierarchies.Map(parents, 2)
+    parents[0] = 1
+    assert edge.parents.tolist() == [0, 1, 1]
+
+
 def test_values_of_a_formula_have_all_its_digits():
     t = sympy.Symbol("t")
     for formula in ((1 - t) ** (0.1 + 0.2), (1 - t) * sympy.exp(-t * sympy.E), (1 - t) ** sympy.sqrt(2), "1 - t**2.5"):
