@@ -70,6 +70,7 @@ def middle(values: list[float]) -> float:
 
 PAPERS, LESS, CE = "the papers' formula on all logits", "x less memory", "`F.linear` and `F.cross_entropy`, all rows"
 PEER = "ancestral step over all states"
+MATRIX_EXP = "`torch.linalg.matrix_exp` in every function"
 ALONE = "ours beside a gradient"
 OF_BLOCKS = dict[str, Any](unit=" of their time", at_most=True, percent=True)
 FORMULA, OURS = "the papers' formula", "our fused loss on logits of words"
@@ -96,6 +97,8 @@ CPU = (
     Row("GIDD, 2,048 tokens", PAPERS, "head_gidd_2048", "papers memory", 15, LESS),
     Row("MDLM, 1,024 tokens", CE, "head_mdlm_1024", "cross_entropy time", 1.7),
     Row("Noising, 64 x 512 tokens", "one-hot laws and a categorical draw", "noising", "dense time", 1000),
+    Row("Dense process, 256 states: Gaussian steps", MATRIX_EXP, "dense", "gaussian: matrix_exp time", 5),
+    Row("Dense process, 256 states: steps to neighbours", MATRIX_EXP, "dense", "walk: matrix_exp time", 7),
     Row("Sampling, masked, 12 x 768, 512 steps", PEER, "sampling_masked", "papers time", 2.8),
     Row("Sampling, HDLM, 12 x 768, 512 steps", PEER, "sampling_hdlm", "papers time", 2.4),
     Row("Sampling, masked: outside the blocks", "the blocks", "sampling_masked", "outside", 0.05, **OF_BLOCKS),

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import head, noising, products, sampler_costs, sampling, training
+from benchmarks import dense, head, noising, products, sampler_costs, sampling, training
 from benchmarks.measuring import FRESH, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -71,6 +71,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
         "head_mdlm_children_1024": times("mdlm_children", less, *beside),
         "head_mdlm_children_2048": times("mdlm_children", more, *beside),
         "noising": partial(noising.measure, repeats, **batch),
+        "dense": partial(dense.measure, repeats, **(dict(sequences=4, length=16, states=32) if tiny else {})),
         "products": partial(products.measure, sizes, repeats),
         "training_laptop_mdlm": partial(training.laptop, "mdlm", small, repeats),
         "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),

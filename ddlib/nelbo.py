@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.checks import require, visible
 from ddlib.denoiser import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import beside, each_time, interior, into
+from ddlib.processes.base import beside, interior
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 
@@ -23,7 +23,7 @@ def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens,
     noisy, believed = process.marginal(x, t), process.predictive(p, t)
     here = z[..., None]
     a, b = noisy / noisy.gather(-1, here), believed / believed.gather(-1, here)
-    rates = into(each_time(process.rate_matrix, t), z).scatter(-1, here, 0.0)
+    rates = process.rates_into(z, t).scatter(-1, here, 0.0)
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()

@@ -4,6 +4,7 @@ from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, int
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.masked import Masked
+from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.processes.mixing import Mixing
 from ddlib.processes.mixture import Mixture
 from ddlib.processes.noisy import Noisy
@@ -16,6 +17,7 @@ __all__ = [
     "ForwardProcess",
     "Hierarchical",
     "Masked",
+    "MatrixExponential",
     "Mixing",
     "Mixture",
     "Noisy",

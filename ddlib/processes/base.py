@@ -1,11 +1,24 @@
 """The class that every process is, in four parts: what it must answer, what follows, which times, what samplers ask."""
 
 from ddlib.processes.sampled import Sampled, unchanged
-from ddlib.processes.times import beside, each_time, elapsed, interior, into, scalar, span, taken, through
+from ddlib.processes.times import (
+    beside,
+    columns_at,
+    each_time,
+    elapsed,
+    interior,
+    into,
+    products_at,
+    rows_at,
+    scalar,
+    span,
+    taken,
+    through,
+)
 
 __all__ = [
-    "ForwardProcess", "beside", "each_time", "elapsed", "interior", "into", "reduction", "scalar", "span", "taken",
-    "through", "unchanged",
+    "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",
+    "rows_at", "scalar", "span", "taken", "through", "unchanged",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from ddlib.categorical import draw
 from ddlib.checks import check_devices, check_order, check_times, require
 from ddlib.noise import Generator, evenly, rand
 from ddlib.processes.contract import Contract
-from ddlib.processes.times import beside, each_time, interior, into, through
+from ddlib.processes.times import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
 
 LEVELS = ("independent", "systematic", "balanced")
@@ -92,7 +92,7 @@ class Follows(Contract, own_times=True):
             TypeError, ValueError: as ``sample``, z not int64 states, or s later than t.
         """
         self.check_forwards(z, s, t)
-        law = into(each_time(self.transition, s, t).mT, z)
+        law = rows_at(self.transition, z, s, t)
         return draw(law, rand(z.shape, generator, z.device))
 
     def check_levels(self, levels: str) -> None:
@@ -122,7 +122,7 @@ class Follows(Contract, own_times=True):
 
     def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
         """q_t(z|x) for every word x, (B, L, V), float64."""
-        return into(each_time(self._word_marginals, t), z)
+        return columns_at(self._word_marginals, z, t)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
         """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
@@ -137,7 +137,7 @@ class Follows(Contract, own_times=True):
             TypeError, ValueError: as ``sample``, or s not below t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
-        joint = into(each_time(self.transition, s, t).to(p.dtype), z) * self.predictive(p, s)
+        joint = columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s)
         return joint / joint.sum(-1, keepdim=True)
 
     def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
@@ -146,8 +146,15 @@ class Follows(Contract, own_times=True):
         Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1, with rates per unit of time, running backwards).
         """
         self.check_inputs(z=z, t=t, p=p)
-        law = self.predictive(p, t)
-        rates = into(each_time(self.rate_matrix, t).to(p.dtype), z) * law / law.gather(-1, z[..., None])
+        return self._reversed(self.predictive(p, t), z, t)
+
+    def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
+        """Q_t(y, z), the forward rates into z from every state y, (B, L, S); minus its exit rate at z itself."""
+        return columns_at(self.rate_matrix, z, t)
+
+    def _reversed(self, law: StateLaw, z: Tokens, t: Times) -> StateLaw:
+        """The reverse rates of a chain with the marginals ``law``, (B, L, S)."""
+        rates = self.rates_into(z, t).to(law.dtype) * law / law.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior(self) -> Tensor:
@@ -224,8 +231,8 @@ class Follows(Contract, own_times=True):
 
         Without a closed form it is the rate at which z is left backwards in time, given the word.
         """
-        words = one_hot(x, self.vocab_size).to(torch.float64)
-        return self.reverse_rate(words, z, t.to(torch.float64)).sum(-1)
+        t = t.to(torch.float64)
+        return self._reversed(self.marginal(x, t), z, t).sum(-1)
 
     def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
         """By which each token's level, or its state, is drawn."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.exact import ExactModule
-from ddlib.processes.generator import Generator
+from ddlib.processes.matrix_exponential import LevelExponential
 from ddlib.processes.times import beside, into
 
 
@@ -26,7 +26,7 @@ class LevelChain(ExactModule):
     def __init__(self, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
         self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
-        self.generator = Generator(self.rates())
+        self.generator = LevelExponential(self.rates())
 
     def rates(self) -> Float64[Tensor, "m m"]:
         """The rate from each level to each other on the clock, rows sum to 0."""

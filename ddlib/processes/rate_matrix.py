@@ -1,30 +1,32 @@
-"""Any constant generator on a clock."""
+"""Processes with any constant rate matrix."""
 
 from collections.abc import Sequence
 from typing import Self
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ddlib.checks import require
 from ddlib.printing import digest
-from ddlib.processes.base import ForwardProcess, each_time, elapsed, interior, scalar, span, through
-from ddlib.processes.generator import Generator
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, products_at, rows_at, scalar, span
+from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
 
 
 class RateMatrix(ForwardProcess, own_times=True):
-    r"""Structured noise with any constant generator: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
+    r"""Structured noise with any constant rate matrix: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
 
-    Dense, for state spaces of up to a few hundred states.
+    Dense, for up to about 1,000 states. The cost is that of the exponentials, one for each distinct time of a batch,
+    :math:`O(S^3 \log(\Lambda \sigma))` with :math:`\Lambda` the largest exit rate, and of :math:`O(B L S^2)` for the
+    products with them. See ``MatrixExponential`` for their accuracy.
 
     Args:
-        matrix: (S, S) rates on the clock, row = from; off-diagonal entries >= 0, rows sum to 0. The first
-            ``vocab_size`` states are the words.
-        schedule: the clock alpha.
-        vocab_size: number of words V; default all S states.
+        matrix: (S, S) rates per unit of -log alpha, row = from; off-diagonal entries >= 0, rows sum to 0. The first
+            ``vocab_size`` states are the tokens.
+        schedule: the schedule alpha.
+        vocab_size: number of tokens V; default all S states.
 
     Raises:
         TypeError: schedule of another kind.
@@ -34,32 +36,20 @@ class RateMatrix(ForwardProcess, own_times=True):
     def __init__(self, matrix: Tensor, schedule: Schedule, vocab_size: int | None = None) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        matrix = torch.as_tensor(matrix)
-        rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
-        matrix = matrix.to(torch.float64)
-        require(
-            matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.numel() > 0,
-            f"matrix has shape {tuple(matrix.shape)}, must be square (S, S) and not empty",
-        )
-        require(bool(matrix.isfinite().all()), "matrix holds NaN or infinity, must be finite")
-        off_diagonal = matrix - torch.diag(matrix.diagonal())
-        require(bool((off_diagonal >= 0).all()), f"matrix holds the rate {float(off_diagonal.min())}, must be >= 0")
-        scale = float(off_diagonal.max())
-        require(scale > 0, "matrix is zero everywhere, must have at least one rate")
-        excess = matrix.sum(1)
-        worst = int(excess.abs().argmax())
-        require(
-            abs(float(excess[worst])) <= max(1e-9, rounding) * scale * len(matrix),
-            f"matrix row {worst} sums to {float(excess[worst])}, must sum to 0",
-        )
+        exponential = MatrixExponential(matrix)
+        rates = exponential.matrix
+        require(bool(rates.any()), "matrix is zero everywhere, must have at least one rate")
         schedule.check()
-        super().__init__(len(matrix) if vocab_size is None else vocab_size, len(matrix))
+        super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
         self.schedule = schedule
-        self.generator = Generator(off_diagonal - torch.diag(off_diagonal.sum(1)))
-        self.register_buffer("matrix", off_diagonal - torch.diag(off_diagonal.sum(1)))
+        self.exponential = exponential
 
-    matrix: Tensor
     schedule: Schedule
+
+    @property
+    def matrix(self) -> StateMatrix:
+        """The rates per unit of -log alpha, (S, S) float64, row = from."""
+        return self.exponential.matrix
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -72,14 +62,20 @@ class RateMatrix(ForwardProcess, own_times=True):
 
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         self.check_inputs(x=x, t=t)
-        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+        return rows_at(self._word_marginals, x, t).to(t.dtype)
 
     def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        laws = each_time(lambda time: self.generator(self.schedule.hazard(time))[: self.vocab_size], t)
-        return through(p, laws.to(p.dtype))
+        return products_at(p, self._word_marginals, t)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
 
+    def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
+        rate = beside(self.schedule.rate(interior(t)))
+        return rate.expand(z.shape)[..., None] * self.matrix.T[z]
+
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        return self.generator(elapsed(self.schedule, *span(s, t, self.device)))
+        return self.exponential(elapsed(self.schedule, *span(s, t, self.device)))
+
+    def _word_marginals(self, t: Tensor) -> Tensor:
+        return self.exponential(self.schedule.hazard(t))[: self.vocab_size]

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from ddlib.checks import check_number, check_shape, require
 from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.generator import Generator
+from ddlib.processes.matrix_exponential import LevelExponential
 
 
 class Shares(NamedTuple):
@@ -53,7 +53,7 @@ class RedrawChain(ExactModule):
         matrix[torch.arange(n), torch.where(above < n, above, 2 * n)] = speeds
         matrix[torch.arange(n) + n, above + n] = speeds
         matrix[torch.arange(n), torch.arange(n) + n] = rates
-        self.generator = Generator(matrix - torch.diag(matrix.sum(1)))
+        self.generator = LevelExponential(matrix - torch.diag(matrix.sum(1)))
 
     def transition(self, duration: Float64[Tensor, "*n"]) -> Shares:
         """From each level (rows) to each after ``duration`` on the clock, (*n, levels, levels): not redrawn, redrawn.

@@ -54,9 +54,58 @@ def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
         tensor([[0.7500, 0.2500],
                 [0.5000, 0.5000]], dtype=torch.float64)
     """
+    matrices, which = _distinct(function, *times)
+    return matrices[which]
+
+
+def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L S"]:
+    """Rows of the matrix of each time, without a copy of the matrix for every sequence.
+
+    Args:
+        function: of one float64 scalar for each of ``times``, returns (N, S).
+        index: (B, L) rows; they are not checked.
+        times: each (B,) or (B, L), of one shape.
+
+    Returns:
+        (B, L, S).
+    """
+    matrices, which = _distinct(function, *times)
+    return matrices[beside(which), index]
+
+
+def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L N"]:
+    """Columns of the matrix of each time: ``into(each_time(function, *times), index)`` without its copies.
+
+    Args:
+        function: of one float64 scalar for each of ``times``, returns (N, S).
+        index: (B, L) columns; they are not checked.
+        times: each (B,) or (B, L), of one shape.
+
+    Returns:
+        (B, L, N).
+    """
+    matrices, which = _distinct(function, *times)
+    return matrices.mT[beside(which), index]
+
+
+def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times) -> Float[Tensor, "B L S"]:
+    """Each position's row times the matrix of its time, in the dtype of ``p``.
+
+    Args:
+        p: (B, L, N) rows.
+        function: of one float64 scalar for each of ``times``, returns (N, S).
+        times: each (B,) or (B, L), of one shape.
+    """
+    matrices, which = _distinct(function, *times)
+    matrices = matrices.to(p.dtype)
+    return p @ matrices[0] if len(matrices) == 1 else through(p, matrices[which])
+
+
+def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
+    """``function`` of each distinct time, stacked, and for every sequence or position which of them is its own."""
     flat = torch.stack([time.to(torch.float64).flatten() for time in times])
     distinct, which = flat.unique(dim=1, return_inverse=True)
-    return torch.stack([function(*column) for column in distinct.unbind(1)])[which.view(times[0].shape)]
+    return torch.stack([function(*column) for column in distinct.unbind(1)]), which.view(times[0].shape)
 
 
 def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:

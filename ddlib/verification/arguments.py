@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -72,3 +73,6 @@ CLAIMS = (
     Claim("arguments", "averages", "an average of weights leaves the process as it is", "exactly", _average,
           ({"t": 0.6},), rests_on=("state", "rates", "laws")),
 )  # fmt: skip
+
+SIZE_CLAIMS = tuple(replace(claim, room="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
+"""Those of a process at its size, beside a proof on its reduction."""

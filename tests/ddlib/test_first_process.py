@@ -17,9 +17,9 @@ from ddlib.verification import (
     Check,
     Counterexample,
     Place,
+    at_size,
     draws,
     hierarchy,
-    large,
     numerics,
     objective,
     process,
@@ -32,7 +32,7 @@ from ddlib.verification.claim import Claim, Comparison
 from ddlib.verification.place import blamed
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
-ROOMS = (schedule, hierarchy, process, reverse, objective, numerics, draws, large, sampler)
+ROOMS = (schedule, hierarchy, process, reverse, objective, numerics, draws, at_size, sampler)
 CLAIMS = {claim.name: claim for room in ROOMS for claim in room.CLAIMS}
 
 

@@ -6,7 +6,7 @@ from zoo import F64, PROCESSES, Plain, every_process, law, words
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
-from ddlib.processes.generator import Generator
+from ddlib.processes.matrix_exponential import LevelExponential, MatrixExponential
 from ddlib.schedules import Geometric, Linear
 from ddlib.testing.oracle import states
 
@@ -180,11 +180,12 @@ def test_the_slowest_level_is_left_by_the_end_of_time(speeds):
 @pytest.mark.parametrize("sigma", [1e-6, 1e-2, 1.0, 7.0])
 @pytest.mark.parametrize("rate", [0.01, 1.0, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype):
+@pytest.mark.parametrize("kind", [LevelExponential, MatrixExponential])
+def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
     """Every entry to full relative accuracy, the far and tiny ones too."""
     n, rate = 12, float(torch.tensor(rate, dtype=dtype))
     step = torch.diag(torch.full((n - 1,), rate, dtype=dtype), 1)
-    transition = Generator(step - torch.diag(step.sum(1)))(torch.tensor(sigma, dtype=F64))
+    transition = kind(step - torch.diag(step.sum(1)))(torch.tensor(sigma, dtype=F64))
     assert transition.dtype == F64
     k = torch.arange(n - 1, dtype=F64)
     mean = torch.tensor(sigma * rate, dtype=F64)
@@ -223,14 +224,17 @@ def test_a_generator_in_float32_is_exponentiated_in_float64():
     rates = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).fill_diagonal_(0)
     rates = rates - torch.diag(rates.sum(1))
     sigma = torch.tensor([0.1, 3.0], dtype=F64)
-    assert torch.equal(Generator(rates)(sigma), Generator(rates.double())(sigma))
+    assert torch.equal(MatrixExponential(rates)(sigma), MatrixExponential(rates.double())(sigma))
 
 
 @pytest.mark.parametrize("sigma", [[2.0, 0.1, 2.0, 0.7, 0.1, 2.0], [2.0] * 6])
 def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(sigma):
     generator = torch.Generator().manual_seed(0)
     rates = torch.rand(4, 4, generator=generator).fill_diagonal_(0)
-    chain, weights = Generator(rates - torch.diag(rates.sum(1))), torch.rand(2, 3, 4, 4, generator=generator, dtype=F64)
+    chain, weights = (
+        MatrixExponential(rates - torch.diag(rates.sum(1))),
+        torch.rand(2, 3, 4, 4, generator=generator, dtype=F64),
+    )
     given = torch.tensor(sigma, dtype=F64).view(2, 3).requires_grad_()
     shared, alone = chain(given), torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
     for answer in (shared, chain(given.detach())):

@@ -15,6 +15,7 @@ import faults_particles
 import faults_process
 import faults_sampler
 import faults_schedule
+import faults_size
 import faults_solvers
 import faults_speeds
 import faults_steering
@@ -44,6 +45,7 @@ MODULES = (
     faults_own_times,
     faults_paces,
     faults_arguments,
+    faults_size,
 )
 
 

@@ -1,0 +1,266 @@
+"""Exponentials of rate matrices, accurate in every entry."""
+
+import math
+from collections import OrderedDict
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ddlib.checks import require, visible
+from ddlib.exact import ExactModule
+
+_TINY = 1e-290
+"""Probabilities below this count as zero when a chain is tested for having reached its limit."""
+
+_RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
+"""How many of its latest results a ``MatrixExponential`` keeps."""
+
+
+class MatrixExponential(ExactModule):
+    r"""Transition matrices :math:`\exp(\sigma G)` of a chain with the constant rate matrix G, for up to 1,000 states.
+
+    With :math:`u = 1 / \Lambda`, :math:`\Lambda` the largest exit rate, and :math:`\sigma = u (f + \sum_k d_k 4^k)`,
+    :math:`0 \le f < 1`, :math:`d_k \in \{0, 1, 2, 3\}`,
+
+    .. math:: \exp(\sigma G) = \exp(f u G) \prod_{d_k > 0} \exp(d_k 4^k u G)
+
+    The first factor is the uniformised series :math:`e^{-f} \sum_k f^k P^k / k!` with :math:`P = I + u G`; the others
+    come from a table that is extended when a larger :math:`\sigma` is first met. All factors are products of
+    non-negative matrices whose rows are normalised after each product, so nothing cancels: off-diagonal entries keep
+    their relative accuracy, and with them slow transitions between groups of states that mix fast. A chain of more than
+    34 states is accurate to 1e-38 beyond that: a smaller probability may be returned as 0.
+
+    At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no entry changes. No
+    duration is cut short: a chain may mix as slowly as it likes.
+
+    The results of the last 64 durations are kept (at most 128 MiB), so that a loss, a bound or a sampling step that
+    evaluates several functions of one time computes its exponential once. The matrix has no gradient; durations have.
+
+    Args:
+        matrix: (n, n) rates per unit of :math:`\sigma`, row = from; off-diagonal entries >= 0, rows sum to 0.
+
+    Raises:
+        ValueError: a matrix that is not square, holds a negative rate, NaN or infinity, or rows that do not sum to 0.
+
+    Example:
+        >>> exponential = MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
+        >>> exponential(torch.tensor([0.0, math.inf]).double())
+        tensor([[[1.0000, 0.0000],
+                 [0.0000, 1.0000]],
+        <BLANKLINE>
+                [[0.5000, 0.5000],
+                 [0.5000, 0.5000]]], dtype=torch.float64)
+    """
+
+    matrix: Tensor
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("matrix", checked_rates("matrix", matrix), persistent=False)
+        self._derived: _Derived | None = None
+
+    def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        r"""Compute exp(sigma G) for every duration.
+
+        Args:
+            sigma: durations of any shape, in [0, inf].
+
+        Returns:
+            (..., n, n) transition matrices, row = from; rows sum to 1.
+        """
+        if sigma.numel() == 0:
+            return self.matrix.new_zeros(*sigma.shape, *self.matrix.shape)
+        # a matrix made in inference mode could not serve a later call that needs gradients
+        with torch.inference_mode(False), torch.no_grad():
+            if self._derived is None:
+                self._derived = _Derived(self.matrix)
+            matrices = [self._derived.at(value) for value in sigma.detach().double().flatten().tolist()]
+        result = torch.stack(matrices).view(*sigma.shape, *self.matrix.shape)
+        if sigma.requires_grad:  # d exp(sigma G) / d sigma = exp(sigma G) G
+            result = result + (sigma - sigma.detach())[..., None, None] * (result @ self.matrix)
+        return result
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        self._derived = None
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_derived": None}
+
+
+class _Derived:
+    """What is computed from a rate matrix once: terms of the series, the table of factors, the latest results."""
+
+    def __init__(self, matrix: Float64[Tensor, "n n"]) -> None:
+        self.fastest, self.terms = terms_of(matrix)
+        self.table: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.recent: OrderedDict[float, Tensor] = OrderedDict()
+
+    def at(self, sigma: float) -> Float64[Tensor, "n n"]:
+        """Return exp(sigma G), from the latest results where it is among them."""
+        found = self.recent.get(sigma)
+        if found is not None:
+            self.recent.move_to_end(sigma)
+            return found
+        found = self.recent[sigma] = self.compute(sigma)
+        most = max(1, min(_RECENT_MATRICES, _RECENT_BYTES // (8 * found.numel())))
+        while len(self.recent) > most:
+            self.recent.popitem(last=False)
+        return found
+
+    def compute(self, sigma: float) -> Float64[Tensor, "n n"]:
+        scaled = sigma * self.fastest
+        if math.isinf(scaled):
+            return self._limit()
+        whole = math.floor(scaled)
+        result = self._short(scaled - whole)
+        for place in range((whole.bit_length() + 1) // 2):
+            if not self._extended(place):
+                return self.table[-1][-1]  # the chain has reached its limit before 4^place
+            digit = whole >> 2 * place & 3
+            if digit:
+                result = normalised(result @ self.table[place][digit - 1])
+        return result
+
+    def _short(self, step: float) -> Tensor:
+        return short_step(self.terms.new_tensor(step), self.terms)
+
+    def _extended(self, place: int) -> bool:
+        """Extend the table to the factors of ``4^place``; False if the chain reaches its limit before that."""
+        while len(self.table) <= place:
+            if self.table:
+                one, _, three = self.table[-1]
+                once = normalised(three @ one)
+                if settled(three, once):
+                    return False
+            else:
+                once = self._short(1.0)
+            twice = normalised(once @ once)
+            self.table.append((once, twice, normalised(twice @ once)))
+        return True
+
+    def _limit(self) -> Tensor:
+        before = self.table[-1][-1] if self.table else self._short(1.0)
+        while True:  # ends: every entry has its limit, or is below 1e-290, after some 2,000 doublings at most
+            after = normalised(before @ before)
+            if settled(before, after):
+                return after
+            before = after
+
+
+class LevelExponential(ExactModule):
+    r"""Transition matrices :math:`\exp(\sigma G)` of a chain of a few levels that never returns to a level it left.
+
+    Divided differences of exponentials, the textbook closed form of the hypoexponential distribution, cancel when rates
+    nearly agree and when ``sigma`` is small. This is the uniformised series of a short step,
+    :math:`e^{-\Lambda h} \sum_k (\Lambda h)^k P^k / k!` with :math:`P = I + G / \Lambda`, squared repeatedly: sums and
+    products of non-negative numbers, so every entry, however small, has full relative accuracy. The number of
+    operations does not depend on ``sigma``, so no value is read on an accelerator.
+
+    Derivatives by the rates pass through the same operations, except through ``Lambda``, on which the exponential does
+    not depend.
+
+    Args:
+        matrix: (n, n) rates, upper triangular, row = from; rows sum to 0.
+
+    Raises:
+        ValueError: a matrix that is not upper triangular.
+    """
+
+    powers: Tensor
+
+    def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
+        super().__init__()
+        matrix = matrix.to(torch.float64)
+        require(
+            torch.equal(matrix, matrix.triu()),
+            "matrix has rates below its diagonal, must be upper triangular: use MatrixExponential",
+        )
+        exits = -matrix.detach().diagonal()
+        leaving = exits[exits > 0]
+        # The eigenvalues of a triangular matrix are its diagonal, so the slowest exit is the slowest decay. Past this
+        # duration every survivor is below 1e-299: as good as none, and still far from underflow.
+        self.horizon = 690.0 / (float(leaving.min()) if len(leaving) else 1.0)
+        self.fastest, powers = terms_of(matrix)
+        self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
+        self.register_buffer("powers", powers, persistent=False)
+
+    def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        """Compute exp(sigma G) for every ``sigma`` in [0, inf]."""
+        # a batch shares its times, as in sampling, or a block of each sequence; a derivative is that of each alone
+        if sigma.numel() > 1 and not sigma.requires_grad and visible(sigma):
+            own, which = sigma.unique(return_inverse=True)
+            if len(own) < sigma.numel():
+                return self(own)[which]
+        step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
+        result = short_step(step, self.powers)
+        for _ in range(self.squarings):
+            result = normalised(result @ result)
+        return result
+
+
+def checked_rates(name: str, matrix: Tensor) -> Float64[Tensor, "n n"]:
+    """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last digit.
+
+    Args:
+        name: of the argument, for error messages.
+        matrix: (n, n) rates, row = from, of any dtype; rows sum to 0 within the rounding error of its dtype.
+
+    Raises:
+        ValueError: not square, NaN, negative rates, or rows that do not sum to 0.
+    """
+    matrix = torch.as_tensor(matrix)
+    rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+    matrix = matrix.to(torch.float64)
+    require(
+        matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.numel() > 0,
+        f"{name} has shape {tuple(matrix.shape)}, must be square (S, S) and not empty",
+    )
+    require(bool(matrix.isfinite().all()), f"{name} holds NaN or infinity, must be finite")
+    off_diagonal = matrix - torch.diag(matrix.diagonal())
+    require(bool((off_diagonal >= 0).all()), f"{name} holds the rate {float(off_diagonal.min())}, must be >= 0")
+    excess = matrix.sum(1)
+    worst = int(excess.abs().argmax())
+    require(
+        abs(float(excess[worst])) <= max(1e-9, rounding) * float(off_diagonal.max()) * len(matrix),
+        f"{name} row {worst} sums to {float(excess[worst])}, must sum to 0",
+    )
+    return off_diagonal - torch.diag(off_diagonal.sum(1))
+
+
+def terms_of(matrix: Float64[Tensor, "n n"]) -> tuple[float, Float64[Tensor, "k n n"]]:
+    r"""Return the largest exit rate and the terms :math:`P^k / k!` of the uniformised series, (k, n, n)."""
+    fastest = float(-matrix.detach().diagonal().min())
+    identity = torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+    jumps = identity + matrix / (fastest or 1.0)
+    jumps.diagonal().clamp_(min=0)
+    powers = [identity]
+    for k in range(1, 18 + min(len(matrix), 16)):
+        powers.append(powers[-1] @ jumps / k)
+    return fastest, torch.stack(powers)
+
+
+def short_step(step: Float64[Tensor, "*n"], terms: Float64[Tensor, "k m m"]) -> Float64[Tensor, "*n m m"]:
+    """Sum the uniformised series for durations ``step`` of at most 1 in units of the fastest exit."""
+    exponents = torch.arange(len(terms), device=step.device)
+    poisson = torch.exp(-step)[..., None] * step[..., None] ** exponents
+    return normalised(torch.einsum("...k,kij->...ij", poisson, terms))
+
+
+def normalised(matrix: Float64[Tensor, "*n m m"]) -> Float64[Tensor, "*n m m"]:
+    """Scale rows to sum to 1: an error in the sum would double with every squaring."""
+    return matrix / matrix.sum(-1, keepdim=True)
+
+
+def settled(before: Float64[Tensor, "m m"], after: Float64[Tensor, "m m"]) -> bool:
+    """Return whether no probability above 1e-290 changed by more than rounding, relative to itself.
+
+    A slow transition shows in entries that are small and still grow, or still fall, by a factor; so an absolute
+    difference would not do.
+    """
+    rounding = 1e-14 * math.sqrt(len(before)) + 1e-13
+    same = (after - before).abs() <= rounding * after
+    return bool((same | (torch.maximum(before, after) < _TINY)).all())

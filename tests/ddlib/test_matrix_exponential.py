@@ -1,0 +1,182 @@
+"""Exponentials of rate matrices against scipy and eigenvectors, at sizes and speeds that ordinal noise has."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import scipy.linalg
+import torch
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ddlib as dd
+from ddlib.processes import MatrixExponential, RateMatrix, matrix_exponential
+
+F64 = torch.float64
+TIMES = st.one_of(
+    st.floats(1e-8, 1 - 1e-8), st.floats(-8, -0.1).map(lambda e: 10**e), st.floats(-8, -1).map(lambda e: 1 - 10**e)
+)
+
+
+def rates_of(off):
+    off = off.to(F64).fill_diagonal_(0)
+    return off - torch.diag(off.sum(1))
+
+
+def walk(size, rate):
+    apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
+    return rates_of(rate * (apart == 1))
+
+
+def drawn(size, gap, spread, seed):
+    """Two groups of states that mix at rates about 1 and exchange at rates about ``gap``."""
+    generator = torch.Generator().manual_seed(seed)
+    off = torch.rand(size, size, generator=generator, dtype=F64)
+    off = off * (torch.rand(size, size, generator=generator) < 0.3)
+    off = off + 0.5 * torch.eye(size, dtype=F64).roll(1, 1)
+    half = size // 2
+    off[:half, half:] *= gap
+    off[half:, :half] *= gap
+    return rates_of(off * 10 ** (spread * (torch.rand(size, 1, generator=generator, dtype=F64) - 0.5)))
+
+
+def off_by(exponential, rates, t):
+    sigma = -math.log1p(-t)
+    got = exponential(torch.tensor(sigma, dtype=F64))
+    return float((got - torch.from_numpy(scipy.linalg.expm(rates.numpy() * sigma))).abs().max())
+
+
+@given(
+    st.integers(2, 40), st.floats(-6, 3), st.floats(0, 2), st.integers(0, 99), st.lists(TIMES, min_size=1, max_size=4)
+)
+@settings(max_examples=examples(200))
+def test_a_drawn_generator_has_the_exponential_of_scipy(size, gap, spread, seed, times):
+    rates = drawn(size, 10**gap, spread, seed)
+    exponential = MatrixExponential(rates)
+    assert max(off_by(exponential, rates, t) for t in times) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [150, 400])
+@pytest.mark.parametrize("gap", [1e-6, 1e-3, 1.0])
+def test_a_generator_of_hundreds_of_states_has_the_exponential_of_scipy(size, gap):
+    rates = drawn(size, gap, 2.0, 1)
+    exponential = MatrixExponential(rates)
+    assert max(off_by(exponential, rates, t) for t in (1e-8, 0.01, 0.5, 0.97, 1 - 1e-8)) < 1e-10
+
+
+@pytest.mark.parametrize(("size", "rate"), [(2, 1e-6), (60, 30.0), (256, 2000.0)])
+def test_a_walk_has_the_exponential_of_its_eigenvectors(size, rate):
+    """0.1.0 stopped at 690 over the slowest exit rate: off by 0.0005 to 0.55 in total variation at 256 states."""
+    process = RateMatrix(walk(size, rate), dd.schedules.Linear())
+    values, vectors = torch.linalg.eigh(process.matrix)
+    t = torch.tensor([1e-8, 1e-3, 0.3, 0.6, 0.9, 0.99, 1 - 1e-8], dtype=F64)
+    x = torch.arange(size).expand(len(t), -1)
+    exact = (vectors * (values * -torch.log1p(-t)[:, None, None]).exp()) @ vectors.T
+    assert float((process.marginal(x, t) - exact).abs().sum(-1).max()) < 1e-10
+
+
+def test_an_infinite_duration_is_the_limit_however_slow_the_exchange():
+    for gap in (1.0, 1e-6, 1e-30, 1e-150):
+        limit = MatrixExponential(drawn(12, gap, 2.0, 3))(torch.tensor(math.inf, dtype=F64))
+        assert torch.allclose(limit, limit[:1].expand(12, -1), rtol=1e-9, atol=0) and bool((limit > 0).all())
+    closed = torch.block_diag(walk(3, 1.0), walk(4, 5.0))
+    limit = MatrixExponential(closed)(torch.tensor(math.inf, dtype=F64))
+    expected = torch.block_diag(torch.full((3, 3), 1 / 3, dtype=F64), torch.full((4, 4), 1 / 4, dtype=F64))
+    assert torch.allclose(limit, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("size", [12, 30])
+def test_slow_exchange_between_groups_keeps_its_digits(size):
+    """To first order the exchange grows with the duration, however small it is."""
+    rates = drawn(size, 1e-40, 0.0, 5)
+    exponential, half = MatrixExponential(rates), size // 2
+    one, two = (exponential(torch.tensor(sigma, dtype=F64))[:half, half:].sum(1) for sigma in (200.0, 400.0))
+    limit = MatrixExponential(rates_of(rates[:half, :half].clone()))(torch.tensor(math.inf, dtype=F64))
+    flow = limit @ rates[:half, half:].sum(1)
+    assert torch.allclose(two - one, 200 * flow, rtol=1e-8, atol=0)
+
+
+def test_a_loss_computes_one_exponential_for_each_time(monkeypatch):
+    computed, compute = [], matrix_exponential._Derived.compute
+    monkeypatch.setattr(
+        matrix_exponential._Derived, "compute", lambda self, sigma: computed.append(sigma) or compute(self, sigma)
+    )
+    process = RateMatrix(walk(30, 5.0), dd.schedules.Linear())
+    x, t = torch.randint(30, (6, 4)), torch.linspace(0.1, 0.9, 6)
+    z = process.sample(x, t)
+    dd.training_loss(process, torch.zeros(6, 4, 30), x, z, t)
+    assert len(computed) == 6
+
+
+def test_recent_results_are_few_and_no_part_of_a_copy():
+    exponential = MatrixExponential(walk(300, 1.0))
+    sigma = torch.linspace(0.1, 1, 200, dtype=F64)
+    exponential(sigma[:3])
+    for part in sigma.split(20):
+        exponential(part)
+    assert (
+        sum(m.numel() * 8 for m in exponential._derived.recent.values()) <= 2**27
+        and len(exponential._derived.recent) <= 64
+    )
+    for twin in (copy.deepcopy(exponential), pickle.loads(pickle.dumps(exponential))):
+        assert twin._derived is None
+        assert torch.equal(twin(sigma[:2]), exponential(sigma[:2]))
+    assert len(pickle.dumps(exponential)) < 2 * 300 * 300 * 8
+    assert not exponential.state_dict()
+
+
+def test_results_made_in_inference_mode_serve_a_training_step():
+    process = RateMatrix(walk(8, 3.0), dd.schedules.Linear())
+    x, t = torch.randint(8, (2, 5)), torch.tensor([0.3, 0.6])
+    with torch.inference_mode():
+        z = process.sample(x, t)
+    logits = torch.zeros(2, 5, 8, requires_grad=True)
+    dd.training_loss(process, logits, x.clone(), z.clone(), t).backward()
+    assert bool(logits.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.7, 40.0])
+def test_the_derivative_by_the_duration_is_the_product_with_the_rates(sigma):
+    exponential = MatrixExponential(drawn(6, 0.1, 1.0, 2))
+    assert torch.autograd.gradcheck(exponential, torch.tensor([sigma], dtype=F64, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (torch.zeros(2, 3), r"matrix has shape \(2, 3\), must be square"),
+        (torch.tensor([[-1.0, 1.0], [-0.5, 0.5]]), r"matrix holds the rate -0.5, must be >= 0"),
+        (torch.tensor([[-1.0, 1.0], [1.0, -2.0]]), r"matrix row 1 sums to -1.0, must sum to 0"),
+        (torch.tensor([[math.nan, 1.0], [1.0, -1.0]]), "matrix holds NaN or infinity"),
+    ],
+)
+def test_a_matrix_that_holds_no_rates_is_refused(matrix, message):
+    with pytest.raises(ValueError, match=message):
+        MatrixExponential(matrix)
+
+
+def test_a_process_that_never_mixes_counts_what_is_left_at_the_last_time():
+    """Two groups that exchange at 1e-3: the bound of flat logits is the entropy only with its prior term."""
+    process = RateMatrix(drawn(6, 1e-3, 0.0, 4), dd.schedules.Linear())
+    last = torch.tensor([1 - 2**-24], dtype=F64)
+    left = process.prior_kl(torch.arange(6)[None], last)
+    assert bool((left > 0.3).all())
+    report = dd.verify(process)
+    assert report.ok, report
+
+
+def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
+    """Birth and death at rate 2,000 on 0..255: 0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545."""
+    from ddlib.verification.objective import integrated, removed
+
+    process, point = RateMatrix(walk(256, 2000.0), dd.schedules.Linear()), {"reach": 9.0, "words": 2, "nodes": 40}
+    flat = torch.full((256,), 1 / 256, dtype=F64)
+    value, a, b, change = integrated(process, point, lambda z, t: flat.log().expand(*z.shape, -1), "cavity")
+    lost = removed(process, a, flat) - removed(process, b, flat)
+    kept = value > 0
+    assert int(kept.sum()) == 2
+    assert bool(((value - lost).abs() <= 1e-5 + change)[kept].all())
+    assert float(removed(process, b, flat).max()) < 0.02 < float(removed(process, 0.5, flat).max())
