@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ddlib.checks import require
-from ddlib.denoiser import Parameterization, cavity_logits, check_told, posterior_logits
+from ddlib.checks import check_devices, check_mask, require
+from ddlib.denoiser import Parameterization, cavity_logits, check_graph, check_told, evaluating, posterior_logits
 from ddlib.nelbo import closed_nelbo
 from ddlib.noise import Generator
 from ddlib.paces import Pace, Together
 from ddlib.processes import ForwardProcess, beside
-from ddlib.reduce import Measure
+from ddlib.reduce import Measure, mean_per_token
 from ddlib.times import TimeDensity
 from ddlib.times.draw import latest
-from ddlib.typing import Denoiser, Logits, PerToken, Times, Tokens
+from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +24,9 @@ class Bound:
     Printed it is the mean over all tokens, with the standard error over texts, the means of its terms, and the number
     of texts and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every text has one draw. The
     error is that of times in strata where ``times`` are told, else that of independent ones (``Measure.method``).
+
+    With a ``mask`` the terms are 0 outside it, and all means are over the tokens inside:
+    ``Bound(... = ...; 300 tokens of 64 x 8)``. A sequence without one is no sequence of the error either.
     """
 
     diffusion: PerToken
@@ -34,6 +37,8 @@ class Bound:
     """-log p(x | z at the clean end); 0 when the schedule starts exactly at the data."""
     times: Times | None = None
     """The time of each text's draw, or its place on the path of a pace, (B,), drawn in strata; None: nobody knows."""
+    mask: PaddingMask | None = None
+    """True at the tokens that count, (B, L); None where all do."""
 
     @property
     def total(self) -> PerToken:
@@ -44,7 +49,9 @@ class Bound:
     def per_token(self) -> Measure:
         """The mean in nats per token; its standard error, over texts, is NaN where there is only one."""
         nats = self.total.detach().to("cpu", torch.float64).sum(1)
-        return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token", self.times)
+        if self.mask is None:
+            return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token", self.times)
+        return Measure.ratio(nats, self.mask.sum(1).to(nats), "nats per token", self.times)
 
     def __repr__(self) -> str:
         mean = self.per_token
@@ -52,9 +59,11 @@ class Bound:
         places = 2 if math.isnan(error) or error >= 0.1 or error == 0 else 1 - math.floor(math.log10(error))
         own = "" if math.isnan(error) else f" ± {error:.{places}f}"
         terms = {"diffusion": self.diffusion, "prior": self.prior, "reconstruction": self.reconstruction}
-        sum_of = " + ".join(f"{name} {float(term.detach().mean()):.{places}f}" for name, term in terms.items())
+        means = {name: float(mean_per_token(term.detach(), self.mask)) for name, term in terms.items()}
+        sum_of = " + ".join(f"{name} {value:.{places}f}" for name, value in means.items())
         texts, tokens = self.total.shape
-        return f"Bound({mean.value:.{places}f}{own} {mean.unit} = {sum_of}; {texts} x {tokens})"
+        counted = "" if self.mask is None else f"{int(self.mask.sum())} tokens of "
+        return f"Bound({mean.value:.{places}f}{own} {mean.unit} = {sum_of}; {counted}{texts} x {tokens})"
 
 
 def reconstruction(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
@@ -69,6 +78,7 @@ def bound(
     x: Tokens,
     generator: Generator = None,
     *,
+    mask: PaddingMask | None = None,
     density: TimeDensity | None = None,
     interval: tuple[float, float] = (0.0, 1.0),
     parameterization: Parameterization = "cavity",
@@ -93,6 +103,10 @@ def bound(
     short) the reconstruction is counted, at the cost of a second call of the denoiser. The noisy end is the last time
     before 1 that is drawn, or of the interval, and what is no noise yet there is always counted.
 
+    A module in train mode that behaves so, as by dropout, is warned of once (``ddlib.checks.UsageWarning``), as is one
+    in eval mode whose result keeps the autograd graph: put it into ``eval()`` and call this under ``torch.no_grad()``.
+    To train on a bound leave it in train mode.
+
     With a ``pace`` positions have times of their own, and it is the bound of a model that draws them at that pace:
     ``Blocks`` of block diffusion, ``LeftToRight`` with masks of autoregression. The denoiser is then told times (B, L).
 
@@ -101,6 +115,9 @@ def bound(
         denoiser: ``(z, t) -> logits``.
         x: (B, L) clean words.
         generator: source of times and noise.
+        mask: (B, L) bool, True at real tokens, False at padding, which counts in no term. Padding is noised and shown
+            to the denoiser all the same, as some word that ``x`` holds there. Where the denoiser ignores it the
+            expectation is that of the sequences without padding, ``levels="balanced"`` included.
         density: of the times; None is uniform.
         interval: the part of [0, 1] on which the network is used, e.g. (eps, 1 - eps).
         parameterization: what the logits mean, as in ``nelbo``.
@@ -113,11 +130,15 @@ def bound(
             (``typing.BlockDenoiser``): in the mean the same, for twice the work with less noise.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; a bad interval or number of steps; a density that is none, negative, or 0
-            inside (0, 1); levels drawn "systematic", by which the mean is another one; a pace that is none, or cannot
-            serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told them.
+        TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; a density that is none, negative,
+            or 0 inside (0, 1); levels drawn "systematic", by which the mean is another one; a pace that is none, or
+            cannot serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told
+            them.
     """
     process.check_inputs(x=x)
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
     check_unbiased(process, levels)
     pace = Together() if pace is None else pace
     if not isinstance(pace, Pace):
@@ -133,7 +154,9 @@ def bound(
         check_told(denoiser, pace.block if at_once else None, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
-    logits = cavity_logits(process, denoiser(z, _told(t), **clean), z, t, parameterization)
+    with evaluating(denoiser, z.device, "dd.bound"):
+        output = denoiser(z, _told(t), **clean)
+    logits = cavity_logits(process, output, z, t, parameterization)
     term = closed_nelbo(process, logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
     measure = beside(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
@@ -147,7 +170,11 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _told(start)), z, start, parameterization)
         left = reconstruction(process, logits, x, z, start)
-    return Bound(diffusion, process.prior_kl(x, end).to(diffusion.dtype), left, u)
+    check_graph(denoiser, output, "dd.bound")
+    prior = process.prior_kl(x, end).to(diffusion.dtype)
+    if mask is not None:
+        diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
+    return Bound(diffusion, prior, left, u, mask)
 
 
 def check_unbiased(process: ForwardProcess, levels: str) -> None:

@@ -7,6 +7,8 @@ an accelerator a look at a value stalls the queue, so there it happens only afte
 
 import math
 import os
+import sys
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 
@@ -25,6 +27,24 @@ def debug(active: bool = True) -> None:
 def visible(tensor: Tensor) -> bool:
     """Whether the values of ``tensor`` may be looked at: it is on the CPU, or ``debug(True)`` was called."""
     return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
+
+
+class UsageWarning(UserWarning):
+    """Use that is legal and probably not what was meant; each kind is warned of once per process."""
+
+
+_warned: set[str] = set()
+
+
+def warn_once(kind: str, message: str) -> None:
+    """Issue a ``UsageWarning`` at the line of the caller outside ddlib, the first time for each ``kind``."""
+    if kind in _warned or torch.compiler.is_compiling():
+        return
+    _warned.add(kind)
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("ddlib", "torch"):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(message, UsageWarning, stacklevel=depth)
 
 
 def require(condition: bool, message: str) -> None:

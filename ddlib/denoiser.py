@@ -9,17 +9,20 @@ Logits are of words, (B, L, V), or of the children of each state, (B, L, S - 1),
 (``ddlib.children``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CellType
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from ddlib.checks import check_devices, check_finite, check_logits, require
+from ddlib.checks import check_devices, check_finite, check_logits, require, warn_once
 from ddlib.children import Children, children_of, has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser, Logits, OwnTimes, SplitDenoiser, Times, Tokens
 
+_EMPTY = CellType()  # a name that is closed over and has no value yet
 _IMPOSSIBLE = -1e30  # finite, so that a cluster in which every word is impossible gives no NaN gradient
 
 
@@ -90,6 +93,76 @@ def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
 
 def _called(part: object) -> str:
     return str(getattr(part, "__qualname__", type(part).__qualname__))
+
+
+def networks(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
+    """Modules that a callable is, holds or closes over, processes left out; a module's own parts are in the module."""
+    if isinstance(denoiser, nn.Module):
+        if not isinstance(denoiser, ForwardProcess):
+            yield denoiser
+    elif depth and denoiser is not None:
+        cells = getattr(denoiser, "__closure__", None) or ()
+        held = [getattr(denoiser, "__self__", None), getattr(denoiser, "func", None)]  # of methods and partials
+        held += [cell.cell_contents for cell in cells if cell != _EMPTY]
+        held += getattr(denoiser, "__dict__", {}).values()
+        for one in held:
+            for part in one if isinstance(one, (list, tuple)) else [one]:
+                if callable(part):
+                    yield from networks(part, depth - 1)
+
+
+def in_training(denoiser: object) -> bool:
+    """Whether any part of the modules behind a callable is in train mode."""
+    return any(part.training for network in networks(denoiser) for part in network.modules())
+
+
+@contextmanager
+def evaluating(denoiser: object, device: torch.device, caller: str) -> Iterator[None]:
+    """Warn once of a call inside in which a module in train mode behaved as in training.
+
+    It draws from torch's global state, as dropout does, or writes to its buffers, as batch normalisation does. What a
+    module does decides, not which modules it consists of: one in train mode that does neither is what it is in eval
+    mode.
+    """
+    if torch.compiler.is_compiling() or not in_training(denoiser):
+        yield
+        return
+    before = _random_state(device), _writes(denoiser)
+    yield
+    drew, wrote = not torch.equal(before[0], _random_state(device)), before[1] != _writes(denoiser)
+    if drew or wrote:
+        does = "draws random numbers, as dropout does" if drew else "writes to its buffers, as batch normalisation does"
+        warn_once(
+            "train mode",
+            f"{caller}: the denoiser {_called(denoiser)} is in train mode and {does}; its result is not that of the "
+            "network that was trained: call model.eval() before, and model.train() after",
+        )
+
+
+def check_graph(denoiser: object, values: Tensor, caller: str) -> None:
+    """Warn once of a network in eval mode whose result keeps its autograd graph.
+
+    A result with a graph is right, and what training on a bound needs: in train mode nothing is warned of.
+    """
+    found = list(networks(denoiser)) if values.requires_grad and not torch.compiler.is_compiling() else []
+    if found and not any(network.training for network in found):
+        warn_once(
+            "graph",
+            f"{caller}: the denoiser {_called(denoiser)} is in eval mode and its result keeps the autograd graph, and "
+            "with it the memory of the forward pass: call it under torch.no_grad(), or ignore this where it is "
+            "differentiated",
+        )
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """The state of torch's global generator on a device."""
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+
+def _writes(denoiser: object) -> int:
+    """How often buffers were written to."""
+    buffers = [buffer for network in networks(denoiser) for buffer in network.buffers()]
+    return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
 
 
 def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:

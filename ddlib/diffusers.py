@@ -215,6 +215,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         check_tokens("original_samples", original_samples, self.process.vocab_size)
         if isinstance(noise, Tensor):
             raise TypeError(f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: states are drawn")
+        require(noise is None or generator is None, "noise and generator are both given, must be one of them")
         steps = torch.as_tensor(timesteps).flatten().tolist()
         require(
             len(steps) in (1, len(original_samples)),

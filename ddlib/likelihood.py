@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_count, check_devices, check_shape, require
+from ddlib.checks import check_count, check_devices, check_mask, check_shape, require
 from ddlib.denoiser import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
@@ -14,7 +14,7 @@ from ddlib.samplers import Confidence, Order, Run, Sampler, State
 from ddlib.samplers.landing import log_chance
 from ddlib.samplers.network import Network
 from ddlib.samplers.orders import levels, told
-from ddlib.typing import Denoiser, Tokens
+from ddlib.typing import Denoiser, PaddingMask, Tokens
 
 _INSTEAD = "ddlib.bound has an upper bound of -log p(x) for every process"
 
@@ -27,7 +27,7 @@ class Likelihood(NamedTuple):
     calls: int
     """Network calls of the batch."""
     per_position: Float64[Tensor, "B L"]
-    """(B, L) the share of each position in nats, given what came before it in the order; 0 where ``given``."""
+    """(B, L) the share of each position in nats, given what came before it in the order; 0 where given or padding."""
 
 
 @torch.no_grad()
@@ -38,6 +38,7 @@ def likelihood(
     order: Sampler | None = None,
     *,
     steps: int | None = None,
+    mask: PaddingMask | None = None,
     given: Tensor | None = None,
     parameterization: Parameterization = "cavity",
     compact: bool = True,
@@ -60,14 +61,17 @@ def likelihood(
         x: (B, L) words.
         order: a sampler that chooses without chance, such as ``LeftToRight()``; default ``Confidence()``.
         steps: at most so many calls; default as many as a text has edges.
+        mask: (B, L) bool, True at real tokens, False at padding. Padding counts nothing and stands from the beginning,
+            as words that are ``given`` do: the result is log p(real tokens | padding), where the denoiser ignores
+            padding that of the real tokens alone. 0 for a text without a real token.
         given: (B, L) bool, True at words that stand from the beginning, as a prompt does: then it is log p(x | given).
         parameterization: what the logits mean, as in ``nelbo``.
         compact: as in ``sample``.
 
     Raises:
-        TypeError, ValueError: before the network runs, bad x, given or steps, and what has no exact likelihood: another
-            sampler than an order, or one that chooses by chance; a process without levels, or one in which tokens leave
-            their cluster (xi < 1), or one that does not start at the mask alone. Logits as in ``nelbo``.
+        TypeError, ValueError: before the network runs, bad x, mask, given or steps, and what has no exact likelihood:
+            another sampler than an order, or one that chooses by chance; a process without levels, or one in which
+            tokens leave their cluster (xi < 1), or one that does not start at the mask alone. Logits as in ``nelbo``.
 
     Example:
         >>> import ddlib as dd
@@ -89,6 +93,10 @@ def likelihood(
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+        free = free & mask
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
 

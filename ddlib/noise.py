@@ -42,12 +42,19 @@ class KeyedGenerator:
     """Uniform numbers keyed by (seed, step, global example index).
 
     Row ``b`` of everything drawn depends on ``(seed, step, index[b])`` and on how many draws came before it from this
-    object, and on nothing else. Make one per step, draw the times first, then the noise.
+    object, and on nothing else. Make one per step, draw the times first, then the noise. A second object with the same
+    seed, step and index repeats the numbers of the first; a second call of one object does not.
+
+    The index is a position in the order of training or evaluation, not the number of an example in its data set:
+    ``step * batch + arange(batch)`` for the batches of one process. ``ddlib.sample_times`` stratifies times over
+    consecutive positions, and over numbers that are drawn anywhere in a data set nothing is stratified.
 
     Args:
         seed: of the run, >= 0.
         step: of the optimiser (or the number of the evaluation pass), >= 0.
         index: (B,) int64, position of each example in the global data order, >= 0.
+        scattered: whether positions may lie far apart or occur twice by intention, as where a batch holds the rows of
+            one length out of a long order. Then ``ddlib.sample_times`` does not warn of it.
 
     Raises:
         TypeError, ValueError: seed or step negative or not int; index not int64 (B,) or negative.
@@ -59,7 +66,7 @@ class KeyedGenerator:
         True
     """
 
-    def __init__(self, seed: int, step: int, index: Int64[Tensor, "B"]) -> None:
+    def __init__(self, seed: int, step: int, index: Int64[Tensor, "B"], *, scattered: bool = False) -> None:
         for name, value in (("seed", seed), ("step", step)):
             check_count(name, value, 0)
             require(value < 2**63, f"{name} is {value}, must be below 2^63")
@@ -68,11 +75,11 @@ class KeyedGenerator:
         check_shape("index", index, (None,), "(B,)")
         if visible(index) and index.numel():
             require(int(index.min()) >= 0, f"index holds {int(index.min())}, must be >= 0")
-        self.seed, self.step, self.index = seed, step, index
+        self.seed, self.step, self.index, self.scattered = seed, step, index, scattered
         zero = torch.zeros((), dtype=torch.int64, device=index.device)
         counter = (zero + (step & _LOW), zero + (step >> 32), zero, zero)
         self._key = list(philox(counter, (zero + (seed & _LOW), zero + (seed >> 32)))[:2])
-        self._draws = 0
+        self._draws = self._scramblings = 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
         """Float64 uniforms in [0, 1) with 53 random bits; ``shape[0]`` must be B. Every call draws afresh."""
@@ -94,11 +101,14 @@ class KeyedGenerator:
         """Words of 32 bits, each bit turned or not by chance, the same for all words that agree in the bits above it.
 
         Nested uniform scrambling (Owen, 1995): each word becomes uniform, words that share their first k bits still
-        share as many and go their own way below. A function of (seed, step) and the word.
+        share as many and go their own way below. A function of (seed, step), the word and how many calls came before.
+        Every call scrambles afresh.
         """
         bit = torch.arange(32, device=words.device)
         above, zero = words[:, None] >> (32 - bit), torch.zeros_like(words)[:, None]
-        chance = philox((above, bit[None] + zero, zero, zero), (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]
+        counter = (above, bit[None] + zero, zero + self._scramblings, zero)
+        self._scramblings += 1
+        chance = philox(counter, (self._key[0] ^ _SCRAMBLE, self._key[1]))[0]
         return words ^ ((chance & 1) << (31 - bit)).sum(1)
 
     def split(self, number: int) -> Self:
@@ -123,7 +133,8 @@ class KeyedGenerator:
         words = philox(counter, (key[0] ^ _SPLIT, key[1]))
         self._draws += 1
         copies = copy.copy(self)
-        copies.index, copies._draws = index, 0
+        copies.index, copies._draws, copies._scramblings = index, 0, 0
+        copies.scattered = True  # copies of an example have its position
         copies._key = [word[:, None] for word in words[:2]]
         return copies
 

@@ -55,15 +55,20 @@ class Measure:
 
         Args:
             amount: (N,) of each sequence; or (N, K) draw by draw, of which the mean counts.
-            size: (N,) what it is divided by.
+            size: (N,) what it is divided by. A sequence of size and amount 0, as one of padding alone, is left out.
             unit: of the ratio.
             times: of the draws, in the shape of ``amount``; each column stratified by itself. None for times that were
                 drawn independently, for means over draws, and for what has no times.
             batch: (N,) numbers of the batches within each of which times were stratified; None for one.
 
         Raises:
-            ValueError: times of another shape.
+            ValueError: times of another shape, batches of no times.
         """
+        require(batch is None or times is not None, "batch is given and times is None: only times are stratified in it")
+        counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
+        if not bool(counted.all()):  # it would count as a sequence without any deviation
+            amount, size = amount[counted], size[counted]
+            times, batch = (None if of is None else of[counted] for of in (times, batch))
         amount = amount[:, None] if amount.ndim == 1 else amount
         value = amount.mean(1).sum() / size.sum()
         n, residual = len(amount), amount - value * size[:, None]

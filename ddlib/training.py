@@ -107,16 +107,17 @@ def training_loss(
     mode: str = "standard",
     *,
     mask: PaddingMask | None = None,
-    count_padding: bool = True,
+    count_padding: bool = False,
     edge_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
     density: TimeDensity | None = None,
     measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The training loss in nats per token: ``nelbo`` with other weights, more lessons and padding as the papers train.
+    """The training loss in nats per token: ``nelbo`` with other weights, more lessons, and padding left out or counted.
 
-    With the defaults it is the mean of ``nelbo``. Evaluation changes no weight: use ``nelbo`` or ``bound``.
+    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. Evaluation changes no weight: use
+    ``nelbo`` or ``bound``.
 
     Args:
         process: the forward process.
@@ -128,8 +129,9 @@ def training_loss(
             default the bound's weight. The papers clip at 2 or 10, ``Clip(2.0)``.
         mode: what a token above the first level is asked for, if ``process.modes`` has it. "standard": its child.
             "edges": every edge between its state and its word. "hard": the paper's hard mode, the word.
-        mask: (B, L) bool, True at real tokens, False at padding.
-        count_padding: whether padding counts in the loss (the paper's choice) or is left out.
+        mask: (B, L) bool, True at real tokens, False at padding. Positions outside count neither in the mean nor in the
+            gradient; None takes all tokens for real ones.
+        count_padding: whether positions outside the mask count all the same, as GIDD and the HDLM paper train.
         edge_weights: of "edges", one factor per edge, that above the words first: the loss of a token in level i is
             its weight times the sum over the edges below of factor times divergence. Default: at each time every edge
             has the weight that it has in the bound, shared among the tokens that are asked for it; see

@@ -36,6 +36,12 @@ def pytest_unconfigure(config):
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True)
+def warned_of_anew(monkeypatch):
+    """Warnings that are issued once per process are issued in every test that gives reason for one."""
+    monkeypatch.setattr("ddlib.checks._warned", set())
+
+
 def full(config):
     return config.getoption("hypothesis_profile") not in (None, "part", "half")
 

@@ -95,7 +95,7 @@ def linear_training_loss(
     mode: str = "standard",
     *,
     mask: PaddingMask | None = None,
-    count_padding: bool = True,
+    count_padding: bool = False,
     edge_weights: Sequence[float] | None = None,
     parameterization: Parameterization = "cavity",
     density: TimeDensity | None = None,

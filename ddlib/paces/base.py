@@ -116,7 +116,7 @@ class Pace(Part):
             at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
                 denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
             weigh: whether the measure is divided by the density, as a bound needs it; a training loss may learn more
-                of what is drawn more.
+                of what is drawn more. Not together with ``steps``, whose measure holds their number too.
             device: default the generator's device.
 
         Raises:
@@ -126,6 +126,7 @@ class Pace(Part):
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)
+        require(weigh or steps is None, f"weigh is False and steps is {steps}: a bound in discrete time is weighed")
         if at_once and size is None:
             raise TypeError(f"at_once is True, which {self!r} cannot: its texts do not go block by block")
         unit = sample_times(rows, generator=generator, dtype=torch.float64, device=device)

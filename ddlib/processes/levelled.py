@@ -1,5 +1,6 @@
 """Levels that move on their own: what samplers ask of a process with a hierarchy and a clock."""
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -41,6 +42,8 @@ class Levelled(ForwardProcess, own_times=True):
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
         schedule.check()
+        slowest = min(hierarchy.speeds)
+        schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
         self._fixed = LevelChain(hierarchy.speeds) if hierarchy.learned is None else None
@@ -178,7 +181,7 @@ class Levelled(ForwardProcess, own_times=True):
         holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
         clock = holding.cumsum(-1)
         reached = clock <= self._clock(self._one().to(device))
-        entries = torch.where(reached, self.schedule.inverse((-clock).exp()).clamp(0, 1), 2.0)
+        entries = torch.where(reached, self.schedule.time_of(clock).clamp(0, 1), 2.0)
         return entries, self.climb(self._uniform_words(shape, generator, device), reached.sum(-1), generator)
 
     def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:

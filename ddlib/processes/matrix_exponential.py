@@ -82,6 +82,11 @@ class MatrixExponential(ExactModule):
             result = result + (sigma - sigma.detach())[..., None, None] * (result @ self.matrix)
         return result
 
+    def unsettled(self, sigma: float) -> float:
+        """Return the largest change of a transition probability after the duration ``sigma``."""
+        now, limit = self(self.matrix.new_tensor([sigma, math.inf]))
+        return float((now - limit).abs().max())
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         self._derived = None

@@ -1,5 +1,6 @@
 """Masked diffusion in which every word has a pace of its own."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -52,7 +53,9 @@ class PerWord(ForwardProcess, own_times=True):
         super().__init__(len(values), len(values) + 1)
         self.schedule = schedule
         self.learned = Learned("powers", values) if learn_speeds else None
-        self.fixed = None if learn_speeds else torch.tensor(check_positive("powers", values), dtype=torch.float64)
+        slowest = min(check_positive("powers", values))
+        schedule.check_resolves(f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration))
+        self.fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
 
     @property
     def powers(self) -> Float64[Tensor, "V"]:

@@ -43,6 +43,7 @@ class RateMatrix(ForwardProcess, own_times=True):
         super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
         self.schedule = schedule
         self.exponential = exponential
+        schedule.check_resolves("matrix", exponential.unsettled)
 
     schedule: Schedule
 

@@ -1,5 +1,6 @@
 """Level and flag of a token that may be redrawn: what samplers ask of a hierarchy whose words can be wrong."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -35,6 +36,8 @@ class Redrawing(ForwardProcess):
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
         schedule.check()
+        slowest = min(hierarchy.speeds)
+        schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
         self.p_uniform = shares_of(p_uniform, hierarchy.depth)

@@ -71,6 +71,9 @@ class Sampler(Part):
     on_grid: bool = True
     """Whether z follows q_t at every time of the grid, given the best denoiser of one word; not from event to event."""
 
+    by_times: bool = True
+    """Whether the times of the grid matter; else their number alone, as where steps go from event to event."""
+
     exact_text: bool = True
     """Whether a text, given the best denoiser, follows its law as the steps grow many; not where several dependent
     words are drawn at once however many steps there are, or where what is believed least is drawn again."""

@@ -68,6 +68,7 @@ class Confidence(Order):
             self.threshold = None if threshold is None else _bound("threshold", threshold, score)
         self.temperature = check_number("temperature", temperature, 0, 1e6, ">= 0")
         super().__init__(force_transition)
+        self.by_times = isinstance(self.per_step, str)
         self.exact_text = threshold is None and self.per_step in (None, 1)
 
     @classmethod

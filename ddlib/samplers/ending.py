@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.checks import check_count, check_number
+from ddlib.checks import check_count, check_number, require
 from ddlib.denoiser import posterior_logits
 from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
@@ -77,6 +77,7 @@ class EndOfText(Ending):
     def __init__(self, word: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
         self.word, self.least = check_count("word", word, 0), check_count("least", least, 0)
         self.last = last
+        require(last or fill is None, f"fill is {fill} and last is False: nothing is filled where more may follow")
         self.fill = self.word if fill is None else check_count("fill", fill, 0)
 
     def check(self, process: ForwardProcess) -> None:

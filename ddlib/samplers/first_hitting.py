@@ -18,7 +18,7 @@ class FirstHitting(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
-    on_grid = False
+    on_grid = by_times = False
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition

@@ -29,7 +29,7 @@ def sample(
     denoiser: Denoiser,
     shape: Sequence[int],
     sampler: Sampler | None = None,
-    steps: int = 128,
+    steps: int | None = None,
     prompt: Tensor | None = None,
     *,
     infill: bool = False,
@@ -59,11 +59,13 @@ def sample(
             ``SparseDenoiser``, which a DiT is too, on a CPU also no more features than that.
         shape: (B, L).
         sampler: default ``Ancestral()``.
-        steps: number of steps, at least 1; no more network calls than that, plus one where t = 0 is not exact.
+        steps: number of steps, at least 1, by default 128; no more network calls than that, plus one where t = 0 is not
+            exact.
         prompt: (P,) or (B, P) words that stand at the front, P <= L; with ``infill`` states, of which the mask means
             "draw this one".
         infill: whether ``prompt`` may hold masks.
-        times: (steps + 1,) a grid of one's own, decreasing from 1 to 0; replaces ``steps``.
+        times: (steps + 1,) a grid of one's own, decreasing from 1 to 0, in place of ``steps``; for samplers whose steps
+            go by it (``Sampler.by_times``), or functions of the time.
         temperature: of every law of words or clusters that is drawn from; 0 is greedy. This and ``top_p`` may be
             functions of the time that a step begins at, from 1 to 0.
         top_p: keep the fewest of its members that hold this much probability.
@@ -100,6 +102,15 @@ def sample(
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
     for name, size in zip("BL", shape, strict=True):
         check_count(f"shape's {name}", size)
+    if times is not None:
+        require(
+            steps is None or steps == times.numel() - 1,
+            f"steps is {steps} and times holds {times.numel()}, must be one of them: a grid has its steps",
+        )
+        require(
+            sampler.by_times or callable(temperature) or callable(top_p),
+            f"times is given, and {sampler!r} goes by their number alone: pass steps={times.numel() - 1}",
+        )
     sharpening = Sharpening(temperature, top_p, top_k, min_p)
     for ending in endings:
         if not isinstance(ending, Ending):
@@ -132,9 +143,9 @@ def _seeded(seeds: Sequence[int], generator: Generator, rows: int, device: torch
     return KeyedGenerator(0, 0, index)
 
 
-def _grid(steps: int, times: Tensor | None) -> Tensor:
+def _grid(steps: int | None, times: Tensor | None) -> Tensor:
     if times is None:
-        return torch.linspace(1, 0, check_count("steps", steps) + 1, dtype=torch.float64)
+        return torch.linspace(1, 0, check_count("steps", 128 if steps is None else steps) + 1, dtype=torch.float64)
     require(times.ndim == 1 and len(times) > 1, f"times has shape {tuple(times.shape)}, must be (steps + 1,)")
     grid = times.to(torch.float64)
     require(bool((grid.diff() < 0).all()), f"times {times.tolist()} must be strictly decreasing")
@@ -148,6 +159,7 @@ def _prompt(
     """The words that stand, (B, L), and where the others are to be drawn, (B, L) bool."""
     fixed = torch.zeros(shape, dtype=torch.int64, device=device)
     free = torch.ones(shape, dtype=torch.bool, device=device)
+    require(prompt is not None or not infill, "infill is True and prompt is None: there are no masks to fill in")
     if prompt is None:
         return fixed, free
     require(prompt.ndim in (1, 2), f"prompt has shape {tuple(prompt.shape)}, must be (P,) or (B, P)")

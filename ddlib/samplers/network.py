@@ -1,6 +1,7 @@
 """The network as samplers ask it: no more often, and at no more places, than the mathematics needs."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.checks import check_devices, check_logits
-from ddlib.denoiser import Parameterization, cavity_logits, child_logits
+from ddlib.denoiser import Parameterization, cavity_logits, child_logits, evaluating, in_training
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.head import Head, grouped
 from ddlib.samplers.sight import Sight
@@ -52,6 +53,7 @@ class Network:
         self.process, self.denoiser = process, denoiser
         self.sight = Sight(denoiser) if sight is None else sight
         self.parameterization, self.compact, self.wording = parameterization, compact, wording
+        self._trains = in_training(denoiser)
         self._last: tuple[Tokens, Times, Tensor] | None = None
         self.children = child_logits(process, parameterization)
         self.step_law = denoiser.step_law if isinstance(denoiser, GuidedDenoiser) else None
@@ -66,7 +68,8 @@ class Network:
                 shape, flat = z.shape, z.flatten()
                 output = self.head.logits(output.flatten(0, 1), flat, torch.zeros_like(flat), False).view(*shape, -1)
         else:
-            output = self.sight.logits(z, t.to(torch.get_default_dtype()))
+            with self._evaluating(z):
+                output = self.sight.logits(z, t.to(torch.get_default_dtype()))
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
         return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
 
@@ -146,6 +149,18 @@ class Network:
         All positions, n = L, but of a ``SparseDenoiser`` on a CPU those that are asked about, ahead of others that
         fill up the shorter rows.
         """
+        with self._evaluating(z):
+            return self._answer(z, t, asked, kept)
+
+    def _evaluating(self, z: Tokens) -> AbstractContextManager[None]:
+        """Warns of a network that behaves as in training; of another there is nothing to watch in every step."""
+        if not self._trains:
+            return nullcontext()
+        return evaluating(self.denoiser, z.device, "dd.sample or dd.likelihood")
+
+    def _answer(
+        self, z: Tokens, t: Times, asked: Bool[Tensor, "B L"], kept: Tensor | None
+    ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
         everyone = torch.arange(z.shape[1], device=z.device).expand_as(z)
         if self._split is None or self.head is None:
             logits = self.sight.logits(z, t, kept)

@@ -106,7 +106,7 @@ class Particles(Sampler):
         indifferent = self.scale == 0 or isinstance(reward, Constant)
         self.exact_word = sampler.exact_word and indifferent
         self.exact_text = sampler.exact_text and indifferent
-        self.calls, self.end_calls = sampler.calls, sampler.end_calls
+        self.calls, self.end_calls, self.by_times = sampler.calls, sampler.end_calls, sampler.by_times
 
     @property
     def by_steps(self) -> bool:

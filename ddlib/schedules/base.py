@@ -1,7 +1,7 @@
 """The contract of a schedule: when a token jumps."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -11,6 +11,9 @@ from torch import Tensor
 from ddlib.arguments import Part
 from ddlib.checks import require
 from ddlib.printing import shown
+
+_LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
+"""The last float32 time before 1; the largest -log alpha of an alpha above 0 in float64; a share that is negligible."""
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
@@ -80,6 +83,14 @@ class Schedule(Part):
             low, high = torch.where(late, middle, low), torch.where(late, high, middle)
         return ((low + high) / 2).to(alpha.dtype)
 
+    def time_of(self, hazard: Tensor) -> Tensor:
+        """The time at which -log alpha is ``hazard``; by default 1 where exp(-hazard) is 0 in float64.
+
+        Args:
+            hazard: float64 of any shape, in [0, inf].
+        """
+        return self.inverse((-hazard).exp())
+
     def expression(self) -> Any:
         """``alpha`` as a ``sympy.Expr`` in the symbol ``t`` (real, positive)."""
         import sympy  # here, for whoever trains need not wait for it
@@ -119,9 +130,39 @@ class Schedule(Part):
         if not bool(falls.all()):
             where = t[:-1][~falls][0].item()
             raise ValueError(f"{name}: alpha does not decrease after t = {where:g}, must be strictly decreasing")
+        unknown = self.rate(t[1:-1]).isnan()
+        if bool(unknown.any()):
+            where = t[1:-1][unknown][0].item()
+            raise ValueError(
+                f"{name}: rate({where:g}) is not a number, since alpha({where:g}) is {alpha[1:-1][unknown][0]:g}: "
+                "override rate and hazard by formulas that do not divide by alpha"
+            )
         if self.exact_ends:
             require(abs(alpha[0].item() - 1) < 1e-9, f"{name}: alpha(0) is {alpha[0].item()}, must be 1")
             require(abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0")
+
+    def check_resolves(self, what: str, left: Callable[[float], float]) -> None:
+        """Raise unless -log alpha is finite for as long as tokens that matter are on their way to noise.
+
+        An alpha that is 0 in float64 before t = 1 has an infinite -log alpha from then on. Edges about as fast as the
+        schedule have no tokens left by then; an edge of speed 0.001 keeps half of them.
+
+        Args:
+            what: the part that is too slow, for the error.
+            left: the share of tokens that are not noise yet when -log alpha has a given value.
+
+        Raises:
+            ValueError: the schedule is not resolved for this part.
+        """
+        if bool(self.hazard(torch.tensor([_LAST_TIME], dtype=torch.float64)).isfinite()):
+            return
+        share = left(_LONGEST)
+        if share > _NOTHING:
+            end = float(self.inverse(torch.tensor(5e-324, dtype=torch.float64)))
+            raise ValueError(
+                f"{what} is too slow for {self!r}, which is 0 in float64 from t = {end:.6g} on: {share:.2g} of the "
+                "tokens are not noise by then. Use a speed of at least 0.05, or a schedule that overrides hazard"
+            )
 
     @cached_property
     def _quadrature(self) -> tuple[Tensor, Tensor]:

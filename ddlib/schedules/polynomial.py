@@ -40,3 +40,7 @@ class Polynomial(Schedule):
 
     def inverse(self, alpha: Tensor) -> Tensor:
         return -torch.expm1(alpha.log() / self.power)
+
+    def time_of(self, hazard: Tensor) -> Tensor:
+        # exp(-hazard) is 0 beyond 745, long before the end of a schedule of a large power
+        return torch.where(hazard < 700, super().time_of(hazard), -torch.expm1(-hazard / self.power))

@@ -1,12 +1,13 @@
 """Times at which to noise a batch: independent, stratified or antithetic, from any density."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import check_count, require
+from ddlib.checks import check_count, require, visible, warn_once
 from ddlib.noise import Generator, KeyedGenerator, Mirrored, rand
 from ddlib.times.base import Interval, TimeDensity, check_interval, sound
 from ddlib.times.uniform import Uniform
@@ -52,6 +53,35 @@ def _antithetic(n: int, generator: Generator, device: torch.device) -> Tensor:
     return torch.where(index % 2 == 0, t, 1 - t)
 
 
+def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
+    """Warn of an index that holds no positions of a global order: equal numbers, or ones drawn from a data set.
+
+    Positions of one process, of every n-th process and of accumulated batches lie side by side, or a constant apart.
+    The median of their distances, over the greatest common divisor, is then 1. For n numbers drawn from N it is about
+    0.7 N / n. The threshold leaves room for rows picked from a batch: few of them may lie further apart than many.
+    """
+    if generator.scattered or len(generator.index) < 2 or not visible(generator.index):
+        return
+    gaps = generator.index.sort().values.diff()
+    must = "must be each example's position in the global order, such as step * batch + torch.arange(batch)"
+    if not bool(gaps.min()):
+        twice = generator.index.sort().values[:-1][gaps == 0][0]
+        warn_once(
+            "keyed twice",
+            f"the index of the KeyedGenerator holds {int(twice)} twice: these rows have the same time and noise; it "
+            f"{must}, or say scattered=True if rows share their noise by intention",
+        )
+        return
+    median, most = int(gaps.median()), 2 + 64 / len(gaps)
+    if strata and median > most and median > most * math.gcd(*gaps.tolist()):
+        warn_once(
+            "keyed apart",
+            f"the index of the KeyedGenerator lies {median} apart (the median of {len(gaps)} distances), as numbers "
+            f"drawn from a data set do: times are then not stratified, and means over them have a larger error; it "
+            f"{must}, or say scattered=True if other calls take the positions between",
+        )
+
+
 _METHODS = {"iid": _iid, "stratified": _stratified, "antithetic": _antithetic}
 
 
@@ -77,7 +107,11 @@ def sample_times(
     With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the global example index:
     each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices, anywhere in it.
     So stratification holds over ranks and gradient accumulation with no communication, and an example's time does not
-    depend on who computes it.
+    depend on who computes it. The index must therefore hold positions in the order of training, not numbers of examples
+    in a data set. Where it seems not to (numbers that occur twice, or lie as far apart as random ones do), a
+    ``ddlib.checks.UsageWarning`` is issued once; a batch of one or two rows, and an index on an accelerator, cannot be
+    judged. Another call with the same generator draws other times, as every draw of a generator is a new one; another
+    generator with the same seed, step and index draws the same ones.
 
     Args:
         n: number of sequences; with a KeyedGenerator the length of its index.
@@ -108,6 +142,7 @@ def sample_times(
     if isinstance(inner, KeyedGenerator):
         home = inner.index.device
         require(n == len(inner.index), f"n is {n}, must be the {len(inner.index)} examples of the generator")
+        _check_positions(inner, strata=method != "iid")
     else:
         home = torch.device("cpu") if inner is None else inner.device
     density = sound(density) or Uniform()

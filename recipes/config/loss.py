@@ -24,7 +24,8 @@ class Loss:
     auxiliary: float = 0.0
     """Weight of the paper's auxiliary cross-entropy of a second head over clusters, 0 for none."""
     count_padding: bool = True
-    """Whether padding counts in the training loss (the paper's choice); in the bound it never does."""
+    """Whether padding counts in the training loss, as the paper has it and other than ``ddlib.training_loss`` by
+    default; in the bound it never does."""
     parameterization: Literal["cavity", "posterior"] = "cavity"
     """What the network's output means: without the evidence of the token itself, or with it."""
     levels: Literal["independent", "systematic", "balanced"] = "independent"

@@ -19,6 +19,9 @@ from recipes.config import Loss
 from recipes.data import Batch
 from recipes.saved import called
 
+_NEXT_PIECE = 2**40 + 0x9E3779B1
+"""Between the numbers of two pieces of a row: more than there are rows, and odd, so that their times lie apart."""
+
 
 @dataclass(frozen=True)
 class Noisy:
@@ -67,8 +70,8 @@ def noised(
     """
     loss = Loss() if loss is None else loss
     pace = dd.paces.Together() if pace is None else pace
-    keyed = dd.KeyedGenerator(seed, step, batch.index)
     if batch.cu_seqlens is None:
+        keyed = dd.KeyedGenerator(seed, step, batch.index)
         noise = dd.mirrored(keyed) if loss.mirror else keyed
         t, measure = _timed(pace, noise, batch.x, loss, density, at_once)
         if loss.levels == "independent":
@@ -77,6 +80,7 @@ def noised(
         z = process.sample(batch.x, t, noise, levels=loss.levels)
         balance = process.balance(batch.x, z, t) if loss.levels == "balanced" else None
         return Noisy(batch.x, z, t, measure, batch.mask, balance=balance)
+    keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)
     lengths = batch.cu_seqlens.diff()
     owner = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
@@ -85,6 +89,16 @@ def noised(
     offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
     token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
     return Noisy(x, process.sample(x, t, token), t, measure, batch.mask.view(-1, 1), batch.cu_seqlens, piece_t)
+
+
+def _turns(batch: Batch) -> Int[Tensor, " N"]:
+    """The number by which the time of each packed piece is stratified: that of its row, anew for each piece of a row.
+
+    Numbers of tokens would not do: those of first pieces are multiples of the length, and all would have one time.
+    """
+    row = batch.index // batch.x.shape[1]
+    piece = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
+    return row + piece * _NEXT_PIECE
 
 
 def _timed(

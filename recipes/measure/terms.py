@@ -146,7 +146,7 @@ def measure(
     parts = []
     block = 1 if pace is None else pace.block or 1
     for batch in chain.from_iterable(by_length(batch, block, leads) for batch in batches) if alone else batches:
-        noise, asked = dd.KeyedGenerator(seed, replicate, batch.index), denoiser
+        noise, asked = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
         if leads:
             asked = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index)

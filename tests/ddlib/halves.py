@@ -74,7 +74,7 @@ def plain(halves):
 
 
 def generate(process, denoiser, sampler=None, shape=(4, 5), seed=0, steps=7, **options):
-    index = torch.arange(shape[0])
+    index, steps = torch.arange(shape[0]), None if "times" in options else steps
     return dd.sample(process, denoiser, shape, sampler, steps, generator=dd.KeyedGenerator(seed, 0, index), **options)
 
 

@@ -42,7 +42,8 @@ def loss(logits=LOGITS, process=MASKED, z=Z, **options):
 
 
 def generate(process=MASKED, denoiser=scores, shape=(1, 3), **options):
-    return dd.sample(process, denoiser, shape, **{"steps": 4, **options})
+    usual = {} if "times" in options else {"steps": 4}
+    return dd.sample(process, denoiser, shape, **(usual | options))
 
 
 def keyed(seed=0, step=0, index=None):

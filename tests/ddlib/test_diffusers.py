@@ -189,3 +189,5 @@ def test_noise_is_no_tensor():
         scheduler.add_noise(words, None, torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match="original_samples holds 5"):
         scheduler.add_noise(words + V, None, 0)
+    with pytest.raises(ValueError, match="noise and generator are both given, must be one of them"):
+        scheduler.add_noise(words, noise(1), 0, generator=noise(2))

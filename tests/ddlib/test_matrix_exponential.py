@@ -180,3 +180,12 @@ def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
     assert int(kept.sum()) == 2
     assert bool(((value - lost).abs() <= 1e-5 + change)[kept].all())
     assert float(removed(process, b, flat).max()) < 0.02 < float(removed(process, 0.5, flat).max())
+
+
+@pytest.mark.parametrize("scale", [800.0, math.inf])
+def test_a_model_that_excludes_the_state_seen_has_an_infinite_bound_and_not_nan(scale):
+    process = RateMatrix(walk(60, 1.0), dd.schedules.Linear())
+    logits = torch.full((1, 1, 60), -scale)
+    logits[..., 50] = 0
+    value = dd.nelbo(process, logits, torch.tensor([[3]]), torch.tensor([[4]]), torch.tensor([1e-6]))
+    assert value.item() == math.inf

@@ -70,7 +70,8 @@ class Network:
 def generate(process, sampler=None, shape=(3, 5), seed=0, network=None, **options):
     network = Network(process) if network is None else network
     source = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
-    return dd.sample(process, network, shape, sampler, **{"steps": 12, **options}, generator=source)
+    usual = {} if "times" in options else {"steps": 12}
+    return dd.sample(process, network, shape, sampler, **(usual | options), generator=source)
 
 
 def trajectory(process, sampler=None, **options):
@@ -141,7 +142,7 @@ def test_infilling_draws_the_masks_and_nothing_else(process):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_grid_of_ones_own_replaces_the_steps(dtype):
     grid, seen = torch.tensor([1.0, 0.9, 0.25, 0.125, 0.0], dtype=dtype), []
-    generate(LEVELS["hdlm"], steps=99, times=grid, on_step=lambda k, t, z: seen.append((k, t)))
+    generate(LEVELS["hdlm"], times=grid, on_step=lambda k, t, z: seen.append((k, t)))
     assert [k for k, _ in seen] == [-1, 0, 1, 2, 3]
     assert all(torch.equal(t, grid[i].double().expand(3)) for i, (_, t) in enumerate(seen))
 
@@ -300,6 +301,7 @@ def test_nothing_that_is_handed_in_is_modified(process, sampler):
     logits, prompt, grid = torch.randn(2, 4, V), torch.tensor([[1], [2]]), torch.linspace(1, 0, 6)
     things = (logits, prompt, grid, *process.buffers())
     copies = [v.clone() for v in things]
-    options = {"prompt": prompt, "times": grid, "temperature": 0.7, "top_p": 0.9}
+    by_times = sampler is None or sampler.by_times
+    options = {"prompt": prompt, "temperature": 0.7, "top_p": 0.9} | ({"times": grid} if by_times else {})
     generate(process, sampler, (2, 4), network=lambda z, t: logits, compact=False, **options)
     assert all(torch.equal(a, b) for a, b in zip(copies, things, strict=True))

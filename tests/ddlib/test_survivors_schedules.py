@@ -119,8 +119,19 @@ def test_a_users_clock_is_refused_for_what_is_wrong_with_it():
     def vanishing(t):
         return torch.exp(-t / (1 - t).clamp_min(1e-300))
 
-    make(vanishing)  # falls below float64 before t reaches 1
+    class Resolved(Schedule):  # falls below float64 before t reaches 1, and knows its rate there
+        def alpha(self, t, xp=torch):
+            return vanishing(t)
+
+        def rate(self, t):
+            return 1 / (1 - t) ** 2
+
+        def hazard(self, t):
+            return t / (1 - t)
+
+    Masked(3, Resolved())
     for formula, reason in (
+        (vanishing, r"rate\(0\.999.*\) is not a number, since alpha\(0\.999.*\) is 0: override rate and hazard"),
         (lambda t: (1 - t) * (1 + 1e-6) - 1e-6, r"alpha\(1\) is -.*must lie in \[0, 1\]"),
         (lambda t: (1 - t) * (1 + 1e-6), r"alpha\(0\) is 1\.0.*must lie in \[0, 1\]"),
         (lambda t: (1 - t) * (1 + 2 * t), r"alpha\(.*must lie in \[0, 1\]"),

@@ -68,8 +68,8 @@ def test_padding_counts_in_the_loss_or_not_as_asked():
     logits, x, z, t = batch(process, rows=16)
     mask = torch.rand(16, 3, generator=torch.Generator().manual_seed(3)) < 0.6
     per_token = dd.nelbo(process, logits, x, z, t)
-    counted = dd.training_loss(process, logits, x, z, t, mask=mask)
-    left_out = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=False)
+    counted = dd.training_loss(process, logits, x, z, t, mask=mask, count_padding=True)
+    left_out = dd.training_loss(process, logits, x, z, t, mask=mask)
     assert torch.allclose(counted, per_token.mean())
     assert torch.allclose(left_out, per_token[mask].mean())
 

@@ -1,0 +1,91 @@
+"""An argument that would be ignored is refused by name; one that is taken has an effect."""
+
+import pytest
+import torch
+from cases import slow_but
+
+import ddlib as dd
+from ddlib.paces import Together
+from ddlib.samplers import EndOfText, LeftToRight, Particles
+
+PROCESS, S = dd.presets.mdlm(8), dd.samplers
+TABLE = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+GRID = torch.linspace(1, 0, 9, dtype=torch.float64) ** 6
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+
+def net(z, t):
+    return 0.3 * TABLE[z] + 0.1 * TABLE[z].sum(1, keepdim=True)
+
+
+def draw(sampler=None, process=PROCESS, rows=24, **options):
+    return dd.sample(process, net, (rows, 6), sampler, generator=torch.Generator().manual_seed(1), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: draw(steps=4, times=GRID), "steps is 4 and times holds 9, must be one of them"),
+        (lambda: draw(infill=True), "infill is True and prompt is None"),
+        (lambda: EndOfText(3, last=False, fill=2), "fill is 2 and last is False"),
+        (lambda: dd.Measure.ratio(torch.ones(3), torch.ones(3), "nats", batch=torch.zeros(3).long()), "batch is given"),
+        (lambda: Together().draw(4, 3, steps=10, weigh=False), "weigh is False and steps is 10"),
+        (lambda: draw(S.FirstHitting(), times=GRID), r"times is given.*FirstHitting.*pass steps=8"),
+        (lambda: draw(S.Confidence(), times=GRID), "goes by their number alone"),
+        (lambda: draw(Particles(LeftToRight(), lambda z, t: t), times=GRID), "goes by their number alone"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_would_be_ignored_is_refused(call, rule):
+    with pytest.raises(ValueError, match=rule):
+        call()
+
+
+def test_a_grid_is_taken_where_it_matters():
+    assert torch.equal(draw(times=GRID, steps=8), draw(times=GRID))
+    expected = S.Confidence(per_step="expected")
+    assert not torch.equal(draw(expected, times=GRID), draw(expected, steps=8))
+    cold = draw(S.FirstHitting(), times=GRID, temperature=lambda t: 0.0 if t < 0.5 else 1.0)
+    assert not torch.equal(cold, draw(S.FirstHitting(), steps=8, temperature=lambda t: 0.0 if t < 0.5 else 1.0))
+    assert draw(rows=1).shape == (1, 6)  # 128 steps by default
+
+
+SAMPLERS = {
+    f"{name}-{i}": sampler
+    for name in dd.registry.own("samplers")
+    for i, sampler in enumerate(dd.registry.get("samplers", name).examples())
+}
+PROCESSES = {
+    "masks": PROCESS,
+    "clusters": dd.presets.hdlm([0, 0, 1, 1, 2, 2, 3, 3]),
+    "gidd": dd.presets.gidd(8, 0.3),
+    "uniform": dd.processes.Uniform(8, dd.schedules.Linear()),
+    "noisy": dd.presets.hdlm_noisy([0, 0, 1, 1, 2, 2, 3, 3], 0.2),
+}
+KNOBS = {
+    "temperature": dict(temperature=0.0),
+    "top_p": dict(top_p=0.01),
+    "top_k": dict(top_k=1),
+    "min_p": dict(min_p=1.0),
+    "repetition_penalty": dict(repetition_penalty=50.0),
+    "forbidden": dict(forbidden=[0, 2, 4]),
+    "times": dict(times=GRID),
+}
+
+
+@pytest.mark.parametrize("process", slow_but(list(PROCESSES), "masks"))
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_every_sampler_takes_every_knob_or_refuses_it(sampler, process):
+    """Another draw from the same noise, or an error that names the argument."""
+    process = PROCESSES[process]
+    prompt = torch.tensor([1, 3])  # words stand, which a penalty of repetition needs
+    try:
+        usual = draw(sampler, process, steps=8, prompt=prompt)
+    except TypeError:
+        return  # not for this process, by name
+    for name, knob in KNOBS.items():
+        try:
+            drawn = draw(sampler, process, prompt=prompt, **({"steps": 8} if name != "times" else {}), **knob)
+        except (TypeError, ValueError) as error:
+            assert name in str(error), name
+        else:
+            assert not torch.equal(drawn, usual), f"{name} is ignored by {sampler!r}"
