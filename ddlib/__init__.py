@@ -26,6 +26,7 @@ from ddlib import (
     times,
     weightings,
 )
+from ddlib.arguments import values
 from ddlib.bound import Bound, bound, reconstruction
 from ddlib.checks import debug
 from ddlib.children import Children, word_logits
@@ -82,6 +83,7 @@ __all__ = [
     "speed_loss",
     "times",
     "training_loss",
+    "values",
     "verify",
     "weightings",
     "word_logits",

@@ -46,7 +46,7 @@ class Learned(ExactModule):
         start = torch.tensor(check_positive(name, values), dtype=torch.float64).log()
         self.name = name
         self.log = nn.Parameter(start)
-        self.register_buffer("slowest", _smooth_min(start))
+        self.slowest = _smooth_min(start)
 
     def forward(self) -> Float64[Tensor, "n"]:
         """The numbers as they are now; gradients go to ``log``.

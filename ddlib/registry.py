@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
+from importlib.metadata import EntryPoint, packages_distributions, version
 from typing import Any, NamedTuple
 
+from ddlib.arguments import declared
 from ddlib.checks import require
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
@@ -209,18 +209,12 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     """Entry points by name, several where packages disagree."""
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
     claims: dict[str, list[EntryPoint]] = {}
-    for point in _declared(f"ddlib.{kind}", tuple(sys.path)):
+    for point in declared(f"ddlib.{kind}", tuple(sys.path)):
         if _plugins() or _package(point) == "ddlib":
             same = claims.setdefault(point.name, [])
             if point.value not in (other.value for other in same):
                 same.append(point)
     return claims
-
-
-@cache
-def _declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
-    """What the packages on a path declare: to find it, the metadata of all of them are read."""
-    return tuple(entry_points(group=group))
 
 
 def _plugins() -> bool:

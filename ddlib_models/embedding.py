@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.constants import Constants
 from ddlib_models.heads import round_up
 from ddlib_models.tree import words_beneath
 
 
-class StateEmbedding(nn.Embedding):
+class StateEmbedding(Constants, nn.Embedding):
     """One vector per state; that of a cluster may add the mean of its words to what it learns.
 
         e(z) = table[z]                                            without ``parents``
@@ -53,8 +54,7 @@ class StateEmbedding(nn.Embedding):
             raise ValueError(
                 f"parents: {vocab_size} words and {self.num_clusters} clusters exceed num_states={num_states}"
             )
-        self.register_buffer("words", words, persistent=False)
-        self.register_buffer("starts", sizes.cumsum(0) - sizes, persistent=False)
+        self.words, self.starts = words, sizes.cumsum(0) - sizes
         with torch.no_grad():
             self.weight[vocab_size : vocab_size + self.num_clusters] = 0
             self.weight[num_states:rows] = 0

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.constants import Constants
 from ddlib_models.layers import LayerNorm, Modulation, modulate
 from ddlib_models.tree import level_sizes, parents_of
 
@@ -49,7 +50,7 @@ class WordHead(nn.Linear):
         self.bias[: self.vocab_size] = log_law
 
 
-class ChildHead(nn.Linear):
+class ChildHead(Constants, nn.Linear):
     """Logits for every state of a tree of words but its root; a softmax over siblings is the law of a child.
 
     Which word follows from the law of the states' children, level by level, so that a loss needs the logits of a
@@ -91,7 +92,7 @@ class ChildHead(nn.Linear):
             rows = rows.argsort()
         else:
             rows[vocab_size:] += spare - vocab_size
-        self.register_buffer("rows", rows.to(self.weight.device), persistent=False)
+        self.rows = rows.to(self.weight.device)
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 

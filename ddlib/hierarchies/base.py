@@ -1,6 +1,5 @@
 """The contract of a hierarchy: where a token jumps."""
 
-from abc import ABC
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,14 +9,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from ddlib.arguments import Identified, made_by
 from ddlib.checks import check_count, require
-from ddlib.exact import ExactModule
 from ddlib.hierarchies.maps import Map, chain
 from ddlib.learned import Learned, check_positive
 from ddlib.printing import digest
 
 
-class Hierarchy(ExactModule, ABC):
+class Hierarchy(Identified):
     r"""Where tokens jump: levels :math:`L_0` (words), ..., :math:`L_n` (the mask) and a map for each edge between them.
 
     A leaf builds its maps and hands them to ``super().__init__``. States are numbered words first, then each level's
@@ -53,7 +52,7 @@ class Hierarchy(ExactModule, ABC):
         self.maps = cast(Sequence[Map], nn.ModuleList(maps))
         n = len(maps)
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
-        self.register_buffer("starts", torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0))
+        self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
 
     starts: Tensor
     learned: Learned | None
@@ -137,10 +136,11 @@ class Hierarchy(ExactModule, ABC):
             size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
             kept.insert(0, _spread_over(edge.parents, kept[0], size))
         require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
-        other = type(self).__new__(type(self))
+        other = type(self).__new__(type(self))  # the arguments of a subclass are not known here
         maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
         Hierarchy.__init__(other, maps, self.speeds, self.learned is not None)
-        return other
+        made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
+        return made
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -162,6 +162,11 @@ class Hierarchy(ExactModule, ABC):
         if self.fingerprint is not None:
             fields.append(f"fingerprint={self.fingerprint[:12]}")
         return f"{type(self).__name__}({', '.join(fields)})"
+
+
+def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
+    """``hierarchy.reduced(vocab_size)``, as plain values name it."""
+    return hierarchy.reduced(vocab_size)
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:

@@ -47,8 +47,8 @@ class Map(ExactModule):
                 f"parents holds {low if low < 0 else high}, must be in [0, {num_parents})",
             )
         self.num_parents, self.keep = num_parents, keep
-        self.register_buffer("parents", parents)
-        self.register_buffer("spread", spread)
+        self.parents = parents.clone()  # the caller may go on to change what it gave
+        self.spread = None if spread is None else spread.clone()
 
     @property
     def num_children(self) -> int:

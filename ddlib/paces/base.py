@@ -1,6 +1,6 @@
 """The contract of a pace: the times of a text's positions along one path, and what a draw of them counts."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.func import jvp
 
+from ddlib.arguments import Part
 from ddlib.checks import check_count, require, visible
 from ddlib.noise import Generator, rand
 from ddlib.printing import shown
@@ -31,7 +32,7 @@ class Draw(NamedTuple):
     """(B,) where on its path each text is, or its time if it has one; None of a text that is at several places."""
 
 
-class Pace(ABC):
+class Pace(Part):
     r"""Which position when: a path of times :math:`t_l(u)`, u in [0, 1], one for each position of a text.
 
     Given the words every position is noised on its own. So the bound holds along any path that never falls and takes

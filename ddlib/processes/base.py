@@ -17,8 +17,8 @@ from ddlib.processes.times import (
 )
 
 __all__ = [
-    "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "rows_at",
-    "scalar", "span", "taken", "through", "unchanged",
+    "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",
+    "rows_at", "scalar", "span", "taken", "through", "unchanged",
 ]  # fmt: skip
 
 
@@ -41,3 +41,8 @@ class ForwardProcess(Sampled, own_times=True):
         vocab_size: number of words V; states 0..V-1 are the words.
         num_states: number of states S >= V.
     """
+
+
+def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:
+    """``process.reduced(vocab_size)``, as plain values name it."""
+    return process.reduced(vocab_size)

@@ -1,21 +1,21 @@
 """What a leaf must answer: three laws, and what the process is."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ddlib.arguments import Identified
 from ddlib.checks import check_count, check_devices, check_order, check_times, check_tokens, require, visible
-from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.own_times import STEPS, answers_times, position_by_position, standing_still
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
 
 
-class Contract(ExactModule, ABC):
+class Contract(Identified):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position on its own, told by three answers.
 
     ``marginal``, ``rate_matrix`` and ``transition`` have no default. The others say what the process is, and have one
@@ -37,6 +37,9 @@ class Contract(ExactModule, ABC):
                 served = position_by_position(member)
                 setattr(cls, name, standing_still(served) if name in STEPS else served)
 
+    _place: Tensor
+    """A constant that every process has: it is where the others are."""
+
     @abstractmethod
     def marginal(self, x: Tokens, t: Times) -> StateLaw:
         """q_t(.|x), the law of z_t given the word, (B, L, S); in the dtype of ``t``."""
@@ -53,6 +56,7 @@ class Contract(ExactModule, ABC):
         super().__init__()
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
+        self._place = torch.zeros((), dtype=torch.int64)
         self.hierarchy = None  # no default of the class: that would hide the submodule which a leaf sets
 
     hierarchy: Hierarchy | None
@@ -71,9 +75,8 @@ class Contract(ExactModule, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the process's constants live; the CPU if it has none."""
-        buffer = next(self.buffers(), None)
-        return torch.device("cpu") if buffer is None else buffer.device
+        """Where the process's constants live."""
+        return self._place.device
 
     def level_of(self, z: Tokens) -> Tokens:
         """The level of each state: 0 for words, then upwards; the mask is highest."""
@@ -107,6 +110,14 @@ class Contract(ExactModule, ABC):
         """Objects on which a registered class is verified; override where the constructor needs arguments."""
         return [cls()]  # type: ignore[call-arg] # a leaf's constructor may need nothing
 
+    def _finish(self) -> None:
+        """Puts the constant that says where the process is beside the others, which arguments may place."""
+        if "_place" not in vars(self):
+            return  # a subclass has not called super().__init__
+        tensors = (value for module in self.modules() for value in (*vars(module).values(), *module.buffers(False)))
+        held = next((v for v in tensors if isinstance(v, Tensor) and v is not self._place), self._place)
+        self._place = self._place.to(held.device)
+
     def check_inputs(
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
         s: Tensor | None = None, p: Tensor | None = None,
@@ -132,7 +143,7 @@ class Contract(ExactModule, ABC):
                 total = p.sum(-1)
                 bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
                 require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
-        check_devices(x=x, z=z, t=t, s=s, p=p, process=next(self.buffers(), None))
+        check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]

@@ -8,8 +8,9 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes.base import beside, interior, scalar, span, taken
+from ddlib.processes.base import beside, interior, reduction, scalar, span, taken
 from ddlib.processes.divergence import children, descendants
 from ddlib.processes.levelled import Levelled
 from ddlib.processes.ways import dense, reach, reach_of_words
@@ -167,7 +168,8 @@ class Hierarchical(Levelled, own_times=True):
         """The same schedule over ``hierarchy.reduced``. A subclass that holds more must override it."""
         other = type(self).__new__(type(self))
         Hierarchical.__init__(other, self.hierarchy.reduced(vocab_size), self.schedule)
-        return other
+        made: Self = made_by(other, reduction, process=self, vocab_size=vocab_size)
+        return made
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

@@ -25,7 +25,7 @@ class LevelChain(ExactModule):
 
     def __init__(self, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
-        self.register_buffer("speeds", torch.as_tensor(speeds, dtype=torch.float64))
+        self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
         self.generator = LevelExponential(self.rates())
 
     def rates(self) -> Float64[Tensor, "m m"]:

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -56,9 +57,9 @@ class MatrixExponential(ExactModule):
 
     matrix: Tensor
 
-    def __init__(self, matrix: Tensor) -> None:
+    def __init__(self, matrix: Sequence[Sequence[float]] | Tensor) -> None:
         super().__init__()
-        self.register_buffer("matrix", checked_rates("matrix", matrix), persistent=False)
+        self.matrix = checked_rates("matrix", matrix)
         self._derived: _Derived | None = None
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
@@ -176,6 +177,7 @@ class LevelExponential(ExactModule):
     """
 
     powers: Tensor
+    retired = ("powers",)
 
     def __init__(self, matrix: Float[Tensor, "n n"]) -> None:
         super().__init__()
@@ -191,7 +193,7 @@ class LevelExponential(ExactModule):
         self.horizon = 690.0 / (float(leaving.min()) if len(leaving) else 1.0)
         self.fastest, powers = terms_of(matrix)
         self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
-        self.register_buffer("powers", powers, persistent=False)
+        self.powers = powers
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """Compute exp(sigma G) for every ``sigma`` in [0, inf]."""
@@ -207,7 +209,7 @@ class LevelExponential(ExactModule):
         return result
 
 
-def checked_rates(name: str, matrix: Tensor) -> Float64[Tensor, "n n"]:
+def checked_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float64[Tensor, "n n"]:
     """Return a rate matrix in float64, its diagonal recomputed so that rows sum to 0 to the last digit.
 
     Args:
@@ -217,7 +219,7 @@ def checked_rates(name: str, matrix: Tensor) -> Float64[Tensor, "n n"]:
     Raises:
         ValueError: not square, NaN, negative rates, or rows that do not sum to 0.
     """
-    matrix = torch.as_tensor(matrix)
+    matrix = matrix if isinstance(matrix, Tensor) else torch.as_tensor(matrix, dtype=torch.float64)
     rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
     matrix = matrix.to(torch.float64)
     require(

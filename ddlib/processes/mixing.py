@@ -29,9 +29,6 @@ class Mixing(ForwardProcess, own_times=True):
     def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
         super().__init__(vocab_size, vocab_size + masked)
         self.uniform = uniform
-        self.register_buffer("_place", torch.zeros((), dtype=torch.int64), persistent=False)
-
-    _place: Tensor
 
     @abstractmethod
     def mixture(self, t: Tensor) -> Mixture:

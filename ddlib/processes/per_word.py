@@ -55,8 +55,7 @@ class PerWord(ForwardProcess, own_times=True):
         self.learned = Learned("powers", values) if learn_speeds else None
         slowest = min(check_positive("powers", values))
         schedule.check_resolves(f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration))
-        fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
-        self.register_buffer("fixed", fixed)
+        self.fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
 
     @property
     def powers(self) -> Float64[Tensor, "V"]:

@@ -33,7 +33,9 @@ class RateMatrix(ForwardProcess, own_times=True):
         ValueError: not square, NaN, negative rates, rows that do not sum to 0, or no rate at all.
     """
 
-    def __init__(self, matrix: Tensor, schedule: Schedule, vocab_size: int | None = None) -> None:
+    def __init__(
+        self, matrix: Sequence[Sequence[float]] | Tensor, schedule: Schedule, vocab_size: int | None = None
+    ) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
         exponential = MatrixExponential(matrix)
@@ -46,6 +48,7 @@ class RateMatrix(ForwardProcess, own_times=True):
         schedule.check_resolves("matrix", exponential.unsettled)
 
     schedule: Schedule
+    retired = ("generator.powers",)
 
     @property
     def matrix(self) -> StateMatrix:

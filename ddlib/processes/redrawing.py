@@ -43,8 +43,8 @@ class Redrawing(ForwardProcess):
         self.p_uniform = shares_of(p_uniform, hierarchy.depth)
         self.ratios = tuple(map(ratio_of, self.p_uniform))
         words = law_of_words(frequency, hierarchy)
-        self.register_buffer("frequency", None if frequency is None else words)
-        self.register_buffer("typical", torch.cat(hierarchy.laws(words)))
+        self.frequency = None if frequency is None else words
+        self.typical = torch.cat(hierarchy.laws(words))
         self._fixed = (
             self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
         )

@@ -46,8 +46,7 @@ class RedrawChain(ExactModule):
 
     def __init__(self, speeds: Float64[Tensor, "n"], rates: Float64[Tensor, "n"]) -> None:
         super().__init__()
-        self.register_buffer("speeds", speeds)
-        self.register_buffer("rates", rates)
+        self.speeds, self.rates = speeds, rates
         n = len(speeds)
         matrix = torch.zeros(2 * n + 1, 2 * n + 1, dtype=torch.float64, device=speeds.device)
         above = torch.arange(1, n + 1)

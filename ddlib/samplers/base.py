@@ -1,6 +1,6 @@
 """The contract of a sampler: from noise to words."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.categorical import draw_logits
 from ddlib.checks import require
 from ddlib.denoiser import posterior_logits
@@ -58,7 +59,7 @@ class Run:
         return len(self.times) - 1
 
 
-class Sampler(ABC):
+class Sampler(Part):
     """Draws words by running a process backwards. A leaf is one file and says how to step.
 
     The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.

@@ -1,16 +1,17 @@
 """The contract of a corrector: what moves a text while the time stands still."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
+from ddlib.arguments import Part
 from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Run
 from ddlib.typing import Times, Tokens
 
 
-class Corrector(ABC):
+class Corrector(Part):
     """Moves states at a time t, which they follow q_t at before and after. A leaf is one file and says how.
 
     ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, ``end`` about the finished words.
@@ -32,7 +33,7 @@ class Corrector(ABC):
     end_calls: int = 0
     """Network calls of ``end``, at most."""
 
-    def check(self, process: ForwardProcess) -> None:  # noqa: B027 # most serve every process
+    def check(self, process: ForwardProcess) -> None:  # most serve every process
         """Raises TypeError where a process cannot be served, with the reason and what serves it."""
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """The contract of a schedule: when a token jumps."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.checks import require
 from ddlib.printing import shown
 
@@ -23,7 +24,7 @@ def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
     return (nodes + 1) / 2, vectors[0] ** 2
 
 
-class Schedule(ABC):
+class Schedule(Part):
     r"""When tokens jump: a clock alpha(t) that decreases from 1 at t = 0 to 0 at t = 1.
 
     A leaf writes its formula once, with a namespace argument, so that sympy differentiates the very line that torch

@@ -8,6 +8,7 @@ from typing import Any, Self
 import mpmath
 import sympy
 import torch
+from sympy.printing.str import StrPrinter
 from torch import Tensor
 
 from ddlib.checks import require
@@ -129,6 +130,16 @@ def _horner(coefficients: Sequence[float], d: Tensor) -> Tensor:
     return result
 
 
+class _Exact(StrPrinter):
+    """Formulas with all digits of a number, and Euler's number as ``parse`` spells it."""
+
+    def _print_Float(self, expr: sympy.Float) -> str:  # sympy finds it by the name of the class
+        return repr(float(expr))
+
+    def _print_Exp1(self, expr: sympy.Expr) -> str:
+        return "e"
+
+
 class Symbolic(Schedule):
     r"""Any formula in t, a string or a sympy expression, differentiated by sympy.
 
@@ -165,6 +176,22 @@ class Symbolic(Schedule):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls("(1 - t)**2 * exp(-t)"), cls("1 - sin(pi*t/2)"), cls("(1 - t) / (1 + 3*t)")]
+
+    def arguments(self) -> dict[str, Any]:
+        """The formula as a string; that of a sympy expression with all digits of its numbers.
+
+        Raises:
+            TypeError: it has numbers or functions that no string of ``parse`` has.
+        """
+        given = super().arguments()["formula"]
+        text = given if isinstance(given, str) else _Exact().doprint(self._expression)
+        try:
+            same = parse(text) == self._expression
+        except ValueError:
+            same = False
+        if not same:
+            raise TypeError(f"formula {text!r} is not the same as a string, must be given as one to have plain values")
+        return {"formula": text}
 
     def expression(self) -> sympy.Expr:
         return self._expression

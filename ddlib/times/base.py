@@ -1,6 +1,6 @@
 """The contract of a density of times: how often each time is drawn, and what its draw weighs then."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.checks import require
 from ddlib.printing import shown
 
@@ -22,7 +23,7 @@ Interval = tuple[float, float]
 """The part of [0, 1] in which times are drawn, (low, high)."""
 
 
-class TimeDensity(ABC):
+class TimeDensity(Part):
     r"""From which times are drawn: a density g(t) on [0, 1] with its distribution function G and the inverse of that.
 
     .. math:: \int_0^1 f(t)\, dt = E_{t \sim g}\left[\frac{f(t)}{g(t)}\right]

@@ -35,7 +35,8 @@ class Tabulated(TimeDensity):
     masses: Tensor
 
     def __init__(self, edges: Sequence[float] | Tensor, masses: Sequence[float] | Tensor) -> None:
-        edges, masses = (torch.as_tensor(v, dtype=torch.float64) for v in (edges, masses))
+        # a copy: what becomes of the caller's tensors later must not change a table that is half computed from them
+        edges, masses = (torch.as_tensor(v, dtype=torch.float64).detach().clone() for v in (edges, masses))
         require(
             edges.ndim == masses.ndim == 1 and len(edges) == len(masses) + 1 >= 2,
             f"edges has shape {tuple(edges.shape)} and masses {tuple(masses.shape)}, must be (n + 1,) and (n,), n >= 1",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ddlib.arguments import Part
 from ddlib.checks import require
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
@@ -18,6 +19,7 @@ from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.verification import (
+    arguments,
     at_size,
     blocks,
     corrector,
@@ -66,7 +68,9 @@ _PROCESS_CLAIMS = (
     *levels.CLAIMS,
     *times.PROCESS_CLAIMS,
     *own_times.CLAIMS,
+    *arguments.CLAIMS,
 )
+_SIZE_CLAIMS = (*at_size.CLAIMS, *arguments.SIZE_CLAIMS)
 _SAMPLER_CLAIMS = (*sampler.CLAIMS, *blocks.CLAIMS)
 
 
@@ -160,7 +164,7 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         if isinstance(part, kind):
             asked += _ask(claims, part, full)
     if subject is None:
-        asked += _ask(at_size.CLAIMS, given, full)
+        asked += _ask(_SIZE_CLAIMS, given, full)
         return explained(asked), f"no reduction: {given.num_states} states checked as given"
     asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
     if learned.parameters(subject):
@@ -170,7 +174,7 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
     if isinstance(given.hierarchy, Hierarchy):
         asked += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
     return explained(
-        asked + _ask(at_size.CLAIMS, given, full)
+        asked + _ask(_SIZE_CLAIMS, given, full)
     ), f"verified on its reduction {subject!r}, and at its size as given"
 
 
@@ -204,7 +208,7 @@ def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
 
 
 def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(schedule.CLAIMS, subject, full)), ""
+    return explained(_ask((*schedule.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
@@ -212,21 +216,21 @@ def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     subject = given.reduced(_REDUCED) if large else given
     note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
     at_its_size = _ask(hierarchy.AT_SIZE, given, full) if large else []
-    return explained(_ask(hierarchy.CLAIMS, subject, full) + at_its_size), note
+    return explained(_ask((*hierarchy.CLAIMS, *arguments.PART_CLAIMS), subject, full) + at_its_size), note
 
 
 def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(times.CLAIMS, subject, full)), ""
+    return explained(_ask((*times.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _pace(subject: Pace, full: bool) -> tuple[list[Check], str]:
-    return explained(_ask(paces.CLAIMS, subject, full)), ""
+    return explained(_ask((*paces.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
 
 
 def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
     checks, note = _served("sampler", sampler.runs(subject), _SAMPLER_CLAIMS, full)
     checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
-    return checks + _further(subject, None, full), note
+    return checks + _further(subject, None, full) + _made_again(subject, full), note
 
 
 def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
@@ -241,7 +245,8 @@ def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> li
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
-    return _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    checks, note = _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    return checks + _made_again(subject, full), note
 
 
 def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
@@ -249,7 +254,12 @@ def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
 
 
 def _weighting(subject: Weighting, full: bool) -> tuple[list[Check], str]:
-    return _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+    checks, note = _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+    return checks + _made_again(subject, full), note
+
+
+def _made_again(subject: Part, full: bool) -> list[Check]:
+    return explained(_ask(arguments.PART_CLAIMS, subject, full))
 
 
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:

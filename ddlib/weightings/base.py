@@ -1,6 +1,6 @@
 """The contract of a weighting: by what training multiplies a divergence in place of the bound's weight."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.checks import require, visible
 from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
 
 
-class Weighting(ABC):
+class Weighting(Part):
     """A rule that gives the training loss other weights than the bound's. A leaf is one file and says how.
 
     The bound is the mean of weight times divergence. A weighting changes the first factor and leaves the second, so it
@@ -31,7 +32,7 @@ class Weighting(ABC):
         """What it does, in a few words to stand beside a loss; empty where there is nothing to say."""
         return repr(self)
 
-    def check(self, process: ForwardProcess) -> None:  # noqa: B027 # most serve every process
+    def check(self, process: ForwardProcess) -> None:  # most serve every process
         """Raises TypeError or ValueError where a process cannot be served, with the reason and what serves it."""
 
     @abstractmethod

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ddlib_models.constants import Constants
 from ddlib_models.hub.family import Source
 from ddlib_models.hub.reading import pretrained, transformers
 
 
-class Canvas(nn.Module):
+class Canvas(Constants):
     """``DiffusionGemmaForBlockDiffusion`` of transformers as a network by blocks: (z, t) -> logits over words.
 
     Each block is a canvas, whose positions see each other and all words before them, which the encoder has read from
@@ -47,8 +48,7 @@ class Canvas(nn.Module):
         if left is not None and bool(((left < 0) | (left >= lead.shape[-1])).any()):
             raise ValueError(f"left is {left.tolist()}: must be at least 0 and leave a word of {lead.shape[-1]}")
         self.network, self.block_size, self.remembers = network, block_size, remembers
-        self.register_buffer("lead", lead, persistent=False)
-        self.register_buffer("left", left, persistent=False)
+        self.lead, self.left = lead, left
 
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None

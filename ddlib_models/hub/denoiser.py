@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from ddlib.denoiser import meaning
 from ddlib.typing import BlockDenoiser, SplitDenoiser
+from ddlib_models.constants import Constants
 from ddlib_models.hub.family import Family
 from ddlib_models.hub.special import Special
 
 
-class Adapted(nn.Module):
+class Adapted(Constants):
     """A denoiser ``(z, t) -> logits`` of a pretrained network.
 
         logits_i = network(z)_{i - shift},   -inf at ids that are no words
@@ -45,9 +46,8 @@ class Adapted(nn.Module):
         self.timed = timed
         if not timed or getattr(network, "own_times", False):
             self.own_times = True  # ddlib.typing.OwnTimes
-        barred = torch.zeros(special.vocab_size)
-        barred[list(special.undrawn)] = -torch.inf
-        self.register_buffer("barred", barred, persistent=False)
+        self.barred = torch.zeros(special.vocab_size)
+        self.barred[list(special.undrawn)] = -torch.inf
 
     def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L V"]:
         """Logits over words at every position, float32 or, of a network in float64, that.

@@ -34,7 +34,8 @@ class Knowledge(ABC):
         """The cluster of each word, then of each cluster of the level below, as ``Tree`` takes them.
 
         ``clusters`` says how many, finest level first, made from the text's own co-occurrences and kept beside it; or
-        the path, without suffix, of what ``python -m recipes.clusters`` saved.
+        the path, without suffix, of what ``python -m recipes.clusters`` saved; or that of a CSV file, ``x.csv``, with a
+        row ``token,parent`` per token.
         """
 
 

@@ -1,5 +1,6 @@
 """The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
 
+import faults_arguments
 import faults_correctors
 import faults_hierarchy
 import faults_lessons
@@ -43,6 +44,7 @@ MODULES = (
     faults_times,
     faults_own_times,
     faults_paces,
+    faults_arguments,
     faults_size,
 )
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ddlib.categorical import draw_logits
 from ddlib.checks import require
+from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy, Tree
 from ddlib.noise import Generator, rand
 from ddlib.processes import ForwardProcess, Hierarchical, unchanged
@@ -17,7 +18,7 @@ from ddlib_ragged.hierarchy import Bands, Straight
 from ddlib_ragged.schedule import LogOdds
 
 
-class Family(nn.Module):
+class Family(ExactModule):
     """Tokens that share a way to the mask: a process of their own, and where its states stand among all states.
 
     Args:
@@ -32,10 +33,9 @@ class Family(nn.Module):
     def __init__(self, process: Hierarchical, states: Tensor, num_states: int) -> None:
         super().__init__()
         self.process = process
-        self.register_buffer("states", states)
-        place = torch.full((num_states,), -1)
-        place[states] = torch.arange(len(states))
-        self.register_buffer("place", place)
+        self.states = states
+        self.place = torch.full((num_states,), -1)
+        self.place[states] = torch.arange(len(states))
 
     @property
     def words(self) -> Tensor:

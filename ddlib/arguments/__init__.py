@@ -1,0 +1,20 @@
+"""Parts and the arguments that made them: kept, written as plain values, compared, saved beside learned numbers."""
+
+from ddlib.arguments.compared import apart, difference, rebuilt
+from ddlib.arguments.identified import Identified
+from ddlib.arguments.names import declared
+from ddlib.arguments.plain import described, values, written
+from ddlib.arguments.recorded import Part, made_by
+
+__all__ = [
+    "Identified",
+    "Part",
+    "apart",
+    "declared",
+    "described",
+    "difference",
+    "made_by",
+    "rebuilt",
+    "values",
+    "written",
+]

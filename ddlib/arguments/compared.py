@@ -1,0 +1,159 @@
+"""Whether two objects are the same, and where they first differ."""
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from inspect import isfunction
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ddlib.arguments.names import kind_of
+from ddlib.arguments.plain import path_of
+from ddlib.arguments.recorded import Part, record
+
+_OWN = frozenset(vars(nn.Module())) - {"_buffers", "_modules"} | {"_record"}
+"""Attributes that say nothing of what an object is: torch's, parameters among them, and the record itself."""
+
+
+def difference(saved: Any, now: Any, path: str = "") -> str:
+    """Where two descriptions first differ, as ``path is SAVED there, NOW here``; empty where they do not."""
+    if isinstance(saved, dict) and isinstance(now, dict):
+        names = ["kind", *(name for name in (*now, *saved) if name != "kind")]
+        for name in dict.fromkeys(names):
+            here = f"{path}.{name}" if path else name
+            if name not in saved or name not in now:
+                if name != "kind":
+                    return f"{here} is {_short(saved.get(name, 'no argument'))} there, " + (
+                        f"{_short(now.get(name, 'no argument'))} here"
+                    )
+                continue
+            if name == "kind":
+                if not _same_kind(str(saved[name]), str(now[name])):
+                    return f"{here} is {saved[name]} there, {now[name]} here"
+            elif found := difference(saved[name], now[name], here):
+                return found
+        return ""
+    if isinstance(saved, list) and isinstance(now, list):
+        if len(saved) != len(now):
+            return f"{path} has {len(saved)} entries there, {len(now)} here"
+        pairs = zip(saved, now, strict=True)
+        return next((found for i, (a, b) in enumerate(pairs) if (found := difference(a, b, f"{path}[{i}]"))), "")
+    same = saved == now or (_nan(saved) and _nan(now))
+    return "" if same and isinstance(saved, bool) == isinstance(now, bool) else (
+        f"{path} is {_short(saved)} there, {_short(now)} here"
+    )  # fmt: skip
+
+
+def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
+    """A part of the same class from other values; the classes of parts within it are those of ``part``.
+
+    So nothing is imported that a file names.
+
+    Raises:
+        TypeError, ValueError: what the constructor refuses; values of parts of another kind.
+    """
+    now, made = part.arguments(), record(part).function
+    make, kind = made or type(part), path_of(made) if made else kind_of(type(part))
+    if not _same_kind(str(values["kind"]), kind):
+        raise TypeError(f"kind is {values['kind']}, must be {kind}")
+    return make(**{name: _restored(value, now.get(name)) for name, value in values.items() if name != "kind"})
+
+
+def _restored(value: Any, now: Any) -> Any:
+    if isinstance(now, Part):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{value!r} is no mapping of a {type(now).__name__}")
+        return rebuilt(now, value)
+    if isinstance(value, list) and isinstance(now, tuple) and any(isinstance(item, Part) for item in now):
+        return [_restored(a, b) for a, b in zip(value, now, strict=True)]
+    if isinstance(value, Mapping) and not isinstance(now, dict):
+        raise TypeError(f"{value!r} is no plain value")
+    if callable(now) and isinstance(value, str) and value == path_of(now):
+        return now
+    return value
+
+
+def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]] = frozenset()) -> str:
+    """Where two objects first differ, to the bit, by the path of an attribute; empty where they do not.
+
+    Parameters are left out, and so is what only one of them has computed and kept so far: a private attribute that the
+    other lacks, or one that ``__getstate__`` leaves out. Functions are the same if their code and what it refers to
+    from outside are.
+    """
+    if (id(one), id(other)) in seen or one is other:
+        return ""
+    seen = seen | {(id(one), id(other))}
+    if type(one) is not type(other):
+        return path or "the class"
+    if isinstance(one, Tensor | np.ndarray):
+        return "" if _equal(one, other) else path
+    if isinstance(one, dict) and not isinstance(one, nn.Module):
+        return _first({k: (one[k], other[k]) for k in one if k in other}, path, seen)
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return path
+        return _first(dict(enumerate(zip(one, other, strict=True))), path, seen)
+    if isinstance(one, Part | nn.Module):
+        mine, its = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
+        for group in ("_buffers", "_modules"):  # named by what they hold
+            mine |= dict(mine.pop(group, {}))
+            its |= dict(its.pop(group, {}))
+        kept = {
+            k for k in (*mine, *its) if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
+        }
+        if lone := (mine.keys() ^ its.keys()) - kept:
+            return f"{path}.{min(lone)}".lstrip(".")
+        return _first({k: (mine[k], its[k]) for k in mine if k in its}, path, seen)
+    if isfunction(one):
+        cells = [tuple(cell.cell_contents for cell in f.__closure__ or ()) for f in (one, other)]
+        same = one.__code__ == other.__code__ and one.__defaults__ == other.__defaults__
+        return apart(cells[0], cells[1], path, seen) if same else path
+    if (
+        hasattr(one, "__dict__")
+        and not any("__eq__" in vars(base) for base in type(one).__mro__[:-1])
+        and not isinstance(one, type)
+    ):
+        return _first({k: (vars(one)[k], vars(other)[k]) for k in vars(one) if k in vars(other)}, path, seen)
+    return "" if one == other or (_nan(one) and _nan(other)) else path
+
+
+def _held(part: Any) -> dict[str, Any]:
+    """The attributes of an object that are copied with it, so without what it may compute again."""
+    state = part.__getstate__()
+    return state if isinstance(state, dict) else vars(part)
+
+
+def _first(pairs: Mapping[Any, tuple[Any, Any]], path: str, seen: frozenset[tuple[int, int]]) -> str:
+    for name, (one, other) in pairs.items():
+        here = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}".lstrip(".")
+        if found := apart(one, other, here, seen):
+            return found
+    return ""
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.is_meta or other.is_meta:
+        return True
+    one, other = one.detach().cpu(), other.detach().cpu()
+    return bool(torch.equal(one, other) or torch.equal(one.nan_to_num(0.5), other.nan_to_num(0.5)))
+
+
+def _same_kind(saved: str, now: str) -> bool:
+    """Whether two names are one class; a class that is not registered may have moved to another module."""
+    return saved == now or (":" in saved and saved.partition(":")[2] == now.partition(":")[2])
+
+
+def _nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _short(value: Any) -> str:
+    text = f"a {value['kind']}" if isinstance(value, dict) and "kind" in value else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,139 @@
+"""Modules whose state dict holds what they are, and that refuse the state of another."""
+
+import json
+import warnings
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.arguments.compared import apart, difference, rebuilt
+from ddlib.arguments.plain import described
+from ddlib.arguments.recorded import Part
+from ddlib.exact import ExactModule
+
+_KEY = "_extra_state"  # torch's name
+_PLAIN = 1024
+"""Bytes up to which a description is kept as it is; a longer one, such as that of 50,257 parents, is compressed."""
+
+
+class Identified(ExactModule, Part):
+    """A module whose state dict holds its parameters, and its arguments as extra state, for comparison.
+
+    The extra state is a uint8 tensor, which safetensors can hold: ``described`` as JSON, compressed where it is long.
+    ``load_state_dict``, strict or not, refuses the state of a module that was made with other arguments, unless these
+    make the same module, as a speed of 1 that is given and one that is the default do. A state dict of ddlib 0.1.0
+    has no extra state, but some of the constants: these are compared.
+    """
+
+    def get_extra_state(self) -> Tensor:
+        text = json.dumps(described(self), separators=(",", ":")).encode()
+        return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Compares.
+
+        Raises:
+            ValueError: the state of another module, with the first difference; a state that cannot be read.
+        """
+        saved = _read(state, type(self).__name__)
+        now = json.loads(json.dumps(described(self)))
+        found = "" if saved is None else difference(saved, now)
+        if found and not self._is_made_by(saved):
+            raise ValueError(
+                f"the state dict is of another {type(self).__name__}: {found}; load it into one with the arguments "
+                "there"
+            )
+
+    def _is_made_by(self, saved: Any) -> bool:
+        """Whether other values make this very module."""
+        try:
+            return not apart(self, rebuilt(self, saved))
+        except (TypeError, ValueError, KeyError):
+            return False
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if prefix + _KEY not in state_dict:
+            self._load_old(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _load_old(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Compares the constants in a state dict of 0.1.0, and takes them out; warns of what it does not hold."""
+        compared = False
+        for name, now in _constants(self):
+            if prefix + name in state_dict:
+                _check_old(type(self).__name__, name, state_dict.pop(prefix + name), now)
+                compared = True
+        for name in _retired(self):
+            state_dict.pop(prefix + name, None)
+        kept = {prefix + name for name in self.state_dict()}
+        for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
+            here = _at(self, key.removeprefix(prefix))  # a constant that has become a property
+            if here is not None:
+                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), here)
+                compared = True
+        for name, module in self.named_modules():  # those within need not be compared again
+            if isinstance(module, Identified):
+                state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = module.get_extra_state()
+        warnings.warn(
+            f"the state dict does not hold the arguments of {type(self).__name__}, as those of ddlib 0.1.0 do not: "
+            + ("only its constants were compared" if compared else "nothing was compared"),
+            stacklevel=2,
+        )
+
+
+def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The constants of a module and those within it, by path."""
+    for path, part in module.named_modules(remove_duplicate=False):
+        own = dict(part.constants()) if isinstance(part, ExactModule) else {}
+        hidden = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
+        for name, value in (own | hidden).items():
+            if value is not None:
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _at(module: nn.Module, path: str) -> Tensor | None:
+    """The tensor at a path of attributes, if there is one."""
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
+def _retired(module: nn.Module) -> Iterator[str]:
+    for path, part in module.named_modules(remove_duplicate=False):
+        for name in part.retired if isinstance(part, ExactModule) else ():
+            yield f"{path}.{name}".lstrip(".")
+
+
+def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
+    """Raises ValueError where a constant of a state dict is not that of the module, but for rounding."""
+    if saved.is_meta or now.is_meta:
+        return
+    saved, now = saved.detach().cpu(), now.detach().cpu()
+    what = f"the state dict is of another {owner}: {name}"
+    if saved.shape != now.shape:
+        raise ValueError(f"{what} has shape {tuple(saved.shape)} there, {tuple(now.shape)} here")
+    wrong = ~torch.isclose(saved.to(torch.float64), now.to(torch.float64), rtol=1e-6, atol=0.0, equal_nan=True)
+    if bool(wrong.any()):
+        at = tuple(wrong.nonzero()[0].tolist())
+        place = "".join(f"[{i}]" for i in at)
+        raise ValueError(
+            f"{what}{place} is {saved[at].item():.6g} there, {now[at].item():.6g} here; load it into one with the "
+            "same arguments"
+        )
+
+
+def _read(state: Any, owner: str) -> Any:
+    """What an extra state describes; None of one on the meta device, which holds nothing."""
+    if isinstance(state, Tensor) and state.is_meta:
+        return None
+    try:
+        data = bytes(state.detach().cpu().to(torch.uint8).tolist())
+        return json.loads(data if data[:1] == b"{" else zlib.decompress(data))
+    except (AttributeError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError(
+            f"the extra state of {owner} cannot be read ({error}): must be as state_dict() gave it, not averaged"
+        ) from None

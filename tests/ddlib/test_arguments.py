@@ -1,0 +1,466 @@
+"""What identifies a part: its arguments as plain values, which make it again, and which a state dict is held to."""
+
+import copy
+import inspect
+import json
+import pickle
+import warnings
+from pathlib import Path
+
+import pytest
+import sympy
+import torch
+import yaml
+from cases import examples
+from ddlib_ragged import Bands, LogOdds, Ragged
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
+
+import ddlib as dd
+from ddlib import registry
+from ddlib.arguments import Part, apart, described
+from ddlib.exact import ExactModule
+from ddlib.hierarchies import Flat, Tree
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
+from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic
+from ddlib.testing import strategies
+
+F64 = torch.float64
+WORDS, ABOVE, OTHER = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], [0, 0, 1, 2, 2, 3]
+REGISTERED = [
+    pytest.param(kind, example, id=f"{kind}-{name}-{i}")
+    for kind in registry.PROVED
+    for name in registry.available(kind)
+    for i, example in enumerate(registry.get(kind, name).examples())
+]
+PROCESSES = [case.values[1] for case in REGISTERED if case.values[0] == "processes"]
+
+
+class Net(nn.Module):
+    """A network that has its process as a submodule, as a trainer of others wants it."""
+
+    def __init__(self, process):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.process = process
+
+    def forward(self, labels):
+        loss = self.linear(labels.float().expand(-1, 2)).square().mean()
+        return {"loss": loss + 0 * self.process.marginal(labels, torch.full((len(labels),), 0.5)).sum().float()}
+
+
+def same(kind, part):
+    """The part made again from its values, by way of JSON."""
+    values = json.loads(json.dumps(dd.values(part)))
+    other = dd.build(kind, values)
+    assert (
+        values == dd.values(part)
+        and apart(part, other) == ""
+        and dd.values(other) == dd.values(part)
+        and type(other) is type(part)
+    )
+    return other
+
+
+def dense(size, seed=0):
+    """A generator whose numbers have all digits of float64."""
+    rates = torch.rand(size, size, dtype=F64, generator=torch.Generator().manual_seed(seed)).fill_diagonal_(0)
+    return rates - torch.diag(rates.sum(1))
+
+
+def large():
+    """50,257 words, each with a cluster of a thousand, these in 30."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randperm(50_257, generator=generator) % 1000, torch.randperm(1000, generator=generator) % 30]
+
+
+@pytest.mark.parametrize(("kind", "part"), REGISTERED)
+def test_every_registered_part_is_made_again_from_its_values(kind, part):
+    if isinstance(part, dd.samplers.Particles):
+        with pytest.raises(TypeError, match=r"Particles\.reward is Constant\(\), must be a number"):
+            dd.values(part)
+    else:
+        same(kind, part)
+        assert yaml.safe_load(yaml.safe_dump(dd.values(part))) == dd.values(part)
+
+
+@given(strategies.processes(strategies.all_schedules()), st.floats(1e-8, 1 - 1e-8), st.floats(0.0, 1.0))
+@settings(max_examples=examples(60), deadline=None)
+def test_processes_are_made_again_to_the_bit(process, t, share):
+    other = same("processes", process)
+    assert torch.equal(other.transition(share * t, t), process.transition(share * t, t))
+    assert torch.equal(other.rate_matrix(t), process.rate_matrix(t))
+    other.load_state_dict(process.state_dict())
+
+
+@given(strategies.hierarchies(), strategies.time_densities(), strategies.all_schedules())
+@settings(max_examples=examples(40), deadline=None)
+def test_parts_are_made_again_to_the_bit(hierarchy, density, schedule):
+    same("hierarchies", hierarchy)
+    same("schedules", schedule)
+    same("times", density)
+
+
+def test_large_parts_are_made_again_to_the_bit():
+    for process in (
+        Hierarchical(Tree(large(), xi=[0.9, 1.0], speed=[0.7, 1.3, 2.0]), Cosine()),
+        Noisy(Tree(large()), Linear(), [0.1, 0.0, 0.2], torch.rand(50_257, generator=torch.Generator().manual_seed(1))),
+        PerWord(Polynomial(2.0), torch.rand(50_257, dtype=F64, generator=torch.Generator().manual_seed(2)) + 0.5),
+        RateMatrix(dense(300), Linear(), vocab_size=299),
+    ):
+        other = same("processes", process)
+        other.load_state_dict(process.state_dict())
+
+
+def test_extra_state_of_a_large_vocabulary_is_small():
+    """The parents alone were 0.4 MB, and were there three times."""
+    state = Hierarchical(Tree(large()), Linear()).state_dict()
+    assert list(state) == ["_extra_state", "hierarchy._extra_state"]
+    assert all(value.dtype == torch.uint8 and value.numel() < 130_000 for value in state.values())
+
+
+def test_values_hold_arguments_as_they_were_given():
+    speed, parents = [2.0, 1.0], torch.tensor(WORDS)
+    tree = Tree(parents, xi=0.9, speed=speed)
+    speed[0], parents[0] = 7.0, 3
+    assert dd.values(tree) == {
+        "kind": "tree", "parents": WORDS, "xi": 0.9, "speed": [2.0, 1.0], "vocab_size": None, "fingerprint": None,
+        "learn_speeds": False,
+    }  # fmt: skip
+    assert dd.values(Hierarchical(tree, Linear()))["hierarchy"] == dd.values(tree)
+    assert dd.values(dd.presets.hdlm(WORDS, gamma=2.0))["kind"] == "hierarchical"
+    assert str(inspect.signature(Polynomial)) == "(power: float) -> None"[:14]
+    assert not inspect.signature(Linear).parameters
+
+
+MADE_OF_TENSORS = [
+    (lambda table: dd.times.Tabulated(*table), [torch.linspace(0, 1, 3).double(), torch.tensor([1.0, 3.0]).double()]),
+    (lambda table: Tree(table), [torch.tensor(WORDS), torch.tensor(ABOVE)]),
+    (lambda table: Bands(table[0], 2), [torch.tensor([5.0, 1.0, 4.0], dtype=F64)]),
+    (lambda table: Noisy(Flat(3), Linear(), *table), [torch.tensor([0.2]), torch.tensor([1.0, 2.0, 3.0]).double()]),
+    (lambda table: PerWord(Linear(), table[0]), [torch.tensor([0.5, 1.0], dtype=F64)]),
+    (lambda table: RateMatrix(table[0], Linear()), [dense(4)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "table"), MADE_OF_TENSORS)
+def test_a_tensor_that_its_owner_changes_later_changes_no_part(make, table):
+    part, before = make(table), make([value.clone() for value in table])
+    for value in table:
+        value.copy_(value.flip(0))
+    assert apart(part, before) == "" and dd.values(part) == dd.values(before)
+
+
+def test_a_map_keeps_its_parents():
+    parents = torch.tensor([0, 1, 1])
+    edge = dd.hierarchies.Map(parents, 2)
+    parents[0] = 1
+    assert edge.parents.tolist() == [0, 1, 1]
+
+
+def test_values_of_a_formula_have_all_its_digits():
+    t = sympy.Symbol("t")
+    for formula in ((1 - t) ** (0.1 + 0.2), (1 - t) * sympy.exp(-t * sympy.E), (1 - t) ** sympy.sqrt(2), "1 - t**2.5"):
+        assert same("schedules", Symbolic(formula)).expression() == Symbolic(formula).expression()
+    with pytest.raises(TypeError, match=r"formula .* is not the same as a string"):
+        dd.values(Symbolic((1 - t) ** sympy.Float("1.1", 40)))
+
+
+class Given(Masked):
+    """A process of a plug-in whose constructor takes more, and passes on the rest."""
+
+    def __init__(self, about, **more):
+        super().__init__(**more)
+        self.about = about
+
+
+def test_values_of_strange_objects():
+    with pytest.raises(TypeError, match=r"part is 3, must be a process|part=3 violates"):
+        dd.values(3)
+    hollow = Flat.__new__(Flat)
+    with pytest.raises(TypeError, match=r"Flat was not made by its constructor.*: make it as Flat\(\.\.\.\)"):
+        dd.values(hollow)
+
+    class Local(Masked):
+        pass
+
+    with pytest.raises(TypeError, match=r"<locals>\.Local, must be at the top level of a module"):
+        dd.values(Local(3, Linear()))
+    one = Given(lambda x: x, vocab_size=3, schedule=Linear())
+    with pytest.raises(TypeError, match=r"Given\.about is <function .*, must be a number"):
+        dd.values(one)
+    one.load_state_dict(one.state_dict())  # saved and compared all the same
+    assert dd.values(Given("masks", vocab_size=3, schedule=Linear()))["vocab_size"] == 3
+    assert dd.values(Given(math_of, vocab_size=3, schedule=Linear()))["about"] == f"{__name__}:math_of"
+
+
+def math_of(x):
+    return x
+
+
+def test_reductions_have_values():
+    for process in (Hierarchical(Tree(large(), xi=[0.9, 1.0]), Linear()), Masked(1000, Cosine())):
+        small = process.reduced(24)
+        other = dd.build("processes", dd.values(small))
+        assert apart(small, other) == "" and torch.equal(small.transition(0.1, 0.4), other.transition(0.1, 0.4))
+        with pytest.raises(ValueError, match=r"kind is ddlib\.processes\.base:reduction there"):
+            process.load_state_dict(small.state_dict())
+
+
+def tree(parents=(WORDS, ABOVE), xi=(0.5, 1.0), speed=(1.0, 1.0, 1.0), **more):
+    return Tree(list(parents), xi=list(xi), speed=list(speed), **more)
+
+
+DIFFERENT = {
+    "xi": (Hierarchical(tree(), Linear()), Hierarchical(tree(xi=(0.9, 1.0)), Linear()),
+           r"another Hierarchical: hierarchy\.xi\[0\] is 0\.9 there, 0\.5 here"),
+    "speeds": (Hierarchical(tree(), Linear()), Hierarchical(tree(speed=(4.0, 1.0, 1.0)), Linear()),
+               r"hierarchy\.speed\[0\] is 4\.0 there, 1\.0 here"),
+    "schedule": (Hierarchical(tree(), Linear()), Hierarchical(tree(), Cosine()),
+                 r"schedule\.kind is cosine there, linear here"),
+    "power": (Masked(5, Polynomial(2.0)), Masked(5, Polynomial(2.5)), r"schedule\.power is 2\.5 there, 2\.0 here"),
+    "parents": (Hierarchical(tree(), Linear()), Hierarchical(tree((OTHER, ABOVE)), Linear()),
+                r"hierarchy\.parents\[0\]\[3\] is 2 there, 1 here"),
+    "depth": (Hierarchical(tree(), Linear()), Hierarchical(Tree([WORDS]), Linear()),
+              r"hierarchy\.parents has 1 entries there, 2 here"),
+    "class": (Hierarchical(Flat(5), Linear()), Masked(5, Linear()), r"kind is masked there, hierarchical here"),
+    "hierarchy": (Hierarchical(Flat(5), Linear()), Hierarchical(Tree([[0, 0, 1, 1, 1]]), Linear()),
+                  r"hierarchy\.kind is tree there, flat here"),
+    "share": (GIDD(5, 0.2), GIDD(5, 0.5), r"p_uniform is 0\.5 there, 0\.2 here"),
+    "frequency": (Noisy(Flat(3), Linear(), 0.2, [1, 2, 4]), Noisy(Flat(3), Linear(), 0.2, [1, 3, 4]),
+                  r"frequency\[1\] is 3 there, 2 here"),
+    "powers": (PerWord(Linear(), [1.0, 2.0, 1.0], True), PerWord(Linear(), [1.0, 4.0, 1.0], True),
+               r"powers\[1\] is 4\.0 there, 2\.0 here"),
+    "start": (Hierarchical(tree(learn_speeds=True), Linear()),
+              Hierarchical(tree(speed=(1.0, 1.0, 2.0), learn_speeds=True), Linear()), r"hierarchy\.speed\[2\] is 2\.0"),
+    "plug-in": (Ragged(Bands([5, 1, 4], 2), [0], LogOdds(2.0)), Ragged(Bands([5, 1, 4], 2), [0], LogOdds(1.0)),
+                r"schedule\.steepness is 1\.0 there, 2\.0 here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_the_state_of_another_process_is_refused_with_the_first_difference(name, strict):
+    mine, other, said = DIFFERENT[name]
+    net, state = Net(copy.deepcopy(mine)), Net(other).state_dict()
+    with pytest.raises(ValueError, match=said):
+        net.load_state_dict(state, strict)
+    assert apart(net.process, mine) == ""
+    net.load_state_dict(Net(copy.deepcopy(mine)).state_dict(), strict)
+
+
+def test_a_hierarchy_alone_refuses_other_parents():
+    with pytest.raises(ValueError, match=r"another Tree: parents\[3\] is 2 there, 1 here"):
+        Tree(WORDS).load_state_dict(Tree(OTHER).state_dict())
+
+
+def test_the_same_process_by_other_arguments_is_taken():
+    plain = Hierarchical(Tree([WORDS]), Linear())
+    for other in (Tree(WORDS, xi=[1.0]), Tree(torch.tensor(WORDS), speed=[1, 1]), Tree([WORDS], vocab_size=6)):
+        plain.load_state_dict(Hierarchical(other, Linear()).state_dict())
+    Noisy(Flat(3), Linear(), 0.2).load_state_dict(Noisy(Flat(3), Linear(), [0.2]).state_dict())
+
+
+class Hidden(dd.schedules.Schedule):
+    """A schedule whose argument is nowhere but in a function."""
+
+    def __init__(self, power):
+        self._alpha = lambda t: (1 - t) ** power
+
+    def alpha(self, t, xp=torch):
+        return self._alpha(t)
+
+
+def test_an_argument_that_no_attribute_holds_is_compared():
+    with pytest.raises(ValueError, match=r"schedule\.power is 3 there, 2 here"):
+        Masked(5, Hidden(2)).load_state_dict(Masked(5, Hidden(3)).state_dict())
+
+
+def test_learned_numbers_are_loaded_into_a_process_of_the_same_start():
+    one, other = (Hierarchical(tree(learn_speeds=True), Linear()) for _ in range(2))
+    with torch.no_grad():
+        one.hierarchy.learned.log += torch.tensor([0.5, -0.3, 0.1])
+    other.load_state_dict(one.state_dict())
+    assert other.hierarchy.speeds == one.hierarchy.speeds
+    assert torch.equal(other.transition(0.1, 0.6), one.transition(0.1, 0.6))
+    assert dd.values(one) == dd.values(Hierarchical(tree(learn_speeds=True), Linear()))
+
+
+def test_state_that_cannot_be_read_is_refused():
+    net = Net(GIDD(5, 0.2))
+    state = net.state_dict()
+    net.load_state_dict({name: value.half().bfloat16() for name, value in state.items()})  # 0 to 255 are exact
+    state["process._extra_state"] = state["process._extra_state"] // 2
+    with pytest.raises(ValueError, match=r"extra state of GIDD cannot be read .* not averaged"):
+        net.load_state_dict(state)
+
+
+OLD = load_file(Path(__file__).parent / "old_states.safetensors")
+
+
+def before(name):
+    """What a state dict of ddlib 0.1.0 has of a process."""
+    return {key.partition("/")[2]: value.clone() for key, value in OLD.items() if key.startswith(f"{name}/")}
+
+
+NOW = {
+    "hierarchical": lambda xi=0.9, speed=0.7: Hierarchical(
+        Tree([WORDS, ABOVE], [xi, 0.8], [speed, 1.3, 2.0]), Linear()
+    ),
+    "masked": lambda: Masked(6, Linear()),
+    "noisy": lambda often=3.0: Noisy(Tree([WORDS], xi=0.9), Linear(), [0.1, 0.4], [often, 1.0, 1.0, 2.0, 5.0, 1.0]),
+    "per_word": lambda power=2.0: PerWord(Linear(), [0.5, power, 1.0, 1.5]),
+    "rate_matrix": lambda rate=0.5: RateMatrix(
+        torch.eye(4).roll(1, 0) + rate * torch.eye(4).roll(-1, 0) - (1 + rate) * torch.eye(4), Linear()
+    ),
+    "learned": lambda speed=2.0: Hierarchical(Tree([WORDS], speed=[speed, 1.0], learn_speeds=True), Linear()),
+    "ragged": lambda xi=0.8: Ragged(Bands([5, 1, 4], 2, xi=xi), [1, 3], LogOdds(1.5), speed=0.5),
+    "uniform": lambda: Uniform(6, Linear()),
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", NOW)
+def test_state_of_0_1_0_loads_and_says_what_was_not_compared(name, strict):
+    net = Net(NOW[name]())
+    state = net.linear.state_dict(prefix="linear.") | before(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = net.load_state_dict(state, strict)
+    assert not found.missing_keys and not found.unexpected_keys
+    said = [str(warning.message) for warning in caught]
+    compared = "only its constants were compared" if before(name) else "nothing was compared"
+    assert len(said) == 1 and compared in said[0]
+    if name == "learned":
+        assert net.process.hierarchy.speeds != NOW[name]().hierarchy.speeds
+        assert torch.equal(net.process.hierarchy.learned.log, before(name)["process.hierarchy.learned.log"])
+    else:
+        assert apart(net.process, NOW[name]()) == ""
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("name", "other", "said"),
+    [
+        (
+            "hierarchical",
+            0.5,
+            r"another Hierarchical: hierarchy\.maps\.0\.spread\[0\] is 0\.0333333 there, 0\.166667 here",
+        ),
+        ("noisy", 4.0, r"frequency\[0\] is 0\.230769 there, 0\.285714 here"),
+        ("per_word", 2.5, r"fixed\[1\] is 2 there, 2\.5 here"),
+        ("rate_matrix", 0.25, r"matrix\[0\]\[0\] is -1\.5 there, -1\.25 here"),
+        ("learned", 3.0, r"hierarchy\.learned\.slowest is "),
+        ("ragged", 0.7, r"families\.0\.process\.hierarchy\.maps\.0\.spread\[0\] is 0\.2 there, 0\.3 here"),
+    ],
+)
+def test_state_of_0_1_0_of_another_process_is_refused(name, other, said, strict):
+    with pytest.raises(ValueError, match=said):
+        Net(NOW[name](other)).load_state_dict(before(name), strict)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_state_of_0_1_0_with_other_speeds_or_parents_is_refused(strict):
+    with pytest.raises(ValueError, match=r"_fixed\.speeds\[0\] is 0\.7 there, 4 here"):
+        Net(NOW["hierarchical"](speed=4.0)).load_state_dict(before("hierarchical"), strict)
+    other = Hierarchical(Tree([OTHER, ABOVE], [0.9, 0.8], [0.7, 1.3, 2.0]), Linear())
+    with pytest.raises(ValueError, match=r"hierarchy\.maps\.0\.parents\[3\] is 1 there, 2 here"):
+        Net(other).load_state_dict(before("hierarchical"), strict)
+    with pytest.raises(ValueError, match=r"hierarchy\.starts\[1\] is 6 there, 5 here"):
+        Net(Masked(5, Linear())).load_state_dict(before("masked"), strict)
+
+
+LOOPS = {"mean": {}, "ema": {"avg_fn": get_ema_avg_fn(0.9)}, "emas": {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_average_of_weights_leaves_the_process_as_it_is(loop):
+    """Levels of 6, 3 and 1 states began at [0, 5, 8, 10] in place of [0, 6, 9, 10]."""
+    mine = [*PROCESSES, Hierarchical(Tree([[0, 0, 1, 1, 2, 2]], xi=0.7, speed=[0.7, 1.1]), Linear())]
+    for process in mine:
+        net = Net(process)
+        average = AveragedModel(net, use_buffers=True, **LOOPS[loop])
+        for _ in range(5):
+            with torch.no_grad():
+                net.linear.weight += 1
+            average.update_parameters(net)
+        mean = average.module.process
+        assert apart(mean, process) == "" and not list(process.buffers())
+        if not list(process.parameters()):
+            assert torch.equal(mean.transition(0.1, 0.7), process.transition(0.1, 0.7))
+    assert mean.hierarchy.starts.tolist() == [0, 6, 9, 10]
+
+
+def test_safetensors_holds_a_network_with_a_process(tmp_path):
+    """Storage that names share is refused by ``save_file``; parents had two names."""
+    for i, process in enumerate([*PROCESSES, Hierarchical(tree(), Linear())]):
+        path = tmp_path / f"{i}.safetensors"
+        save_file(Net(process).state_dict(), path)
+        save_model(Net(process), str(path))
+        assert not any(load_model(Net(copy.deepcopy(process)), str(path)))
+    with pytest.raises(ValueError, match=r"hierarchy\.xi\[0\] is 0\.5 there, 0\.7 here"):
+        load_model(Net(Hierarchical(tree(xi=(0.7, 1.0)), Linear())), str(path))
+
+
+@pytest.mark.slow
+def test_a_trainer_of_transformers_saves_and_resumes_a_network_with_a_process(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    rows = [{"labels": torch.tensor([i % 6])} for i in range(8)]
+
+    def trainer(process, steps):
+        options = transformers.TrainingArguments(
+            str(tmp_path), max_steps=steps, save_steps=2, per_device_train_batch_size=4, report_to=[], use_cpu=True,
+            disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
+        )  # fmt: skip
+        return transformers.Trainer(Net(process), options, train_dataset=rows)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (DeprecationWarning, FutureWarning))  # of the trainer's own
+        trainer(Hierarchical(tree(), Linear()), 2).train()
+        trainer(Hierarchical(tree(), Linear()), 4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        with pytest.raises(ValueError, match=r"hierarchy\.xi\[0\] is 0\.5 there, 0\.7 here"):
+            other = Hierarchical(tree(xi=(0.7, 1.0)), Linear())
+            trainer(other, 6).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=repr)
+def test_copies_and_pickles_are_the_same_and_have_the_same_values(process):
+    for other in (copy.deepcopy(process), pickle.loads(pickle.dumps(process)), copy.copy(process)):
+        assert apart(process, other) == "" and described(other) == described(process)
+        other.load_state_dict(process.state_dict())
+
+
+def test_constants_move_in_lists_and_in_modules_within_and_keep_their_digits():
+    class Constants(ExactModule):
+        def __init__(self):
+            super().__init__()
+            self.one, self.many = torch.tensor([0.7], dtype=F64), (torch.arange(3), [torch.ones(1)], "a")
+            self.named = {"two": torch.zeros(2, dtype=F64)}
+
+    moved = nn.ModuleList([Constants()]).to(torch.bfloat16)[0]
+    assert moved.one.dtype == F64 and float(moved.one) == 0.7 and moved.many[0].dtype == torch.int64
+    away = moved.to("meta")
+    assert away.one.is_meta and away.many[0].is_meta and away.named["two"].is_meta and away.many[2] == "a"
+    with pytest.raises(RuntimeError, match="constants of Constants are on meta, where they hold nothing"):
+        away.to_empty(device="cpu")
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=repr)
+def test_a_network_laid_out_on_meta_has_a_process_with_numbers(process):
+    values = dd.values(process)
+    with torch.device("meta"):
+        net = Net(dd.build("processes", values))
+    assert net.linear.weight.is_meta and net.process.device.type == "cpu"
+    net.to_empty(device="cpu")
+    if not list(process.parameters()):
+        assert apart(net.process, process) == ""
+    net.load_state_dict(Net(process).state_dict())
+    assert torch.equal(net.process.transition(0.2, 0.6), process.transition(0.2, 0.6))
+
+
+def test_every_part_but_guidance_is_recorded():
+    """No base class of a kind is left out; a guidance is made of networks, which are no plain values."""
+    assert all(issubclass(registry.made(kind), Part) for kind in registry.PROVED)

@@ -1,0 +1,121 @@
+"""Objects whose arguments do not say what they are, and constants that are kept as state."""
+
+import itertools
+
+import torch
+from planting import deep, fault, hierarchical, tree
+
+from ddlib.hierarchies import Tree
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix
+from ddlib.schedules import Linear, Polynomial
+from ddlib.weightings import Clip
+
+
+@fault("a constant follows from arguments and is not saved")
+def levels_are_saved_with_the_weights(patch):
+    class Broken(Hierarchical):
+        def __init__(self, hierarchy, schedule):
+            super().__init__(hierarchy, schedule)
+            self.register_buffer("sizes", torch.tensor(hierarchy.levels))
+
+    return hierarchical(Broken, deep())
+
+
+@fault("a constant within the hierarchy is not saved either")
+def parents_are_saved_with_the_weights(patch):
+    class Broken(Tree):
+        def __init__(self, parents, **more):
+            super().__init__(parents, **more)
+            for edge in self.maps:
+                held = edge.parents
+                del edge.parents
+                edge.register_buffer("parents", held)
+
+    return hierarchical(Hierarchical, tree(Broken))
+
+
+@fault("an average of weights leaves integers as they are")
+def first_states_are_a_buffer_that_is_averaged(patch):
+    class Broken(Tree):
+        def __init__(self, parents, **more):
+            super().__init__(parents, **more)
+            held = self.starts
+            del self.starts
+            self.register_buffer("starts", held, persistent=False)
+
+    return hierarchical(Hierarchical, Broken([[0, 0, 1, 1, 2, 2]], xi=0.7))
+
+
+@fault("the same arguments make the same process")
+def powers_are_drawn_anew_by_every_constructor(patch):
+    class Broken(PerWord):
+        def __init__(self, schedule, size):
+            super().__init__(schedule, (torch.rand(size) + 0.5).tolist())
+
+        def reduced(self, vocab_size):
+            return type(self)(self.schedule, vocab_size)
+
+    return Broken(Linear(), 5)
+
+
+@fault("what was made before has no say in a schedule")
+def a_schedule_counts_those_made_before(patch):
+    count = itertools.count(1)
+
+    class Broken(Polynomial):
+        def __init__(self, power):
+            super().__init__(power + 1e-3 * next(count))
+
+    return Broken(2.0)
+
+
+@fault("a process is what its arguments make it")
+def the_share_of_noise_is_changed_after_the_constructor(patch):
+    process = GIDD(5, 0.2)
+    process.scale *= 1.5
+    return process
+
+
+@fault("arguments keep all their digits")
+def the_values_of_a_weighting_are_rounded(patch):
+    class Broken(Clip):
+        def arguments(self):
+            return {name: round(value, 1) for name, value in super().arguments().items()}
+
+    return Broken(2.125, low=0.25)
+
+
+@fault("arguments that the constructor does not take")
+def a_process_has_the_arguments_of_its_base(patch):
+    class Broken(Noisy):
+        def __init__(self, hierarchy, schedule, share):
+            super().__init__(hierarchy, schedule, share)
+
+        def arguments(self):
+            return {"hierarchy": self.hierarchy, "schedule": self.schedule, "p_uniform": self.p_uniform}
+
+    return Broken(tree(), Linear(), 0.2)
+
+
+@fault("a state is compared, not taken over")
+def a_process_takes_over_the_state_of_another(patch):
+    class Broken(RateMatrix):
+        def set_extra_state(self, state):
+            self.schedule = Polynomial(3.0)
+
+    ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
+    return Broken(ring - 1.5 * torch.eye(4), Linear())
+
+
+@fault("a large process saves no constant either")
+def counts_of_a_large_vocabulary_are_saved_with_the_weights(patch):
+    class Broken(Masked):
+        def __init__(self, vocab_size, schedule):
+            super().__init__(vocab_size, schedule)
+            if vocab_size > 100:  # not in its reduction
+                self.register_buffer("counts", torch.ones(vocab_size))
+
+        def reduced(self, vocab_size):
+            return type(self)(vocab_size, self.schedule)
+
+    return Broken(300, Linear())
