@@ -23,6 +23,7 @@ AXES = {
     "kept": "children that a smaller map keeps",
     "kept_parents": "parents that a smaller map keeps",
     "m": "states of a small chain",
+    "k": "terms of a series",
     "n": "a number the function tells: of draws, of levels, of rows of a matrix",
     "P": "words before a text",
     "*n": "any axes in front",
