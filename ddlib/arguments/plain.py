@@ -16,7 +16,8 @@ def values(part: Part) -> dict[str, Any]:
     """The plain values of a part, from which ``dd.build`` makes the same part, to the bit.
 
     ``kind`` and every argument of the constructor, defaults included; parts within it are mappings of the same form.
-    Of what is learned (``process.parameters()``) they hold where learning starts; the rest is ``process.state_dict()``.
+    Learned numbers (``process.parameters()``) are there as they were when learning started; their present values are in
+    ``process.state_dict()``.
 
     Args:
         part: a process, schedule, hierarchy, density of times, pace, sampler, corrector or weighting.

@@ -95,7 +95,7 @@ def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """A copy of an argument that nobody can change, parts and what is no plain value as they are."""
+    """Copy an argument, so that later changes of it have no effect; parts are returned as they are."""
     if isinstance(value, Tensor):
         if value.is_meta:
             return Opaque("tensor on meta")
@@ -145,7 +145,7 @@ def _bound(cls: type, made: Record) -> dict[str, Any]:
 
 @cache
 def _signature(cls: type) -> inspect.Signature:
-    """Of the constructor that the method resolution order finds first."""
+    """The signature of the constructor that the method resolution order finds first."""
     for base in cls.__mro__[:-1]:
         for name in ("__init__", "__new__"):
             if name in vars(base):

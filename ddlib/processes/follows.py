@@ -152,9 +152,9 @@ class Follows(Contract, own_times=True):
         """Q_t(y, z), the forward rates into z from every state y, (B, L, S); minus its exit rate at z itself."""
         return columns_at(self.rate_matrix, z, t)
 
-    def _reversed(self, law: StateLaw, z: Tokens, t: Times) -> StateLaw:
-        """The reverse rates of a chain with the marginals ``law``, (B, L, S)."""
-        rates = self.rates_into(z, t).to(law.dtype) * law / law.gather(-1, z[..., None])
+    def _reversed(self, marginal: StateLaw, z: Tokens, t: Times) -> StateLaw:
+        """The reverse rates of a chain from its marginal distributions, (B, L, S)."""
+        rates = self.rates_into(z, t).to(marginal.dtype) * marginal / marginal.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior(self) -> Tensor:
