@@ -1,0 +1,19 @@
+"""Renew the snapshots: ``python -m tests.snapshots`` for all of them, or the names of some, such as ``flags draws``."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import public_interface
+import recorded_draws
+
+SUBJECTS = {**public_interface.SUBJECTS, **recorded_draws.SUBJECTS}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or SUBJECTS:
+        path = public_interface.path_of(name)
+        path.write_text(public_interface.as_text(SUBJECTS[name]()), encoding="utf-8")
+        print(path)

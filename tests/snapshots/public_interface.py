@@ -1,0 +1,181 @@
+"""Public interface of the three packages as plain values: names, signatures, entry points, YAML keys, flags.
+
+Each function of ``SUBJECTS`` returns one subject; ``NAME.json`` beside this file holds it as it was recorded.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from unittest import mock
+
+import yaml
+
+import ddlib as dd
+from ddlib.parts import keys
+from recipes import adapt, clusters, evaluate, generate, lm1b, owt, plot, prepare, quickstart, train
+from recipes.config import Knowledge, recipe_yaml
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+EXTRA = ("ddlib.testing", "ddlib.testing.strategies", "ddlib.verification", "ddlib_models", "ddlib_models.hub")
+EXTRA += ("ddlib_models.official",)
+FOREIGN = ("builtins.", "torch.", "typing.", "abc.", "enum.", "jaxtyping.", "functools.")
+
+
+def path_of(name):
+    return HERE / f"{name}.json"
+
+
+def as_text(values):
+    """One value a line, so that a renewed file has a readable diff."""
+    return json.dumps(values, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def namespaces():
+    """Public modules by the name that users write."""
+    found = {"dd": dd} | {f"dd.{name}": m for name in dd.__all__ if inspect.ismodule(m := getattr(dd, name))}
+    return found | {name: importlib.import_module(name) for name in EXTRA}
+
+
+def names_of(module):
+    """``__all__``, or the classes and functions that the module defines."""
+    own = (n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__)
+    return sorted(getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")])
+
+
+def public_names():
+    return {place: names_of(module) for place, module in namespaces().items()}
+
+
+def signature(found):
+    """Parameters with their defaults. Annotations are left out: they name internal types."""
+    try:
+        given = inspect.signature(found)
+    except (TypeError, ValueError):
+        return "no signature"
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in given.parameters.values()]
+    shown = str(given.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    return re.sub(r"<(\w+) ([\w.<>]+) at 0x\w+>", r"<\1>", shown)
+
+
+def members(cls):
+    """Constructor, public methods and properties that differ from those of a public base class."""
+    public = {getattr(m, n) for place, m in namespaces().items() for n in names_of(m) if inspect.isclass(getattr(m, n))}
+    inherited = {}
+    for base in reversed([base for base in cls.__mro__[1:] if base in public]):
+        inherited |= described(base)
+    return {name: text for name, text in described(cls).items() if inherited.get(name) != text}
+
+
+def described(cls):
+    found = {"(constructor)": signature(cls)}
+    for base in reversed(cls.__mro__):
+        if not f"{base.__module__}.".startswith(FOREIGN):
+            for name, value in vars(base).items():
+                if not name.startswith("_") and (isinstance(value, property) or callable(getattr(cls, name))):
+                    found[name] = "property" if isinstance(value, property) else signature(getattr(cls, name))
+    return found
+
+
+def signatures():
+    found = {}
+    for place, module in namespaces().items():
+        for name in names_of(module):
+            value = getattr(module, name)
+            if inspect.isclass(value):
+                found[f"{place}.{name}"] = members(value)
+            elif callable(value):
+                found[f"{place}.{name}"] = signature(value)
+    return found
+
+
+def declared():
+    """Entry points of pyproject.toml: what they point to, by group and name."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def entry_points():
+    return {group: sorted(points) for group, points in declared().items()}
+
+
+def flat(values, place=""):
+    """Dotted keys of nested mappings."""
+    for name, value in values.items():
+        yield from flat(value, f"{place}{name}.") if isinstance(value, dict) and value else [f"{place}{name}"]
+
+
+def variants():
+    """Published recipes by the command that trains them."""
+    return {f"{m.__name__} {name}": recipe for m in (owt, lm1b) for name, (_, recipe) in m.recipes().items()}
+
+
+def shared(place, values):
+    """The values with what all of them hold listed once, under ``place``."""
+    every = set.intersection(*map(set, values.values()))
+    return {place: sorted(every)} | {name: sorted(set(value) - every) for name, value in values.items()}
+
+
+def yaml_keys():
+    """Keys of the published recipes, and the keys of every kind of part."""
+    found = shared("recipes", {n: list(flat(yaml.safe_load(recipe_yaml(r)))) for n, r in variants().items()})
+    for group, points in declared().items():
+        kind = group.removeprefix("ddlib.")
+        for name, target in points.items():
+            if kind != "families":
+                found[f"{kind}: {name}"] = sorted(keys(kind, target, Knowledge, {"kind": target}))
+    return found
+
+
+def flags(main, *words):
+    """Options that a command adds to its parsers, and those that its help lists."""
+    options, add = set(), argparse.ArgumentParser.add_argument
+
+    def recorded(self, *names, **options_of_it):
+        options.update(name for name in names if name.startswith("--"))
+        return add(self, *names, **options_of_it)
+
+    with (
+        mock.patch.object(argparse.ArgumentParser, "add_argument", recorded),
+        mock.patch.dict(os.environ, COLUMNS="400"),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.suppress(SystemExit),
+    ):
+        main([*words])
+    listed = [line.strip("│ ") for line in out.getvalue().splitlines()]
+    starts = [re.split(r"  ", line)[0] for line in listed if line.startswith("-")]
+    return sorted(options.union(*(re.findall(r"(?<![\w-])--[a-z][\w.-]*", start) for start in starts)))
+
+
+def command_flags():
+    found = {
+        f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help") for m in (clusters, evaluate, generate)
+    }
+    found |= {f"recipes.{m.__name__.rpartition('.')[2]}": flags(m.main, "--help") for m in (plot, prepare, quickstart)}
+    trains = {"recipes.owt": owt.main, "recipes.lm1b": lm1b.main}
+    asked = {name: name.split() for name in variants()}
+    found |= shared("recipes.owt, recipes.lm1b", {n: flags(trains[m], v, "--help-all") for n, (m, v) in asked.items()})
+    found["recipes.adapt"] = flags(adapt.main, "--help-all")
+    found["recipes.train"] = flags(train.main, str(HERE.parent / "recipes" / "old" / "owt-hdlm.yaml"), "--help-all")
+    main = importlib.import_module("ddlib.__main__").main
+    found |= {f"ddlib {command}": flags(main, command, "--help") for command in ("show", "verify", "recipes")}
+    tree = ast.parse((ROOT / "recipes" / "harness.py").read_text())  # lm_eval imports for seconds
+    (adapter,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "DiffusionLM")
+    (made,) = (n for n in adapter.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    return found | {"recipes.harness --model_args": [a.arg for a in (*made.args.args, *made.args.kwonlyargs)][1:]}
+
+
+SUBJECTS = {
+    "public_names": public_names,
+    "signatures": signatures,
+    "entry_points": entry_points,
+    "yaml_keys": yaml_keys,
+    "flags": command_flags,
+}

@@ -1,0 +1,29 @@
+"""The public interface and recorded draws are as they were recorded; ``python -m tests.snapshots`` renews the files."""
+
+import difflib
+import json
+
+import pytest
+import recorded_draws
+from public_interface import SUBJECTS, as_text, path_of
+
+EXACT = SUBJECTS | {"draws": recorded_draws.samples}
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", EXACT)
+def test_names_flags_and_draws_are_as_recorded(name):
+    recorded, found = path_of(name).read_text(encoding="utf-8"), as_text(EXACT[name]())
+    changed = difflib.unified_diff(recorded.splitlines(), found.splitlines(), "recorded", "found", lineterm="", n=2)
+    assert recorded == found, "\n".join(["renew by: python -m tests.snapshots " + name, *changed])
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_losses_are_as_recorded():
+    recorded, found = json.loads(path_of("losses").read_text(encoding="utf-8")), recorded_draws.losses()
+    assert recorded.keys() == found.keys()
+    for kind, values in recorded.items():
+        assert values.keys() == found[kind].keys()
+        for name, value in values.items():  # processors differ in the last bits of a float64
+            same = found[kind][name] if isinstance(value, str) else pytest.approx(found[kind][name], 1e-12, 1e-12, True)
+            assert value == same, f"{kind}, {name}: renew by: python -m tests.snapshots losses"
