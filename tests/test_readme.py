@@ -46,6 +46,6 @@ def test_what_is_registered_is_what_is_declared():
     for room, loaded in rooms.items():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}
-        helpers = {"Schedule", "Hierarchy", "Map", "ForwardProcess", "Mixing", "Mixture", "Run", "Sampler", "State"}
-        others = {"TimeDensity", "Corrector", "Order", "Ending", "EndOfText", "Settled", "Weighting", "Draw", "Pace"}
+        helpers = {"Schedule", "Hierarchy", "Map", "ForwardProcess", "Mixing", "Mixture", "MatrixExponential", "Run"}
+        others = {"Sampler", "State", "TimeDensity", "Corrector", "Order", "Ending", "EndOfText", "Settled", "Weighting", "Draw", "Pace"}
         assert loaded == public - helpers - others
