@@ -27,7 +27,8 @@ def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens,
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    terms = a * log_ratio + torch.where(flows, b - a, 0.0)
+    # a state of hardly any probability has infinite a at states that it is never left for
+    terms = torch.where(both, a, 0.0) * log_ratio + torch.where(flows, b - a, 0.0)
     return (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0).to(logits.dtype)
 
 
