@@ -1,7 +1,9 @@
 """The whole bound: the integral over time and what is left at its two ends."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -24,6 +26,10 @@ from ddlib.times import TimeDensity
 from ddlib.times.draw import latest
 from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
 
+INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
+"""From which exponents on (``process.tail_exponents``) a variance has no finite value, with balanced levels, and a
+third moment has none."""
+
 
 @dataclass(frozen=True, repr=False)
 class Bound:
@@ -31,7 +37,8 @@ class Bound:
 
     Printed it is the mean over all tokens, with the standard error over texts, the means of its terms, and the number
     of texts and of tokens in each: ``Bound(3.43 ± 0.21 nats per token = ...; 64 x 8)``. Every text has one draw. The
-    error is that of times in strata where ``times`` are told, else that of independent ones (``Measure.method``).
+    error is that of times in strata where ``times`` are told, else that of independent ones (``Measure.method``). Where
+    no error is right, since the variance has no finite value, ``Measure.caveat`` names the density that has one.
 
     With a ``mask`` the terms are 0 outside it, and all means are over the tokens inside:
     ``Bound(... = ...; 300 tokens of 64 x 8)``. A sequence without one is no sequence of the error either.
@@ -47,6 +54,8 @@ class Bound:
     """The time of each text's draw, or its place on the path of a pace, (B,), drawn in strata; None: nobody knows."""
     mask: PaddingMask | None = None
     """True at the tokens that count, (B, L); None where all do."""
+    caveat: Callable[[], str] = str
+    """Computes ``Measure.caveat`` when the error is first needed."""
 
     @property
     def total(self) -> PerToken:
@@ -57,9 +66,8 @@ class Bound:
     def per_token(self) -> Measure:
         """The mean in nats per token; its standard error, over texts, is NaN where there is only one."""
         nats = self.total.detach().to("cpu", torch.float64).sum(1)
-        if self.mask is None:
-            return Measure.ratio(nats, torch.full_like(nats, self.total.shape[1]), "nats per token", self.times)
-        return Measure.ratio(nats, self.mask.sum(1).to(nats), "nats per token", self.times)
+        size = torch.full_like(nats, self.total.shape[1]) if self.mask is None else self.mask.sum(1).to(nats)
+        return replace(Measure.ratio(nats, size, "nats per token", self.times), caveat=self.caveat())
 
     def __repr__(self) -> str:
         mean = self.per_token
@@ -71,7 +79,8 @@ class Bound:
         sum_of = " + ".join(f"{name} {value:.{places}f}" for name, value in means.items())
         texts, tokens = self.total.shape
         counted = "" if self.mask is None else f"{int(self.mask.sum())} tokens of "
-        return f"Bound({mean.value:.{places}f}{own} {mean.unit} = {sum_of}; {counted}{texts} x {tokens})"
+        caveat = f"; {mean.caveat}" if mean.caveat else ""
+        return f"Bound({mean.value:.{places}f}{own} {mean.unit} = {sum_of}; {counted}{texts} x {tokens}{caveat})"
 
 
 def reconstruction(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
@@ -106,10 +115,12 @@ def bound(
     depend on each other. A network that is worse at some times than at others may have a lower bound on a coarse grid.
 
     With times from a ``density`` each draw is multiplied by its weight: another variance, the same expectation. The
-    best one is ``process.time_density(length)``. Average several calls, with other steps of a ``KeyedGenerator``, for
-    less noise. At a clean end that is exact nothing is computed; elsewhere (geometric noise, or an interval cut
-    short) the reconstruction is counted, at the cost of a second call of the denoiser. The noisy end is the last time
-    before 1 that is drawn, or of the interval, and what is no noise yet there is always counted.
+    best one is ``process.time_density(length, chance=0.2)``. Under uniform times the variance of many processes has no
+    finite value and the stated error is too small: ``per_token.caveat`` names it. Average several calls, with other
+    steps of a ``KeyedGenerator``, for less noise. At a clean end that is exact nothing is computed; elsewhere
+    (geometric noise, or an interval cut short) the reconstruction is counted, at the cost of a second call of the
+    denoiser. The noisy end is the last time before 1 that is drawn, or of the interval, and what is no noise yet there
+    is always counted.
 
     A module in train mode that behaves so, as by dropout, is warned of once (``ddlib.checks.UsageWarning``), as is one
     in eval mode whose result keeps the autograd graph: put it into ``eval()`` and call this under ``torch.no_grad()``.
@@ -184,7 +195,58 @@ def bound(
     prior = process.prior_kl(x, end).to(diffusion.dtype)
     if mask is not None:
         diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
-    return Bound(diffusion, prior, left, u, mask)
+    caveat = partial(
+        variance_caveat, process, density, length, interval=interval, levels=levels, steps=steps, pace=pace
+    )
+    return Bound(diffusion, prior, left, u, mask, caveat)
+
+
+def variance_caveat(
+    process: ForwardProcess,
+    density: TimeDensity | None,
+    length: int,
+    *,
+    interval: tuple[float, float] = (0.0, 1.0),
+    levels: str = "independent",
+    steps: int | None = None,
+    pace: Pace | None = None,
+) -> str:
+    """What to state of the standard error of a bound: nothing, or which moment of a draw has no finite value.
+
+    Without a finite variance a stated error is too small by any factor; without a finite third moment, and more of it
+    than under the process's own density, intervals of a few hundred sequences hold the truth in 90 % in place of 95 %.
+    Balanced levels draw a token that pays in every sequence: of masks nothing is left to chance, of processes that
+    replace tokens too much. Of steps and of times per position nothing is stated.
+
+    Args:
+        process: the forward process.
+        density: of the times; None is uniform.
+        length: positions of a sequence.
+        interval: as ``bound`` takes it, and the others likewise.
+        levels: how the tokens of a sequence share its noise.
+        steps: of a grid; None for continuous time.
+        pace: which position when; None is all together.
+    """
+    if steps is not None or not isinstance(pace or Together(), Together):
+        return ""
+    try:
+        uniform = process.tail_exponents()
+        drawn = uniform if density is None else process.tail_exponents(density)
+    except (TypeError, ValueError):  # a process without moments, or with moments that are not finite
+        return ""
+    cut = interval[0] > 0, interval[1] < 1
+    ends = [end for end in (0, 1) if not cut[end]]
+    independent = levels == "independent"
+    infinite = [end for end in ends if drawn[end] >= (INFINITE if independent else BALANCED)]
+    # at t = 0 rare tokens pay 1 / t: E f^3 / g^2 grows faster than E f^2 / g by 1 / (t g)
+    skewed = [end for end in ends if independent and end == 0 and 2 * drawn[end] - uniform[end] > SKEWED]
+    if not infinite and not skewed:
+        return ""
+    near = " and ".join(f"t = {end}" for end in infinite or skewed)
+    moment = "variance" if infinite else "third moment"
+    mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
+    advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
+    return f"error may be too small, near {near} the {moment} has no finite value: use {advice}"
 
 
 def check_unbiased(process: ForwardProcess, levels: str) -> None:

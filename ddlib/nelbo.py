@@ -30,7 +30,8 @@ def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens,
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    terms = a * log_ratio + torch.where(flows, b - a, 0.0)
+    # a state of hardly any probability has infinite a at states that it is never left for
+    terms = torch.where(both, a, 0.0) * log_ratio + torch.where(flows, b - a, 0.0)
     value = (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0)
     # a state that the model excludes, in float64, has no finite bound: 0 / 0 would be NaN
     excluded = ~possible.squeeze(-1) & flows.any(-1)

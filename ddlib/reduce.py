@@ -31,9 +31,13 @@ class Measure:
     unit: str
     method: str = INDEPENDENT
     """What the error takes the draws for: "independent", or "stratified", one time in each slice of [0, 1]."""
+    caveat: str = ""
+    """Why the error is too small, and what to do; empty where intervals from it hold the truth as often as stated."""
 
     def __str__(self) -> str:
-        return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}"
+        return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}" + (
+            f" ({self.caveat})" if self.caveat else ""
+        )
 
     @classmethod
     def ratio(

@@ -25,6 +25,7 @@ import torch
 import tyro
 
 from ddlib import parts
+from ddlib.bound import variance_caveat
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
@@ -243,6 +244,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "bits_per_byte": "tokens per byte are those of all validation documents, whole",
             "error": "standard error over sequences, of texts and of what noise is left",
             "method": METHODS[Terms.average(replicates).per_token.method],
+            "caveat": variance_caveat(
+                saved.process, density, length, levels=levels, steps=options.bound_steps, pace=pace
+            ),
             "noise": "standard error over replicates, of times and noise alone",
         },
         "validation": validation(saved, data, replicates, options),

@@ -32,7 +32,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
         "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
-        f"{asked['density_of_times']}, errors {asked['method']}"
+        f"{asked['density_of_times']}, errors {asked['method']}" + (f"; {asked['caveat']}" if asked["caveat"] else "")
     )
     if (same := result["validation"]) is not None:
         console.print(

@@ -12,6 +12,7 @@ import torch
 
 from benchmarks import (
     attention,
+    deviations,
     frontier,
     frontier_page,
     gpu_head,
@@ -326,3 +327,13 @@ def test_words_mended_from_training_to_their_report(monkeypatch, tmp_path):
     calls = {cell["cell"]["way"]: cell["calls"] for cell in told["cells"]}
     assert set(calls) == set(mending.WAYS) and calls["as drawn"] < calls["Gibbs"]
     assert told["bounds"]["0"]["noisy"]["value"] > 0 and len(told["held-out"]) == 1
+
+
+def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():
+    told = deviations.row("masks", deviations.processes(8)["masks"], True, runs=4, sequences=8)
+    assert told["truth"] == pytest.approx(math.log(8), abs=1e-6) and told["tails"][0] < 1
+    assert "| masks | 9 | own density | 0." in deviations.rows({"runs": [told]})
+    stored = json.loads((ROOT / "benchmarks" / "results" / "deviations.json").read_text())
+    assert deviations.rows(stored) in deviations.PAGE.read_text()
+    own = [one for one in stored["runs"] if one["times"] == "own density"]
+    assert all(0.92 <= one["covered"] <= 0.98 for one in own) and len(own) == len(deviations.processes())

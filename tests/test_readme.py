@@ -47,5 +47,17 @@ def test_what_is_registered_is_what_is_declared():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}
         helpers = {"Schedule", "Hierarchy", "Map", "ForwardProcess", "Mixing", "Mixture", "MatrixExponential", "Run"}
-        others = {"Sampler", "State", "TimeDensity", "Corrector", "Order", "Ending", "EndOfText", "Settled", "Weighting", "Draw", "Pace"}
+        others = {
+            "Sampler",
+            "State",
+            "TimeDensity",
+            "Corrector",
+            "Order",
+            "Ending",
+            "EndOfText",
+            "Settled",
+            "Weighting",
+            "Draw",
+            "Pace",
+        }
         assert loaded == public - helpers - others

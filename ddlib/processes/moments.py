@@ -9,10 +9,13 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.checks import check_number, require
+from ddlib.processes.follows import Follows
 from ddlib.times import Tabulated
+from ddlib.typing import Times
 
 _REACH, _CELLS = 16.0, 128  # log-odds, from 1e-7 to 1 - 1e-7: closer to 1 float32 has no times of its own
 _FLOOR = 1e-3  # of the mean: no time is drawn a thousand times more rarely than under uniform times
+_TOKENS = 64  # of a larger vocabulary so many, evenly spaced, stand for all: three digits of a density are enough
 
 
 def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m"]]:
@@ -84,6 +87,40 @@ def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, 
     rest = math.log(-math.expm1(-nats) / (vocab_size - 1))
     logits = torch.full((1, len(x), vocab_size), rest, dtype=torch.float64, device=x.device)
     return logits.scatter(-1, x[None, :, None], -nats)
+
+
+def dense_moments(process: Follows, t: Times, nats: float) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+    r"""Mean and mean square of the integrand :math:`f(z) = \sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)` (theory section 1).
+
+    With :math:`A = q_t(\cdot|x)`, :math:`B = q_t(\cdot|p)`, :math:`\ell = \log(A/B)` and Q without its diagonal,
+
+    .. math:: f = \frac{(A \ell) Q - (\ell + 1) \, A Q}{A} + \frac{B Q}{B}
+
+    so each time costs four products of (N, S) and (S, S) matrices, for N tokens x and all their states at once.
+
+    Args:
+        process: any process; its marginals and rates are used, no closed form.
+        t: (B,) float64 times.
+        nats: -log p(x) of the predictor p, which shares the rest evenly among the other tokens.
+    """
+    size = process.vocab_size
+    x = torch.linspace(0, size - 1, min(size, _TOKENS), dtype=torch.float64, device=t.device).round().long()
+    believed = logits_that_pay(nats, x, size)[0].softmax(-1)
+    tokens = torch.eye(size, dtype=torch.float64, device=t.device)[None]
+    found = []
+    for time in t:
+        marginals, rates = process.predictive(tokens, time[None])[0], process.rate_matrix(time)
+        rates = rates - torch.diag(rates.diagonal())
+        truth, model = marginals[x], believed @ marginals
+        reached = (truth > 0) & (model > 0)
+        a, b = (torch.where(reached, each, 1.0) for each in (truth, model))
+        log_ratio = a.log() - b.log()
+        arrivals = truth @ rates
+        paid = ((truth * log_ratio) @ rates - (log_ratio + 1) * arrivals) / a + (model @ rates) / b
+        mass, paid = torch.where(reached, truth, 0.0), paid.clamp_min(0)  # rounding
+        found.append(torch.stack([(mass * paid).sum(-1).mean(), (mass * paid**2).sum(-1).mean()]))
+    mean, square = torch.stack(found, 1)
+    return mean, square
 
 
 def _checked(given: Sequence[float], wanted: int, rule: str) -> list[float]:

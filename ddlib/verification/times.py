@@ -134,12 +134,17 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
     """E over uniform words and noise of the bound's integrand under one law of words, at times (N,)."""
+    return bound_moment(process, scores, t, 1)
+
+
+def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int) -> Tensor:
+    """E over uniform tokens and noise of a power of the integrand, at times (N,); ``scores`` (V,) or (1, V S, V)."""
     words, states = process.vocab_size, process.num_states
     x = torch.arange(words).repeat_interleave(states).expand(len(t), -1)
     z = torch.arange(states).repeat(words).expand(len(t), -1)
     mass = process.likelihood(z, x, t)
     value = closed_nelbo(process, scores.expand(*x.shape, -1), x, z, t)
-    return torch.where(mass > 0, mass * value, 0.0).sum(-1) / words
+    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / words
 
 
 _PROCESSES: dict[str, ForwardProcess] = {
@@ -168,6 +173,28 @@ def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"E[(w k)^{power}]", (), moment, expected, 1e-9 * (1 + expected), {"t": time})
 
 
+def _efficient(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """The second moment of one draw, which is least, (int sqrt(s) dt)^2, where g is proportional to sqrt(s)."""
+    flat, width = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID * (1 - _GRID) / 4  # log-odds 1/4 apart
+    second = bound_moment(process, flat, _GRID, 2)
+    got = (second / process.time_density(1).density(_GRID) * width).sum()[None]
+    least = (second.sqrt() * width).sum()[None] ** 2
+    yield Comparison(
+        "second moment of one draw under time_density", (), got, got.clamp_max(_EFFICIENT * least), 0.0, {},
+        f"must be at most {_EFFICIENT} times the least, which g ~ sqrt(E f^2) has",
+    )  # fmt: skip
+
+
+def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    flat, early = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID.new_tensor([4e-7, 4e-6])
+    second = bound_moment(process, flat, early, 2).clamp_min(torch.finfo(torch.float64).tiny).log10()
+    got = _GRID.new_tensor(process.tail_exponents()[:1])
+    yield Comparison("tail_exponents()[0]", (), got, (second[0] - second[1])[None], 0.2, {})
+
+
+_EFFICIENT = 2.0
+"""What guesses of a process may cost: a level that pays half or twice as much as guessed makes 1.9."""
+
 _LAW = ({"law": 1},)
 
 CLAIMS = (
@@ -192,6 +219,9 @@ def _no_levels(process: ForwardProcess) -> str:
 PROCESS_CLAIMS = (
     Claim("times", "own density", "time_density gives a density of times", "1e-12", _own,
           means="time_density must give a ddlib.times.TimeDensity that is positive inside (0, 1)"),
+    Claim("times", "efficient", "time_density has nearly the least variance", "2 times the least", _efficient,
+          rests_on=("own density",)),
+    Claim("times", "tails", "tail_exponents are those of the mean square near the data", "0.2", _tails),
     Claim("times", "moments", "time_moments are mean and mean square of weight times what a level pays",
           "relative 1e-9", _moments, ({"t": 0.5}, {"t": 1e-4}), ({"t": 0.99},), _no_levels),
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """From which density a run draws its times: a registered one, or the process's own."""
 
+import warnings
+
 import ddlib as dd
 from ddlib import parts
 
@@ -25,7 +27,7 @@ def time_density(
 ) -> dd.times.TimeDensity | None:
     """The density that a recipe names; None for the uniform one, which nothing need be multiplied by.
 
-    A large process that offers no reduction to fewer words has none of its own, and gets the uniform one.
+    A large process that offers no reduction to fewer words has none of its own: it gets the uniform one, and a warning.
 
     Args:
         kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as ``bell:mean=-1,spread=2``.
@@ -41,6 +43,7 @@ def time_density(
     if kind == OPTIMAL:
         try:
             return process.time_density(length, chance=chance)
-        except TypeError:
+        except TypeError as error:
+            warnings.warn(f"times are uniform, errors may be too small: {error}", UserWarning, stacklevel=2)
             return None
     return None if kind == UNIFORM else parts.build("times", kind, place="times")

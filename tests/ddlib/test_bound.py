@@ -88,8 +88,9 @@ def test_the_denoiser_is_asked_twice_only_where_the_clean_end_is_not_exact():
 
 
 def test_a_bound_is_printed_as_one_line_with_its_error_and_its_size():
-    x = torch.arange(12).view(4, 3) % 5
-    estimate = dd.bound(dd.presets.mdlm(5), lambda z, t: torch.zeros(*z.shape, 5), x, torch.Generator().manual_seed(0))
+    x, process, noise = torch.arange(12).view(4, 3) % 5, dd.presets.mdlm(5), torch.Generator().manual_seed(0)
+    own = process.time_density(3)
+    estimate = dd.bound(process, lambda z, t: torch.zeros(*z.shape, 5), x, noise, density=own)
     tally = dd.Tally()
     tally.add(estimate.total, times=estimate.times)
     assert (estimate.per_token.value, estimate.per_token.standard_error) == pytest.approx(

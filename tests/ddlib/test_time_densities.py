@@ -1,6 +1,7 @@
 """Densities of times: inverse to the last digits, draws in strata, and the same bound whatever is drawn."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -179,9 +180,14 @@ def test_every_process_has_a_density_of_its_own(name):
 def test_a_large_process_is_read_off_a_small_one_or_off_cases_that_stand_for_all():
     for process in (dd.presets.gidd(30_000, 0.1), dd.processes.Uniform(30_000, dd.schedules.Linear())):
         assert process.time_density(128).weight(GRID).isfinite().all()
-    ring = torch.eye(400).roll(1, 0) - torch.eye(400)
+
+
+def test_a_process_without_closed_form_reads_its_density_off_all_of_its_states(monkeypatch):
+    process = dd.processes.RateMatrix(torch.eye(162).roll(1, 0) - torch.eye(162), dd.schedules.Linear())
+    assert process.time_density(8).weight(GRID).isfinite().all()
+    monkeypatch.setattr(sys.modules["ddlib.processes.timed"], "_DENSE", 161)
     with pytest.raises(TypeError, match="RateMatrix offers no reduction to fewer words"):
-        dd.processes.RateMatrix(ring, dd.schedules.Linear()).time_density(8)
+        process.time_density(8)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

@@ -6,7 +6,8 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.processes import GIDD, Hierarchical
+from ddlib.processes import GIDD, Hierarchical, RateMatrix
+from ddlib.processes import Uniform as Redrawn
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 
 DRAW, MOMENTS = sys.modules["ddlib.times.draw"], sys.modules["ddlib.processes.moments"]
@@ -142,6 +143,63 @@ def a_process_answers_with_a_table_of_numbers(patch):
             return super().time_density(length, divergences).masses
 
     return Broken(5, 0.2)
+
+
+@fault("g ~ sqrt(E f^2)")
+def a_flat_predictor_pays_in_proportion_to_the_rate_backwards(patch):
+    """The density of ddlib 0.1: the rate grows like 1 / (1 - t) where the divergence has vanished."""
+
+    class Broken(RateMatrix):
+        def time_moments(self, t, divergences=None):
+            x, z, _ = self.cases()
+            x, z = x.expand(len(t), -1), z.expand(len(t), -1)
+            mass, paid = self.likelihood(z, x, t), self.loss_weight(x, z, t)
+            return tuple((mass * paid**power).sum(-1) / self.vocab_size for power in (1, 2))
+
+    steps = torch.diag(torch.full((5,), 40.0), 1) + torch.diag(torch.full((5,), 40.0), -1)
+    return Broken(steps - torch.diag(steps.sum(1)), dd.schedules.Linear())
+
+
+@fault("g ~ sqrt(E f^2)")
+def the_first_tenth_of_time_is_drawn_a_tenth_as_often(patch):
+    class Broken(Redrawn):
+        def time_density(self, length, divergences=None, chance=1.0):
+            right = super().time_density(length, divergences, chance)
+            return Tabulated(right.edges, torch.where(right.edges[1:] < 0.1, 0.1, 1.0) * right.masses)
+
+    return Broken(8, dd.schedules.Linear())
+
+
+@fault("g ~ sqrt(E f^2)")
+def moments_are_taken_on_a_grid_without_its_end(patch):
+    class Broken(GIDD):
+        def time_moments(self, t, divergences=None):
+            return super().time_moments(t.clamp(0.2, 0.8), divergences)
+
+    return Broken(5, 0.2)
+
+
+@fault("E f^2 / g ~ t^-b")
+def tails_are_sought_where_there_are_none(patch):
+    class Broken(Redrawn):
+        def tail_exponents(self, density=None):
+            square = self.time_moments(torch.tensor([0.1, 0.9, 0.5], dtype=torch.float64))[1].log10()
+            return float(square[0] - square[2]), float(square[1] - square[2])
+
+    return Broken(5, dd.schedules.Linear())
+
+
+@fault("E f^2 / g ~ t^-b")
+def rare_tokens_are_left_out_of_the_mean_square(patch):
+    right = MOMENTS.dense_moments
+
+    def likely(process, t, nats):
+        mean, _ = right(process, t, nats)
+        return mean, mean**2
+
+    patch.setattr(sys.modules["ddlib.processes.timed"], "dense_moments", likely)
+    ring = torch.eye(5, dtype=torch.float64).roll(1, 0)
+    return RateMatrix(ring + ring.T - 2 * torch.eye(5), dd.schedules.Linear())
 
 
 @fault("g is positive inside (0, 1)")

@@ -235,6 +235,16 @@ def scorer(tmp_path_factory, published):
     return folder
 
 
+@pytest.mark.slow
+def test_an_error_without_a_finite_variance_is_named(options):
+    """Under uniform times; not under the own density, or in steps."""
+    asked = replace(options, replicates=1, samples=1, times="uniform", bound_levels="independent")
+    stated = evaluate(asked, ALONE)["protocol"]["caveat"]
+    assert stated.startswith("error may be too small, near t = 0") and "time_density(24, chance=0.2)" in stated
+    for other in (dict(times="optimal"), dict(bound_steps=7)):
+        assert evaluate(replace(asked, **other), ALONE)["protocol"]["caveat"] == ""
+
+
 def test_what_every_bound_rests_on_is_told(options, capsys):
     console = make_console()
     evaluation.show(evaluate(options, ALONE), console)

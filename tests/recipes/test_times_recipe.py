@@ -48,13 +48,14 @@ def test_what_a_kind_stands_for():
     assert torch.equal(own.masses, expected.masses)
 
     class Large(dd.processes.RateMatrix):
-        """Of too many states to be asked one by one, with no smaller one of its kind."""
+        """Too many states to enumerate, a closed form, and no reduction."""
 
-        def reduced(self, vocab_size):
-            return dd.processes.ForwardProcess.reduced(self, vocab_size)
+        def weighted_divergence(self, logits, x, z, t):
+            return self.loss_weight(x, z, t), torch.ones_like(z)
 
     rates = torch.full((200, 200), 1 / 199, dtype=torch.float64).fill_diagonal_(-1.0)
-    assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
+    with pytest.warns(UserWarning, match="times are uniform, errors may be too small: Large offers no reduction"):
+        assert time_density("optimal", Large(rates, dd.schedules.Linear()), 16) is None
     assert "times bell, not divided out" in Loss(times="bell", weigh_times=False).about()
     assert Loss(times="bell").about() == Loss().about()
 
