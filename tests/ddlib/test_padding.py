@@ -157,7 +157,7 @@ def test_a_printed_bound_and_its_mean_are_of_the_tokens_that_count():
 
     masked, whole = drawn(mask=mask), drawn()
     assert masked.per_token.value == pytest.approx(float(whole.total[mask].double().mean()))
-    assert "; 11 tokens of 4 x 5)" in repr(masked) and "; 4 x 5)" in repr(whole)
+    assert "; 11 tokens of 4 x 5; " in repr(masked) and "; 4 x 5; " in repr(whole)
     shown = float(re.search(r"diffusion ([\d.]+)", repr(masked))[1])
     assert shown == pytest.approx(float(whole.diffusion[mask].mean()), abs=0.01)
     tally = dd.Tally()

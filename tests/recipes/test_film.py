@@ -70,9 +70,10 @@ class Table:
 
 
 def sample(process, sampler, rows=3, denoiser=None, **more):
+    grid = {} if "times" in more else {"steps": STEPS}
     return dd.sample(
-        process, denoiser or Table(process), (rows, LENGTH), sampler, STEPS,
-        generator=torch.Generator().manual_seed(5), **more,
+        process, denoiser or Table(process), (rows, LENGTH), sampler,
+        generator=torch.Generator().manual_seed(5), **grid, **more,
     )  # fmt: skip
 
 
