@@ -36,7 +36,7 @@ def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     learned = {name for name, _ in process.named_parameters()}
     held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
     says = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
-    hint = "write self.name = tensor in a ddlib.exact.ExactModule, not register_buffer; a parameter if it is learned"
+    hint = "write self.name = tensor in a ddlib.exact.ExactModule, no buffer; a parameter where it is learned"
     yield stated("tensors in the state that are not learned", not held, says, hint)
     other = copy.deepcopy(process)
     other.load_state_dict(process.state_dict())
