@@ -63,6 +63,7 @@ def signature(found):
         return "no signature"
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in given.parameters.values()]
     shown = str(given.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    shown = re.sub(r"<module '([\w.]+)' [^>]*>", r"\1", shown)
     return re.sub(r"<(\w+) ([\w.<>]+) at 0x\w+>", r"<\1>", shown)
 
 
