@@ -136,7 +136,9 @@ def law_of_words(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
     if frequency is None:
         return torch.full((size,), 1 / size, dtype=torch.float64, device=device)
     try:
-        seen = torch.as_tensor(frequency).to(device, torch.float64)
+        # a list of floats would become float32 on its way
+        seen = frequency if isinstance(frequency, Tensor) else torch.as_tensor(frequency, dtype=torch.float64)
+        seen = seen.to(device, torch.float64)
     except (TypeError, RuntimeError, ValueError) as error:
         raise TypeError(f"frequency is {frequency!r}, must be one number per word: {error}") from None
     check_shape("frequency", seen, (size,), f"(V,) = ({size},): one number per word")

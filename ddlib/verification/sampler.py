@@ -53,7 +53,9 @@ class Run(NamedTuple):
         """The joint law of two."""
         return over(PAIR, self.process.vocab_size)
 
-    def draw(self, law: Tensor, rows: int, generator: Generator, steps: int = _STEPS, **options: object) -> Tensor:
+    def draw(
+        self, law: Tensor, rows: int, generator: Generator, steps: int | None = _STEPS, **options: object
+    ) -> Tensor:
         """Texts drawn with the exact denoiser of the joint ``law``, (rows, L)."""
         denoiser = exact_cavity(self.process, law)
         shape = (rows, law.ndim)
@@ -157,9 +159,9 @@ def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
     law, size = run.pair, run.process.vocab_size
     seen: list[Comparison] = []
     keep = _seen(run, torch.stack([law.sum(1), law.sum(0)])[None], seen, len(grid) // 5)
-    tokens = run.draw(
-        law, _DRAWS, torch.Generator().manual_seed(2), times=grid, on_step=keep if run.sampler.on_grid else None
-    )
+    timed = {"steps": None, "times": grid} if run.sampler.by_times else {"steps": len(grid) - 1}
+    watched = {"on_step": keep if run.sampler.on_grid else None}
+    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
     counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
     yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)

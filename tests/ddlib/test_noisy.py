@@ -292,6 +292,14 @@ def test_learned_speeds_reach_the_redraws():
     assert dd.verify(Noisy(tree, Linear(), [0.3, 0.1])).ok
 
 
+def test_frequencies_in_a_list_are_those_in_a_tensor():
+    """0.1.0 read a list of floats as float32."""
+    shares = torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tree = Tree([[0, 0, 1, 1, 2, 2]])
+    listed, given = (Noisy(tree, Linear(), [0.3, 0.1], frequency=one) for one in (shares.tolist(), shares))
+    assert torch.equal(listed.frequency, given.frequency)
+
+
 def test_it_reduces_to_a_small_one_of_its_kind():
     words = torch.arange(1000) % 40
     process = Noisy(Tree([words]), Linear(), [0.2, 0.1], frequency=torch.arange(1000))
