@@ -114,7 +114,7 @@ def training_loss(
     measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The training loss in nats per token: ``nelbo`` with other weights, more lessons, and padding left out or counted.
+    """The training loss in nats per token: ``nelbo`` with other weights, more edges, and padding left out or counted.
 
     With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. Evaluation changes no weight: use
     ``nelbo`` or ``bound``.

@@ -47,7 +47,7 @@ class Map(ExactModule):
                 f"parents holds {low if low < 0 else high}, must be in [0, {num_parents})",
             )
         self.num_parents, self.keep = num_parents, keep
-        self.parents = parents.clone()  # the caller may go on to change what it gave
+        self.parents = parents.clone()  # a later change of the argument must not change the map
         self.spread = None if spread is None else spread.clone()
 
     @property

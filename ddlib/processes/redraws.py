@@ -136,7 +136,7 @@ def law_of_words(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
     if frequency is None:
         return torch.full((size,), 1 / size, dtype=torch.float64, device=device)
     try:
-        # a list of floats would become float32 on its way
+        # torch.as_tensor would make a list of floats float32
         seen = frequency if isinstance(frequency, Tensor) else torch.as_tensor(frequency, dtype=torch.float64)
         seen = seen.to(device, torch.float64)
     except (TypeError, RuntimeError, ValueError) as error:
