@@ -12,7 +12,7 @@
 # make bench-gpu    the same on a GPU
 # make clean        remove what the above made, .venv included
 #
-# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.nelbo.*').
+# Overridable: PYTHON (interpreter that builds .venv), PYTEST_ARGS, PIP_ARGS, MUTANTS (e.g. 'ddlib.objective.nelbo.*').
 
 PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist worksteal

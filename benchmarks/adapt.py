@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.measuring import command, machine
-from ddlib_models.causal_lm import CausalLM, causal_lm
+from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 from recipes.data import Prepared, examples, open_prepared
 from recipes.engine.validation import WINDOWS
-from recipes.saved import open_saved
-from recipes.watch import read_metrics
+from recipes.logging import read_metrics
+from recipes.model_io import open_saved
 
 RUNS = {
     "mdlm": "masks",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.gpu_head import measure as compare
 from benchmarks.measuring import require_gpu
-from ddlib_models.attention import BACKENDS, SDPA, Attention, backend
+from ddlib_models.attention.backends import BACKENDS, SDPA, Attention, backend
 
 
 class Sizes(NamedTuple):

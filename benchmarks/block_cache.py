@@ -13,7 +13,7 @@ import torch
 from benchmarks.head import GPT2, TINY
 from benchmarks.measuring import command_line, medians, over_ours, report, require_equal, seconds
 from ddlib_models import DiT
-from ddlib_models.sizes import small
+from ddlib_models.dit.presets import small
 
 BLOCK, LENGTHS = 32, (512, 2048)
 

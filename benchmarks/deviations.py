@@ -20,11 +20,11 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.measuring import RESULTS, report
 from benchmarks.table import DOCS, fill, page
-from ddlib.bound import reconstruction
+from ddlib.objective.bound import reconstruction
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity
-from ddlib.times.draw import latest
-from ddlib.verification.times import mean_bound
+from ddlib.times.draws import latest
+from ddlib.verification.claims.objective.times import mean_bound
 
 SEQUENCES, LENGTH, RUNS, CHANCE = 256, 16, 400, 0.2
 PAGE, NAME = DOCS / "concepts" / "times.md", "deviations"

@@ -27,14 +27,14 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.measuring import in_its_own_process, machine, medians, seconds
 from benchmarks.run import KEEP
-from ddlib.denoiser import output_layer
 from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
+from ddlib.parameterization.logits import output_layer
 from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
 from recipes.config import Optimizer
+from recipes.embeddings.grouping import neighbourhoods
+from recipes.embeddings.starting import log_law, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
-from recipes.lexicon.grouping import neighbourhoods
-from recipes.lexicon.starting import log_law, state_vectors
 
 WORDS, LENGTH, BATCH, WIDTH, SECONDS, SEEDS = 50_257, 128, 16, 128, 800.0, (0, 1)
 SOURCES = {

@@ -27,8 +27,8 @@ from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.samplers import Sampler
 from recipes.comparison.training import Config, Data, evaluate, make_model, train
 from recipes.console import make_console
-from recipes.lexicon import embeddings
-from recipes.measure import scoring
+from recipes.embeddings import embeddings
+from recipes.metrics import scoring
 from recipes.quickstart import make_clusters, read_data
 
 CONFIG, SEEDS, TEXTS, ABOVE = Config(), (0, 1), 128, 8

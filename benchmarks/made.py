@@ -13,7 +13,7 @@ from ddlib import Measure
 from recipes.config import Recipe
 from recipes.engine import train
 from recipes.engine.checkpoint import name_of
-from recipes.measure import Terms
+from recipes.metrics import Terms
 
 Run = dict[str, Any]
 """What a result file says of one."""

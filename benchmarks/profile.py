@@ -31,7 +31,7 @@ from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral
 from ddlib.samplers.base import Run as Sampling
 from ddlib.samplers.base import State as Place
-from ddlib.samplers.network import Network
+from ddlib.samplers.runtime.model import Network
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import Batch, examples, speeches

@@ -31,7 +31,7 @@ from benchmarks.measuring import now
 from benchmarks.sampling import TEXT, TINY_TEXT, Sometimes, Text, network
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
-from ddlib.samplers.head import Head
+from ddlib.samplers.runtime.output_layer import Head
 from ddlib_models import DiT
 
 KINDS = ("words", "children")

@@ -33,7 +33,7 @@ from benchmarks.measuring import REPEATS, now
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib_models import DiT
-from ddlib_models.sizes import small
+from ddlib_models.dit.presets import small
 
 PROCESSES: Mapping[str, Callable[[Sizes], Hierarchical]] = {
     "masked": lambda sizes: dd.presets.mdlm(sizes.words),

@@ -21,11 +21,11 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.made import arguments, shared, written
 from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe
-from ddlib.noise import Generator
+from ddlib.utils.random import Generator
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
 from recipes.engine.provenance import provenance
-from recipes.saved import Saved, open_saved
+from recipes.model_io import Saved, open_saved
 
 PROCESSES = {
     "MDLM": "MDLM",

@@ -27,8 +27,8 @@ from recipes.data import Corpus, local, open_prepared, prepare
 from recipes.engine.parallel import World
 from recipes.engine.provenance import provenance
 from recipes.evaluate import Options, bounds, drawn_from, estimates
-from recipes.measure import Terms
-from recipes.saved import open_saved
+from recipes.metrics import Terms
+from recipes.model_io import open_saved
 
 BATCH, LENGTH, WORDS = 16, 128, 4096
 TEST, SEARCH = slice(0, 140), slice(140, 240)

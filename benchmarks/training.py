@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.head import CLIP, GPT2, TINY, Sizes, many_parents, papers_hdlm, parents
 from benchmarks.measuring import REPEATS, command_line, medians, over_ours, require_equal, seconds
-from ddlib.denoiser import Parameterization, output_layer
+from ddlib.parameterization.logits import Parameterization, output_layer
 from ddlib_models import DiT, sizes
 
 

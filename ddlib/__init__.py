@@ -5,46 +5,39 @@ training loss and every sampler follow.
 """
 
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):  # before any other module is imported
-    from ddlib import shapecheck
+    from ddlib.utils import shapecheck
 
     shapecheck.install("ddlib", "ddlib_models")
 
-from ddlib import (
-    guidance,
-    hierarchies,
-    paces,
-    parts,
-    plot,
-    presets,
-    processes,
-    registry,
-    samplers,
-    schedules,
-    times,
-    weightings,
-)
+from ddlib import guidance, hierarchies, paces, plot, presets, processes, samplers, schedules, times, weightings
 from ddlib.arguments import values
-from ddlib.bound import Bound, bound, reconstruction
-from ddlib.checks import debug
-from ddlib.children import Children, word_logits
-from ddlib.denoiser import cavity_logits, posterior_logits
 from ddlib.kernels import linear_nelbo, linear_training_loss
-from ddlib.likelihood import Likelihood, likelihood
-from ddlib.nelbo import nelbo
-from ddlib.noise import KeyedGenerator, mirrored
-from ddlib.parts import build
-from ddlib.reduce import Measure, Tally, mean_per_token
+from ddlib.objective.bound import Bound, bound, reconstruction
+from ddlib.objective.learned_speeds import speed_loss
+from ddlib.objective.metrics import Measure, Tally, mean_per_token
+from ddlib.objective.nelbo import nelbo
+from ddlib.objective.training import training_loss
+from ddlib.parameterization.logits import cavity_logits, posterior_logits
+from ddlib.parameterization.tree_softmax import Children, word_logits
+from ddlib.plugins import config as parts
+from ddlib.plugins import registry
+from ddlib.plugins.config import build
 from ddlib.samplers import sample
-from ddlib.speeds import speed_loss
+from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.times import sample_times
-from ddlib.training import training_loss
+from ddlib.utils import moved
+from ddlib.utils.random import KeyedGenerator, mirrored
+from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
-    from ddlib.verification.verify import verify
+    from ddlib.verification.verifier import verify
+
+moved.install()
 
 __version__ = "0.1.0"
 
@@ -98,11 +91,13 @@ if not TYPE_CHECKING:  # for a type checker, every name would be there
     def __getattr__(name: str) -> Any:
         """``verify`` when it is asked for; refuses a name that is not there, and says which was meant."""
         if name == "verify":  # with sympy, for which whoever trains need not wait
-            from ddlib.verification.verify import verify
+            from ddlib.verification.verifier import verify
 
             return verify
         if name.startswith("_"):  # tools that ask what kind of module this is
             raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
-        from ddlib.names import missing
+        if f"ddlib.{name}" in moved.MOVED:
+            return import_module(f"ddlib.{name}")
+        from ddlib.plugins.suggestions import missing
 
         raise AttributeError(missing(name))

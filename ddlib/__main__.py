@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 import ddlib
-from ddlib import presets, registry, show
-from ddlib.verification.place import blamed
+from ddlib import presets
+from ddlib.plot import inspection as show
+from ddlib.plugins import registry
+from ddlib.verification.framework.blame import blamed
 
 SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "mdlm": (1, presets.mdlm),

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from ddlib.checks import check_number, require
 from ddlib.hierarchies import Tree
 from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
 from ddlib.schedules import Linear
+from ddlib.utils.validation import check_number, require
 
 
 def mdlm(vocab_size: int) -> Masked:

@@ -125,7 +125,9 @@ class SplitDenoiser(Protocol):
 
 @runtime_checkable
 class ChildDenoiser(SplitDenoiser, Protocol):
-    """A split denoiser whose output layer has a row for every state of a tree but its root, see ``ddlib.children``.
+    """A split denoiser whose output layer has a row for every state of a tree but its root.
+
+    See ``ddlib.parameterization.tree_softmax``.
 
     Its logits are (B, L, S - 1), and ``words`` gives the rows, both in the order of the states.
     """

@@ -4,8 +4,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ddlib.checks import require
 from ddlib.processes import ForwardProcess
+from ddlib.utils.validation import require
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:

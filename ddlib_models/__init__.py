@@ -3,12 +3,16 @@
 import os
 
 if os.environ.get("DDLIB_SHAPECHECK", "0") not in ("", "0"):
-    import ddlib  # noqa: F401  puts the checks of ddlib.shapecheck on the modules imported below
+    import ddlib  # noqa: F401  puts the checks of ddlib.utils.shapecheck on the modules imported below
 
-from ddlib_models import attention, sizes
+from ddlib_models import attention
 from ddlib_models.dit import DiT
-from ddlib_models.heads import ChildHead
-from ddlib_models.manifest import ManifestError
-from ddlib_models.pretrained import Pretrained
+from ddlib_models.dit import presets as sizes
+from ddlib_models.dit.heads import ChildHead
+from ddlib_models.io import moved
+from ddlib_models.io.manifest import ManifestError
+from ddlib_models.io.pretrained import Pretrained
+
+moved.install()
 
 __all__ = ["ChildHead", "DiT", "ManifestError", "Pretrained", "attention", "sizes"]

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import ddlib as dd
-from ddlib import plot, show
+from ddlib import plot
+from ddlib.plot import inspection as show
 
 IMAGES = Path(__file__).parent / "images"
 GAMMAS = (1, 2, 3)

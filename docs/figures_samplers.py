@@ -8,7 +8,7 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import plot
-from ddlib.plot.paths import image
+from ddlib.plot.trajectories import image
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
 

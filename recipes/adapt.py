@@ -24,7 +24,7 @@ from typing import Any
 from ddlib import parts
 from recipes.config import Data, Hardware, Loss, Optimizer, Output, Recipe
 from recipes.config.command import choose
-from recipes.config.page import ALL
+from recipes.config.help import ALL
 from recipes.console import plain_errors
 from recipes.data import Corpus, Prepared, Source, local
 from recipes.data.source import BY_LINE, CUTS, SampleBy, is_cut
@@ -136,8 +136,8 @@ def check(name: str, recipe: Recipe) -> None:
     """
     import torch
 
-    from ddlib_models.adopted import hub_options, plain, read_config
-    from ddlib_models.causal_lm import CausalLM
+    from ddlib_models.hf.base import hub_options, plain, read_config
+    from ddlib_models.hf.causal_lm import CausalLM
     from recipes.data.tokens import load_tokenizer
 
     revision = recipe.model.get("revision")
@@ -186,7 +186,7 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
         return recipe
     from ddlib.hierarchies import load_clusters, save_clusters, semantic_clusters
     from ddlib.hierarchies.clusters.semantic import embeddings_hash
-    from recipes.lexicon.vectors import first_rows, model_vectors
+    from recipes.embeddings.vectors import first_rows, model_vectors
 
     counts = [wanted] if isinstance(wanted, int) else list(wanted)
     rows = first_rows(model_vectors(name, recipe.model.get("revision"))[0], data.vocab_size)

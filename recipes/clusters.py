@@ -44,7 +44,7 @@ from ddlib.vocabulary import fingerprint
 from recipes.console import make_console, plain_errors
 from recipes.data import open_prepared, text
 from recipes.data.agreement import Vocabulary, check_same_tokens
-from recipes.lexicon import embeddings, grouping, vectors
+from recipes.embeddings import embeddings, grouping, vectors
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,22 @@ import torch
 import tyro
 
 from ddlib import parts
-from ddlib.bound import variance_caveat
+from ddlib.objective.bound import variance_caveat
 from ddlib.paces import Pace
 from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import check_file, make_console, plain_errors
 from recipes.data import Prepared
-from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
-from recipes.generative import NONE, generated, judge, warned
-from recipes.measure import Estimate, Terms, estimates
-from recipes.prompt import masked, row
-from recipes.report import show
-from recipes.sampling import Sampling, draw
-from recipes.saved import WEIGHTS, Precision, Reading, Saved, held_out, measured_length, one_of
+from recipes.evaluation.exact import exact, reader
+from recipes.evaluation.generative import NONE, generated, judge, warned
+from recipes.evaluation.report import show
+from recipes.generation.prompt import masked, row
+from recipes.generation.sampling import Sampling, draw
+from recipes.metrics import Estimate, Terms, estimates
+from recipes.model_io import WEIGHTS, Precision, Reading, Saved, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from ddlib import parts
 from recipes.config import at_least, own_times
-from recipes.console import Drafts, check_file, make_console, on_its_way, plain_errors, render
+from recipes.console import check_file, make_console, on_its_way, plain_errors, render
+from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
-from recipes.film import Filmed, Text, write_page
-from recipes.lexicon.naming import cluster_names
-from recipes.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
-from recipes.sampling import OnStep, Sampling, draw, protocol
-from recipes.saved import Precision, Reading, Saved, one_of
+from recipes.generation.drafts import Drafts
+from recipes.generation.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
+from recipes.generation.sampling import OnStep, Sampling, draw, protocol
+from recipes.model_io import Precision, Reading, Saved, one_of
+from recipes.visualization import Filmed, Text, write_page
 
 SNAPSHOTS = 6
 """States of a trajectory that are shown."""

@@ -23,9 +23,9 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.measure import given
-from recipes.sampling import Sampling, batches, draw, protocol
-from recipes.saved import Precision, measured_length, open_saved
+from recipes.generation.sampling import Sampling, batches, draw, protocol
+from recipes.metrics import given
+from recipes.model_io import Precision, measured_length, open_saved
 
 try:
     import lm_eval.models  # noqa: F401  fills the registry, which is left empty if ours is the first to enter

@@ -25,9 +25,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from ddlib.plot import BLUE, GREEN, GREY, ORANGE
 from recipes.config import read_loss
 from recipes.console import plain_errors
-from recipes.measure import basis
-from recipes.saved import RECIPE
-from recipes.watch import METRICS, Record, read_metrics
+from recipes.logging import METRICS, Record, read_metrics
+from recipes.metrics import basis
+from recipes.model_io import RECIPE
 
 Numbers = Float[np.ndarray, " n"]
 

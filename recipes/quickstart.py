@@ -24,8 +24,8 @@ from recipes.comparison.figure import write_figure
 from recipes.comparison.training import Config, Data, Trained, baselines, evaluate, train
 from recipes.console import make_console, on_its_way, render
 from recipes.data import text
-from recipes.lexicon import embeddings
-from recipes.measure import basis
+from recipes.embeddings import embeddings
+from recipes.metrics import basis
 
 SMOKE = Config(
     first_year=2000, vocab_size=512, num_clusters=16, cluster_dim=16, dim=32, depth=1, heads=1, steps=12, batch_size=8,

@@ -13,7 +13,7 @@ Reading the file imports what it names as package.module:object: read a stranger
 import sys
 from collections.abc import Sequence
 
-from recipes.config.page import ALL
+from recipes.config.help import ALL
 from recipes.papers import run
 
 

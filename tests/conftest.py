@@ -39,7 +39,7 @@ def pytest_unconfigure(config):
 @pytest.fixture(autouse=True)
 def warned_of_anew(monkeypatch):
     """Warnings that are issued once per process are issued in every test that gives reason for one."""
-    monkeypatch.setattr("ddlib.checks._warned", set())
+    monkeypatch.setattr("ddlib.utils.validation._warned", set())
 
 
 def full(config):

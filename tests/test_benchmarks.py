@@ -32,7 +32,7 @@ from benchmarks import (
     utilisation,
 )
 from benchmarks.measuring import over_ours, report, require_equal, seconds
-from recipes.measure import scoring
+from recipes.metrics import scoring
 from recipes.quickstart import SMOKE
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from benchmarks import blocks, blocks_page, made, signal, signal_page, study, st
 from recipes.data import Batch
 from recipes.engine import train
 from recipes.engine.signals import Signals
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 ROOT = Path(__file__).parents[1]
 EDGES, WORDS = "HDLM-64, all edges", 300

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ddlib.arguments.compared import apart, difference, rebuilt
 from ddlib.arguments.plain import described
 from ddlib.arguments.recorded import Part
-from ddlib.exact import ExactModule
+from ddlib.utils.precision import ExactModule
 
 _KEY = "_extra_state"  # torch's name
 _PLAIN = 1024

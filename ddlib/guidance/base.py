@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import check_number, require
-from ddlib.children import children_of
-from ddlib.denoiser import Parameterization, child_logits, takes_own_times
-from ddlib.guidance.places import ChildLaws, StepLaws, WordLaws
+from ddlib.guidance.targets import ChildLaws, StepLaws, WordLaws
+from ddlib.parameterization.logits import Parameterization, child_logits, takes_own_times
+from ddlib.parameterization.tree_softmax import children_of
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser, StateLaw, Times, Tokens
+from ddlib.utils.validation import check_number, require
 
 Strength = float | Callable[[float], float]
 """A number, or a function of the time, which runs from 1, noise, to 0."""

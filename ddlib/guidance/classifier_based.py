@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.checks import check_shape, require, visible
-from ddlib.denoiser import Parameterization
 from ddlib.guidance.base import Guidance, Strength, check_part, place_of
-from ddlib.guidance.places import ChildLaws, WordLaws
+from ddlib.guidance.targets import ChildLaws, WordLaws
 from ddlib.guidance.zoo import Lookup, Scale, processes
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
 from ddlib.typing import Denoiser, Times, Tokens
+from ddlib.utils.validation import check_shape, require, visible
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
 """``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each text, (B,).

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import require, visible
-from ddlib.denoiser import Parameterization
 from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
-from ddlib.guidance.places import WordLaws
+from ddlib.guidance.targets import WordLaws
 from ddlib.guidance.zoo import Lookup, processes
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
 from ddlib.typing import Denoiser, SplitDenoiser
+from ddlib.utils.validation import require, visible
 
 
 class ClassifierFree(Guidance):

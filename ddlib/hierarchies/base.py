@@ -10,10 +10,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ddlib.arguments import Identified, made_by
-from ddlib.checks import check_count, require
 from ddlib.hierarchies.maps import Map, chain
-from ddlib.learned import Learned, check_positive
-from ddlib.printing import digest
+from ddlib.utils.positive import Learned, check_positive
+from ddlib.utils.repr import digest
+from ddlib.utils.validation import check_count, require
 
 
 class Hierarchy(Identified):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_count, require
+from ddlib.utils.validation import check_count, require
 
 
 def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0) -> list[Tensor]:

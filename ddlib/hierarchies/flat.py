@@ -5,9 +5,9 @@ from typing import Self
 
 import torch
 
-from ddlib.checks import check_count
 from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.maps import Map
+from ddlib.utils.validation import check_count
 
 
 class Flat(Hierarchy):

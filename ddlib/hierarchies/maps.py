@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import check_shape, require, visible
-from ddlib.exact import ExactModule
+from ddlib.utils.precision import ExactModule
+from ddlib.utils.validation import check_shape, require, visible
 
 
 class Map(ExactModule):

@@ -5,9 +5,9 @@ from typing import Any, Self
 
 import torch
 
-from ddlib.checks import require
 from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.maps import Map, parent_map, parent_vectors
+from ddlib.utils.validation import require
 
 
 class Tree(Hierarchy):

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ddlib.kernels.block import Block, Part, Rows
+from ddlib.kernels.tile import Block, Part, Rows
 
 _LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.func import jvp
 
 from ddlib.arguments import Part
-from ddlib.checks import check_count, require, visible
-from ddlib.noise import Generator, rand
-from ddlib.printing import shown
 from ddlib.times import TimeDensity, sample_times
 from ddlib.times.base import Interval, check_interval, sound
-from ddlib.times.draw import Place, latest, placed, rounded
+from ddlib.times.draws import Place, latest, placed, rounded
 from ddlib.typing import Times
+from ddlib.utils.random import Generator, rand
+from ddlib.utils.repr import shown
+from ddlib.utils.validation import check_count, require, visible
 
 
 class Draw(NamedTuple):

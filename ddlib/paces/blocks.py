@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.paces.in_turn import InTurn
+from ddlib.paces.sequential import InTurn
 
 
 class Blocks(InTurn):

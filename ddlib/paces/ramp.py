@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.paces.base import Pace
+from ddlib.utils.validation import check_number
 
 
 class Ramp(Pace):

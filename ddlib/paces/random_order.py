@@ -6,7 +6,7 @@ from typing import Self
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.paces.in_turn import InTurn
+from ddlib.paces.sequential import InTurn
 
 
 class RandomOrder(InTurn):

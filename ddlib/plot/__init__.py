@@ -4,11 +4,11 @@ Every function draws into the matplotlib ``Axes`` it is given, or into a figure 
 ``axes.figure.savefig("x.png")`` keeps the picture. pyplot and its settings are not touched.
 """
 
-from ddlib.plot.bands import BLUE, DARK, GREEN, GREY, ORANGE, VERMILION, Band, band_of, bands, level_names, state_names
-from ddlib.plot.canvas import panels
+from ddlib.plot.axes import panels
+from ddlib.plot.colors import BLUE, DARK, GREEN, GREY, ORANGE, VERMILION, Band, band_of, bands, level_names, state_names
 from ddlib.plot.curves import Series, clock, occupancies, occupancy_series, weight_series, weights
-from ddlib.plot.paths import image, trajectory, trajectory_text
-from ddlib.plot.tree import hierarchy
+from ddlib.plot.trajectories import image, trajectory, trajectory_text
+from ddlib.plot.tree_diagram import hierarchy
 
 __all__ = [
     "BLUE",

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_count
-from ddlib.plot.bands import BLUE, Band, band_of, bands
-from ddlib.plot.canvas import TIME_LABEL, Axes, dress, own
+from ddlib.plot.axes import TIME_LABEL, Axes, dress, own
+from ddlib.plot.colors import BLUE, Band, band_of, bands
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import interior
 from ddlib.schedules import Schedule
 from ddlib.typing import Levelled, Times
+from ddlib.utils.validation import check_count
 
 _PROBES = 32
 """Words and states of a process without levels over which its curves are averaged; all where there are no more."""

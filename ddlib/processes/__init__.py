@@ -3,9 +3,9 @@
 from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
+from ddlib.processes.interpolating import Mixing
 from ddlib.processes.masked import Masked
 from ddlib.processes.matrix_exponential import MatrixExponential
-from ddlib.processes.mixing import Mixing
 from ddlib.processes.mixture import Mixture
 from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord

@@ -1,7 +1,6 @@
 """The class that every process is, in four parts: what it must answer, what follows, which times, what samplers ask."""
 
-from ddlib.processes.sampled import Sampled, unchanged
-from ddlib.processes.times import (
+from ddlib.processes.broadcasting import (
     beside,
     columns_at,
     each_time,
@@ -15,6 +14,7 @@ from ddlib.processes.times import (
     taken,
     through,
 )
+from ddlib.processes.sampled import Sampled, unchanged
 
 __all__ = [
     "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ddlib.arguments import Identified
-from ddlib.checks import check_count, check_devices, check_order, check_times, check_tokens, require, visible
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.own_times import STEPS, answers_times, position_by_position, standing_still
 from ddlib.schedules import Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
+from ddlib.utils.validation import check_count, check_devices, check_order, check_times, check_tokens, require, visible
 
 
 class Contract(Identified):

@@ -8,12 +8,12 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw
-from ddlib.checks import check_devices, check_order, check_times, require
-from ddlib.noise import Generator, evenly, rand
+from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.processes.contract import Contract
-from ddlib.processes.times import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
+from ddlib.utils.categorical import draw
+from ddlib.utils.random import Generator, evenly, rand
+from ddlib.utils.validation import check_devices, check_order, check_times, require
 
 LEVELS = ("independent", "systematic", "balanced")
 """How the levels of a text's tokens may be drawn, see ``Follows.sample``."""

@@ -6,9 +6,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_number
-from ddlib.processes.mixing import Mixing
+from ddlib.processes.interpolating import Mixing
 from ddlib.processes.mixture import Mixture
+from ddlib.utils.validation import check_number
 
 
 class GIDD(Mixing, own_times=True):

@@ -11,9 +11,9 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes.base import beside, interior, reduction, scalar, span, taken
-from ddlib.processes.divergence import children, descendants
-from ddlib.processes.levelled import Levelled
-from ddlib.processes.ways import dense, reach, reach_of_words
+from ddlib.processes.hierarchical_kl import children, descendants
+from ddlib.processes.level_process import Levelled
+from ddlib.processes.tree_kernels import dense, reach, reach_of_words
 from ddlib.schedules import Linear
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
 

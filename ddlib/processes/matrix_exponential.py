@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import require, visible
-from ddlib.exact import ExactModule
+from ddlib.utils.precision import ExactModule
+from ddlib.utils.validation import require, visible
 
 _TINY = 1e-290
 """Probabilities below this count as zero when a chain is tested for having reached its limit."""

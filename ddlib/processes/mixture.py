@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.times import beside
+from ddlib.processes.broadcasting import beside
 from ddlib.typing import PerToken, Tokens
 
 

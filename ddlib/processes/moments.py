@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number, require
 from ddlib.processes.follows import Follows
 from ddlib.times import Tabulated
 from ddlib.typing import Times
+from ddlib.utils.validation import check_number, require
 
 _REACH, _CELLS = 16.0, 128  # log-odds, from 1e-7 to 1 - 1e-7: closer to 1 float32 has no times of its own
 _FLOOR = 1e-3  # of the mean: no time is drawn a thousand times more rarely than under uniform times

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
-from ddlib.printing import digest
 from ddlib.processes.base import elapsed, interior, into, scalar, span
 from ddlib.processes.mixture import falls_short, log1p_exp
-from ddlib.processes.redrawing import Redrawing
-from ddlib.processes.redraws import Shares
-from ddlib.processes.ways import dense, reach, reach_of_words
+from ddlib.processes.resampling_chain import Shares
+from ddlib.processes.resampling_process import Redrawing
+from ddlib.processes.tree_kernels import dense, reach, reach_of_words
 from ddlib.schedules import Cosine, Linear
 from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.utils.repr import digest
 
 
 class Noisy(Redrawing):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.noise import KeyedGenerator, Mirrored
+from ddlib.utils.random import KeyedGenerator, Mirrored
 
 STEPS = ("posterior", "step_divergence")
 """Methods that tell of a step back from t to an earlier s, and know nothing of a step of no length."""

@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw, draw_logits
-from ddlib.checks import require
-from ddlib.learned import Learned, check_positive
-from ddlib.noise import Generator, rand
-from ddlib.printing import digest
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, scalar, span, taken, unchanged
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.positive import Learned, check_positive
+from ddlib.utils.random import Generator, rand
+from ddlib.utils.repr import digest
+from ddlib.utils.validation import require
 
 
 class PerWord(ForwardProcess, own_times=True):

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import require
-from ddlib.printing import digest
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, products_at, rows_at, scalar, span
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.utils.repr import digest
+from ddlib.utils.validation import require
 
 
 class RateMatrix(ForwardProcess, own_times=True):

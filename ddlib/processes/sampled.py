@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.categorical import draw, draw_logits
-from ddlib.noise import Generator, rand
 from ddlib.processes.follows import Follows
-from ddlib.processes.timed import Timed
+from ddlib.processes.optimal_times import Timed
 from ddlib.typing import Logits, Sharpen, StateLaw, Times, Tokens
+from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.random import Generator, rand
 
 
 def unchanged(log_law: Tensor) -> Tensor:

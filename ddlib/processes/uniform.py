@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.processes.base import elapsed
-from ddlib.processes.mixing import Mixing
+from ddlib.processes.interpolating import Mixing
 from ddlib.processes.mixture import Mixture
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 

@@ -3,23 +3,23 @@
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State
 from ddlib.samplers.confidence import Confidence
-from ddlib.samplers.corrected import Corrected
-from ddlib.samplers.corrector import Corrector
-from ddlib.samplers.edge_balance import EdgeBalance
-from ddlib.samplers.ending import Ending, EndOfText, Settled
+from ddlib.samplers.correctors.base import Corrector
+from ddlib.samplers.correctors.corrected import Corrected
+from ddlib.samplers.correctors.edge_balance import EdgeBalance
+from ddlib.samplers.correctors.forward_backward import ForwardBackward
+from ddlib.samplers.correctors.gibbs import Gibbs
+from ddlib.samplers.correctors.self_correction import SelfCorrection
 from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
-from ddlib.samplers.forward_backward import ForwardBackward
-from ddlib.samplers.gibbs import Gibbs
 from ddlib.samplers.left_to_right import LeftToRight
-from ddlib.samplers.loop import sample
-from ddlib.samplers.orders import Order
+from ddlib.samplers.ordered import Order
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
 from ddlib.samplers.remask import Remask
-from ddlib.samplers.self_correction import SelfCorrection
+from ddlib.samplers.sampling import sample
+from ddlib.samplers.stopping import Ending, EndOfText, Settled
 from ddlib.samplers.tau_leaping import TauLeaping
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 

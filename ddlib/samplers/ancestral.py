@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Run, Sampler, State, at, joint
-from ddlib.samplers.guided import land
-from ddlib.samplers.landing import move
+from ddlib.samplers.runtime.guided import land
+from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 
 

@@ -10,14 +10,14 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.arguments import Part
-from ddlib.categorical import draw_logits
-from ddlib.checks import require
-from ddlib.denoiser import posterior_logits
-from ddlib.noise import Generator, rand
-from ddlib.printing import shown
+from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.network import Network
+from ddlib.samplers.runtime.model import Network
 from ddlib.typing import Logits, Sharpen, Times, Tokens
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.random import Generator, rand
+from ddlib.utils.repr import shown
+from ddlib.utils.validation import require
 
 
 class State(NamedTuple):

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import check_count, check_number, require
-from ddlib.noise import rand
 from ddlib.samplers.base import Run, State
-from ddlib.samplers.orders import Order, levels
+from ddlib.samplers.ordered import Order, levels
 from ddlib.typing import Tokens
+from ddlib.utils.random import rand
+from ddlib.utils.validation import check_count, check_number, require
 
 
 class Confidence(Order):

@@ -7,9 +7,9 @@ from typing import Self
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.orders import Order
+from ddlib.samplers.ordered import Order
+from ddlib.utils.validation import check_number
 
 
 class EntropyBounded(Order):

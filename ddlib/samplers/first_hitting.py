@@ -3,7 +3,7 @@
 import torch
 
 from ddlib.samplers.base import Run, Sampler, State
-from ddlib.samplers.landing import move
+from ddlib.samplers.runtime.reverse_step import move
 
 
 class FirstHitting(Sampler):

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.noise import rand
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State, at, joint
-from ddlib.samplers.landing import move
+from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.random import rand
 
 
 class Leap(Sampler):

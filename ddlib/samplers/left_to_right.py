@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.orders import Order
+from ddlib.samplers.ordered import Order
 
 
 class LeftToRight(Order):

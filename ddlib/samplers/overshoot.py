@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Self
 
-from ddlib.categorical import draw
-from ddlib.checks import check_number
-from ddlib.noise import rand
-from ddlib.processes.times import into
+from ddlib.processes.broadcasting import into
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.landing import shift
+from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.utils.categorical import draw
+from ddlib.utils.random import rand
+from ddlib.utils.validation import check_number
 
 
 class Overshoot(Sampler):

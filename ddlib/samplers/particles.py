@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.categorical import draw
-from ddlib.checks import check_count, check_devices, check_number, check_shape
-from ddlib.noise import KeyedGenerator, rand
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State
 from ddlib.typing import Times, Tokens
+from ddlib.utils.categorical import draw
+from ddlib.utils.random import KeyedGenerator, rand
+from ddlib.utils.validation import check_count, check_devices, check_number, check_shape
 
 Reward = Callable[[Tokens, Times], Tensor]
 """``(z, t) -> (N,)``: a number for each of N texts of states z (N, L) at times t (N,), in nats where scale is 1."""

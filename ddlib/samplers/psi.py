@@ -5,14 +5,14 @@ from typing import Self
 
 import torch
 
-from ddlib.categorical import draw_logits
-from ddlib.checks import check_number
-from ddlib.denoiser import posterior_logits
-from ddlib.noise import rand
+from ddlib.parameterization.logits import posterior_logits
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.landing import move
+from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.random import rand
+from ddlib.utils.validation import check_number
 
 
 class Psi(Sampler):

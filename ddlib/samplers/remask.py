@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import check_number, require
-from ddlib.noise import rand
 from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.landing import move, shift
+from ddlib.samplers.runtime.reverse_step import move, shift
 from ddlib.typing import Times
+from ddlib.utils.random import rand
+from ddlib.utils.validation import check_number, require
 
 _RULES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cap": torch.minimum,

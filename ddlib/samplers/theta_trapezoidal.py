@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import evidence
 from ddlib.samplers.base import Run, Sampler, State, at, joint
-from ddlib.samplers.landing import Uniforms, settle
-from ddlib.samplers.network import Said
+from ddlib.samplers.runtime.model import Said
+from ddlib.samplers.runtime.reverse_step import Uniforms, settle
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.validation import check_number
 
 
 class ThetaTrapezoidal(Sampler):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ddlib.arguments import Part
-from ddlib.checks import require
-from ddlib.printing import shown
+from ddlib.utils.repr import shown
+from ddlib.utils.validation import require
 
 _LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
 """The last float32 time before 1; the largest -log alpha of an alpha above 0 in float64; a share that is negligible."""

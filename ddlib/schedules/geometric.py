@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_number, require
 from ddlib.schedules.base import Schedule
+from ddlib.utils.validation import check_number, require
 
 
 class Geometric(Schedule):

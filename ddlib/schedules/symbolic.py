@@ -11,9 +11,9 @@ import torch
 from sympy.printing.str import StrPrinter
 from torch import Tensor
 
-from ddlib.checks import require
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.symbol import TIME
+from ddlib.utils.validation import require
 
 _FUNCTIONS = {
     name: getattr(sympy, name)

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from ddlib.checks import require
 from ddlib.guidance import Guidance
 from ddlib.hierarchies import Hierarchy
 from ddlib.paces import Pace
+from ddlib.plugins.registry import GROUPS, PROVED, get
 from ddlib.processes import ForwardProcess
-from ddlib.registry import GROUPS, PROVED, get
 from ddlib.samplers import Corrector, Sampler
 from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
+from ddlib.utils.validation import require
 from ddlib.verification import Report, verify
 from ddlib.weightings import Weighting
 

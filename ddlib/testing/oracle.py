@@ -1,6 +1,6 @@
 """Slow, dense and independent ways to know what a process should do."""
 
-from ddlib.verification.oracle import (
+from ddlib.verification.framework.oracle import (
     exact_cavity,
     exact_posterior,
     integrate_bound,

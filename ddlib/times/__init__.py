@@ -1,9 +1,9 @@
 """TIMES: the density from which the times of a batch are drawn, and the draws themselves."""
 
 from ddlib.times.base import TimeDensity
-from ddlib.times.bell import Bell
 from ddlib.times.beta import Beta
-from ddlib.times.draw import sample_times
+from ddlib.times.draws import sample_times
+from ddlib.times.logit_normal import Bell
 from ddlib.times.tabulated import Tabulated
 from ddlib.times.uniform import Uniform
 

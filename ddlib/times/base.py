@@ -10,8 +10,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.arguments import Part
-from ddlib.checks import require
-from ddlib.printing import shown
+from ddlib.utils.repr import shown
+from ddlib.utils.validation import require
 
 INTERIOR = (1e-16, 1 - 2**-53)
 """Rates, bounds and weights are evaluated no closer than this to the ends of time, where they may be infinite."""

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.times.base import TimeDensity
+from ddlib.utils.validation import check_number
 
 
 class Beta(TimeDensity):

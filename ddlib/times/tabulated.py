@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.checks import require
-from ddlib.printing import digest
 from ddlib.times.base import TimeDensity
+from ddlib.utils.repr import digest
+from ddlib.utils.validation import require
 
 
 class Tabulated(TimeDensity):

@@ -9,10 +9,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.arguments import Part
-from ddlib.checks import require, visible
-from ddlib.printing import shown
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
+from ddlib.utils.repr import shown
+from ddlib.utils.validation import require, visible
 
 
 class Weighting(Part):

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import require
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import require
 from ddlib.weightings.base import Weighting
 
 

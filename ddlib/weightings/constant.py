@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import check_number
 from ddlib.weightings.base import Weighting
 
 

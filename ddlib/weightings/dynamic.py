@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.processes import ForwardProcess, beside, interior
 from ddlib.typing import Interpolating, Times, Tokens
+from ddlib.utils.validation import check_number
 from ddlib.weightings.base import Weighting
 
 

@@ -5,10 +5,10 @@ from weakref import WeakKeyDictionary
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.checks import check_count
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import Tabulated
 from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import check_count
 from ddlib.weightings.base import Weighting
 
 

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.checks import check_number, require
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import check_number, require
 from ddlib.weightings.base import Weighting, optional, weighted
 
 

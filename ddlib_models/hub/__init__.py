@@ -4,12 +4,12 @@ Here, and nowhere else, a network and a process meet: a pretrained network is on
 Needs transformers: ``pip install 'ddlib[hf]'``.
 """
 
+from ddlib_models.diagnostics.leave_one_out import Probe, leave_one_out_probe
 from ddlib_models.hub.denoiser import Adapted, Padded
 from ddlib_models.hub.family import Family, Source, families
 from ddlib_models.hub.loading import Loaded, load
 from ddlib_models.hub.networks import remote
-from ddlib_models.hub.probe import Probe, leave_one_out_probe
-from ddlib_models.hub.special import Special
+from ddlib_models.hub.special_tokens import Special
 
 __all__ = [
     "Adapted",

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.constants import Constants
 from ddlib_models.hub.family import Source
-from ddlib_models.hub.reading import pretrained, transformers
+from ddlib_models.hub.files import pretrained, transformers
+from ddlib_models.io.constants import Constants
 
 
 class Canvas(Constants):

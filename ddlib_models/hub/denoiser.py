@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib.denoiser import meaning
+from ddlib.parameterization.logits import meaning
 from ddlib.typing import BlockDenoiser, SplitDenoiser
-from ddlib_models.constants import Constants
 from ddlib_models.hub.family import Family
-from ddlib_models.hub.special import Special
+from ddlib_models.hub.special_tokens import Special
+from ddlib_models.io.constants import Constants
 
 
 class Adapted(Constants):

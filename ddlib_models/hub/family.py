@@ -67,7 +67,7 @@ class Family:
             if networks of either kind are of this family and their files do not say which: 0 unless told.
         timed: whether the network looks at the time.
         noise: gives the process over V words.
-        parameterization: what the logits mean, see ``ddlib.denoiser``.
+        parameterization: what the logits mean, see ``ddlib.parameterization.logits``.
         ends: tokens or ids that end a text or a turn, besides the tokenizer's own.
         undrawn: tokens that are never drawn, besides the mask and ids without a token.
         tokenizer: the class of transformers that reads the tokenizer.
@@ -109,7 +109,7 @@ class Family:
 
 def families() -> dict[str, Callable[[], Family]]:
     """What gives each family, by name: those of this package, and those of installed ones."""
-    from ddlib_models.hub import records
+    from ddlib_models.hub import known_families as records
 
     found = {name: getattr(records, name) for name in records.__all__}
     # a checkout may be newer than what is installed: its own families are found without an entry point

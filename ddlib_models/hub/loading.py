@@ -9,9 +9,9 @@ from torch import nn
 from ddlib.processes import ForwardProcess
 from ddlib_models.hub.denoiser import adapted
 from ddlib_models.hub.family import Config, Family, Source, chosen
+from ddlib_models.hub.files import TRUST, generation, read_config, read_tokenizer
 from ddlib_models.hub.networks import check_sight, remote
-from ddlib_models.hub.reading import TRUST, generation, read_config, read_tokenizer
-from ddlib_models.hub.special import Special, describe, find_mask
+from ddlib_models.hub.special_tokens import Special, describe, find_mask
 
 
 class Loaded(NamedTuple):

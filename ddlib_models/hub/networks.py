@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ddlib import registry
-from ddlib_models.adopted import plain
-from ddlib_models.causal_lm import CausalLM
+from ddlib_models.hf.base import plain
+from ddlib_models.hf.causal_lm import CausalLM
+from ddlib_models.hf.masked_lm import MaskedLM
+from ddlib_models.hf.masked_lm import masked_lm as pretrained_masked_lm
 from ddlib_models.hub.family import Config, Source
-from ddlib_models.hub.reading import TRUST, pretrained, transformers
-from ddlib_models.masked_lm import MaskedLM
-from ddlib_models.masked_lm import masked_lm as pretrained_masked_lm
-from ddlib_models.pretrained import Pretrained
+from ddlib_models.hub.files import TRUST, pretrained, transformers
+from ddlib_models.io.pretrained import Pretrained
 
 _SHORT = 64
 """Longer blocks are not asked whether they see what is behind them: that is a pass over all of one."""
@@ -27,7 +27,7 @@ RECIPE = "recipe.yaml"
 
 
 def masked_lm(source: Source) -> MaskedLM:
-    """A masked language model of transformers' own, see ``ddlib_models.masked_lm``."""
+    """A masked language model of transformers' own, see ``ddlib_models.hf.masked_lm``."""
     model = pretrained_masked_lm(
         source.num_states, source.vocab_size, source.name, revision=source.revision, mask_token=source.mask_id
     )
@@ -78,7 +78,7 @@ def own(source: Source) -> nn.Module:
     """
     if (Path(source.name) / RECIPE).is_file():
         raise ValueError(
-            f"{source.name}: {RECIPE} says which noise it was trained on; recipes.saved.open_saved reads it, and "
+            f"{source.name}: {RECIPE} says which noise it was trained on; recipes.model_io.open_saved reads it, and "
             f"python -m recipes.generate {source.name}"
         )
     known = {}

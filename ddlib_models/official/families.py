@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ddlib_models.dit import DiT
-from ddlib_models.heads import round_up
+from ddlib_models.dit.heads import round_up
 from ddlib_models.official.files import Checkpoint, Source, load, read
 from ddlib_models.official.network import Layout, Network, Options, names_of
 

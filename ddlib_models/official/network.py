@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ddlib_models.attention import Attention
+from ddlib_models.attention.backends import Attention
 from ddlib_models.dit import DiT
-from ddlib_models.layers import TimeEmbedding, rotary_angles
+from ddlib_models.dit.layers import TimeEmbedding, rotary_angles
 
 _LINEAR = ("weight", "bias")
 _BEFORE = {"embedding.weight": "vocab_embed.embedding"} | {

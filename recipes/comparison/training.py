@@ -16,9 +16,9 @@ from recipes.comparison.figure import Curve
 from recipes.config import IN_STRATA, Loss
 from recipes.console import training_progress
 from recipes.data import text
+from recipes.embeddings import embeddings
+from recipes.embeddings.starting import log_law, state_vectors
 from recipes.engine.muon import Muon
-from recipes.lexicon import embeddings
-from recipes.lexicon.starting import log_law, state_vectors
 
 
 @dataclass(frozen=True)

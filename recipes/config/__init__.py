@@ -1,12 +1,12 @@
 """What a run is, as plain values: in Python, on disk, on the command line."""
 
 from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_yaml
-from recipes.config.knowledge import Beside, Knowledge
-from recipes.config.limits import at_least
 from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
+from recipes.config.run_context import Beside, Knowledge
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
+from recipes.config.validation import at_least
 
 __all__ = [
     "IN_STRATA",

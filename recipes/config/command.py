@@ -10,7 +10,7 @@ import tyro
 
 from recipes.config.files import read_recipe
 from recipes.config.flags import plain, typed, with_kinds
-from recipes.config.page import ALL, first_page
+from recipes.config.help import ALL, first_page
 from recipes.config.recipe import Recipe
 
 FILE = "file"

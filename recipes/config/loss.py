@@ -6,8 +6,8 @@ from typing import Any, Literal
 from ddlib import parts
 from ddlib.times.base import check_interval
 from ddlib.weightings import Weighting
-from recipes.config.limits import at_least
 from recipes.config.times import check_times
+from recipes.config.validation import at_least
 from recipes.data.source import STRICT
 
 

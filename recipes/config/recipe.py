@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import tyro
 
 from ddlib import parts
-from recipes.config.knowledge import Beside, Knowledge
-from recipes.config.limits import at_least, share
 from recipes.config.loss import Loss
 from recipes.config.paces import TOGETHER, Pace, make_pace
+from recipes.config.run_context import Beside, Knowledge
 from recipes.config.times import check_times
+from recipes.config.validation import at_least, share
 from recipes.data import Corpus
 from recipes.data.source import STRICT
 

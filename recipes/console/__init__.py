@@ -1,12 +1,10 @@
 """What commands show."""
 
 from recipes.console.bar import TrainingBar, training_progress
-from recipes.console.drafts import Drafts
 from recipes.console.screen import make_console, on_its_way, plain_errors, render, sign
 from recipes.console.writing import check_file
 
 __all__ = [
-    "Drafts",
     "TrainingBar",
     "check_file",
     "make_console",

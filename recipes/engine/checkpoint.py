@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from ddlib_models.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
+from ddlib_models.io.manifest import ManifestError, check_manifest, flush, read_facts, write_manifest
 from recipes.engine.optimizer import Average
 from recipes.engine.parallel import World
 from recipes.engine.speeds import Speeds

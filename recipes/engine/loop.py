@@ -9,15 +9,15 @@ from rich.text import Text
 import ddlib as dd
 from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
 from recipes.console import render
+from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
+from recipes.engine.export import publish
 from recipes.engine.parallel import joined
 from recipes.engine.provenance import record
-from recipes.engine.publish import publish
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
-from recipes.lexicon.naming import cluster_names
-from recipes.saved import RECIPE, WEIGHTS
-from recipes.watch import Watch
+from recipes.logging import Watch
+from recipes.model_io import RECIPE, WEIGHTS
 
 CHECKPOINTS = "checkpoints"
 

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib.denoiser import Parameterization, meaning, output_layer
-from ddlib.noise import Generator
+from ddlib.parameterization.logits import Parameterization, meaning, output_layer
 from ddlib.processes import beside
 from ddlib.typing import Denoiser, SplitDenoiser, Times
+from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
-from recipes.saved import called
+from recipes.model_io import called
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
 """Between the numbers of two pieces of a row: more than there are rows, and odd, so that their times lie apart."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recipes.config import Optimizer
-from recipes.engine.abilities import Blocks, able
+from recipes.engine.model_protocols import Blocks, able
 from recipes.engine.muon import Muon
 
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from recipes.config import Hardware
-from recipes.engine.abilities import Blocks, able, blocks
+from recipes.engine.model_protocols import Blocks, able, blocks
 from recipes.engine.objective import Objective
 
 

@@ -15,8 +15,8 @@ from ddlib.plot import level_names
 from ddlib.processes import beside
 from recipes.config import IN_STRATA, Beside, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
-from recipes.engine.abilities import Steps
 from recipes.engine.checkpoint import Facts, State
+from recipes.engine.model_protocols import Steps
 from recipes.engine.objective import Noisy, Objective, level_sums, noised
 from recipes.engine.optimizer import Average, optimizers, rate, update
 from recipes.engine.parallel import World, accumulating, gathered_anew, spread
@@ -33,8 +33,8 @@ from recipes.engine.setup import (
 )
 from recipes.engine.speeds import Speeds
 from recipes.engine.validation import NOISE, check_sequences, validate
-from recipes.measure import Terms
-from recipes.watch import Step
+from recipes.logging import Step
+from recipes.metrics import Terms
 
 
 class NonFiniteError(RuntimeError):

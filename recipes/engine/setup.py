@@ -16,19 +16,19 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.hierarchies import load_clusters, random_parents
 from ddlib.hierarchies.clusters import Clusters
-from ddlib.training import check_mode, check_weighting
-from ddlib_models.descriptions import is_there
-from ddlib_models.manifest import check_manifest
-from ddlib_models.pretrained import fill
+from ddlib.objective.training import check_mode, check_weighting
+from ddlib_models.io.json_files import is_there
+from ddlib_models.io.manifest import check_manifest
+from ddlib_models.io.pretrained import fill
 from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
-from recipes.engine.abilities import ClusterHead, Packs, Starts, able, served
+from recipes.embeddings.grouping import clusters_for, clusters_there, neighbourhoods, stream
+from recipes.embeddings.starting import log_law, state_vectors
+from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
-from recipes.lexicon.grouping import clusters_for, clusters_there, neighbourhoods, stream
-from recipes.lexicon.starting import log_law, state_vectors
-from recipes.saved import CLUSTERS, RECIPE, WEIGHTS
+from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 
 
 class FromText(Knowledge):

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import ddlib as dd
-from ddlib.learned import Learned
+from ddlib.utils.positive import Learned
 from recipes.config import Recipe, own_times
 from recipes.data import Batch
 from recipes.engine.objective import Objective

@@ -5,13 +5,13 @@ from contextlib import closing
 from itertools import islice
 
 import ddlib as dd
-from ddlib.bound import check_unbiased
-from ddlib.denoiser import Parameterization
+from ddlib.objective.bound import check_unbiased
+from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
-from recipes.measure import Terms, measure
+from recipes.metrics import Terms, measure
 
 WINDOWS = 0
 """Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""

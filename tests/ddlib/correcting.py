@@ -6,7 +6,7 @@ import ddlib as dd
 from ddlib.processes import GIDD, Uniform
 from ddlib.processes.sampled import unchanged
 from ddlib.samplers import EdgeBalance, ForwardBackward, Gibbs, Run, SelfCorrection
-from ddlib.samplers.network import Network
+from ddlib.samplers.runtime.model import Network
 from ddlib.schedules import Cosine
 
 F64 = torch.float64

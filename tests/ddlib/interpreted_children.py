@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from layers import F64, NESTED, close
 
 import ddlib as dd
-from ddlib.kernels import gpu, plans
-from ddlib.kernels.block import Rows
+from ddlib.kernels import dispatch as plans
+from ddlib.kernels import gpu
 from ddlib.kernels.gpu import siblings
-from ddlib.kernels.gpu.families import Tiles
+from ddlib.kernels.gpu.grouped_gemm import Tiles
+from ddlib.kernels.tile import Rows
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"

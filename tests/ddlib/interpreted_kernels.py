@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from layers import F64, NESTED, close
 
 import ddlib as dd
-from ddlib.kernels import gpu, plans
-from ddlib.kernels.block import Rows
-from ddlib.kernels.gpu import online, ranged, row
-from ddlib.kernels.gpu.order import Order
+from ddlib.kernels import dispatch as plans
+from ddlib.kernels import gpu
+from ddlib.kernels.gpu import forward_kernel as online
+from ddlib.kernels.gpu import inplace_softmax as row
+from ddlib.kernels.gpu import tree_plan as ranged
+from ddlib.kernels.gpu.vocab_order import Order
+from ddlib.kernels.tile import Rows
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"

@@ -22,11 +22,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 import ddlib as dd
 from ddlib import registry
 from ddlib.arguments import Part, apart, described
-from ddlib.exact import ExactModule
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic
 from ddlib.testing import strategies
+from ddlib.utils.precision import ExactModule
 
 F64 = torch.float64
 WORDS, ABOVE, OTHER = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], [0, 0, 1, 2, 2, 3]

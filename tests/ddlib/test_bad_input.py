@@ -7,11 +7,11 @@ import sympy
 import torch
 
 import ddlib as dd
-from ddlib import checks
 from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.schedules import Geometric, Linear, Polynomial, Schedule, Symbolic
+from ddlib.utils import validation as checks
 from ddlib.weightings import PerLevel
 
 pytestmark = pytest.mark.usefixtures("as_users_call")

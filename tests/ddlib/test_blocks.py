@@ -13,7 +13,7 @@ import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Particles, Psi, Remask, Settled
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.cases import frequencies, tally
+from ddlib.verification.framework.inputs import frequencies, tally
 
 PROCESSES = {
     "masks": dd.presets.mdlm(3),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ddlib.categorical import draw, draw_logits
+from ddlib.utils.categorical import draw, draw_logits
 
 LAST = 1 - 2**-53  # the largest uniform there is
 V, ROWS = 50_257, 24

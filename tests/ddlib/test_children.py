@@ -271,7 +271,9 @@ def test_a_position_that_goes_down_asks_for_its_family_alone():
     halves = Halves(process, tree)
     widths, linear = [], torch.nn.functional.linear
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.samplers.head.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1])
+        patch.setattr(
+            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
+        )
         dd.sample(process, halves, (3, 4), steps=5, parameterization=dd.Children(tree))
     assert max(widths) <= 3 < tree.num_states - 1
 

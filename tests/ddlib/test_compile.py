@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib import shapecheck
-from ddlib.shapecheck import checked
+from ddlib.utils import shapecheck
+from ddlib.utils.shapecheck import checked
 
 SCRIPT = """
 import sys, torch, ddlib as dd

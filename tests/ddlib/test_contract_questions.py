@@ -11,12 +11,12 @@ from zoo import PROCESSES, RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot, registry
+from ddlib.objective.training import check_mode
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.processes.contract import Contract
 from ddlib.processes.follows import Follows
 from ddlib.processes.sampled import Sampled
 from ddlib.schedules import Cosine, Linear
-from ddlib.training import check_mode
 from ddlib.typing import Levelled
 from ddlib.vocabulary import fingerprint
 from ddlib.weightings import PerLevel

@@ -3,7 +3,7 @@
 import pytest
 
 import ddlib as dd
-from ddlib.registry import PROVED, available
+from ddlib.plugins.registry import PROVED, available
 from ddlib.testing import (
     check_corrector,
     check_guidance,

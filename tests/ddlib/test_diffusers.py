@@ -1,4 +1,4 @@
-"""``ddlib.diffusers``: a sampler behind the interface of diffusers' schedulers draws what ``dd.sample`` draws."""
+"""``SamplerScheduler``: a sampler behind the interface of diffusers' schedulers draws what ``dd.sample`` draws."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.diffusers import SamplerScheduler
+from ddlib.integrations.diffusers import SamplerScheduler
 from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Gibbs, Particles, Psi, Remask
 
 V = 5

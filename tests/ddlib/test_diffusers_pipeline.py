@@ -1,4 +1,4 @@
-"""A pipeline of diffusers, with a network that is a table, draws with ``ddlib.diffusers`` what the plain loop draws."""
+"""A pipeline of diffusers, with a network that is a table, draws by ``SamplerScheduler`` what the plain loop draws."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddlib.diffusers import SamplerScheduler
+from ddlib.integrations.diffusers import SamplerScheduler
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,8 +14,8 @@ from ddlib.hierarchies import Flat, Tree
 from ddlib.processes import Hierarchical
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity, tanh_sinh
-from ddlib.verification import edges as claims
-from ddlib.verification.cases import at, pairs
+from ddlib.verification.claims.objective import edges as claims
+from ddlib.verification.framework.inputs import at, pairs
 
 F64 = torch.float64
 TREES = {

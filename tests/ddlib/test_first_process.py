@@ -13,23 +13,14 @@ import ddlib.processes
 from ddlib.__main__ import main
 from ddlib.processes import ForwardProcess, each_time, elapsed, interior, into, scalar, span
 from ddlib.schedules import Linear, Schedule
-from ddlib.verification import (
-    Check,
-    Counterexample,
-    Place,
-    at_size,
-    draws,
-    hierarchy,
-    numerics,
-    objective,
-    process,
-    reverse,
-    sampler,
-    schedule,
-)
-from ddlib.verification.causes import explained
-from ddlib.verification.claim import Claim, Comparison
-from ddlib.verification.place import blamed
+from ddlib.verification import Check, Counterexample, Place
+from ddlib.verification.claims import hierarchy, schedule
+from ddlib.verification.claims.objective import bound as objective
+from ddlib.verification.claims.processes import at_size, draws, numerics, process, reverse
+from ddlib.verification.claims.samplers import sampler
+from ddlib.verification.framework.blame import blamed
+from ddlib.verification.framework.claim import Claim, Comparison
+from ddlib.verification.framework.dependencies import explained
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 ROOMS = (schedule, hierarchy, process, reverse, objective, numerics, draws, at_size, sampler)
@@ -307,7 +298,7 @@ def test_a_wrong_answer_is_told_in_words(method, new, name, told):
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
         mine.within.table = new
-        assert "as an attribute of a ddlib.exact.ExactModule" in failed(mine, name)
+        assert "as an attribute of a ddlib.utils.precision.ExactModule" in failed(mine, name)
     else:
         mine = wrong(method, new)
     assert told in failed(mine, name)

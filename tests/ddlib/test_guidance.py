@@ -16,7 +16,7 @@ from ddlib.processes import Hierarchical
 from ddlib.samplers import Ancestral, FirstHitting, Psi
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.verification.steered import steered, tempered, texts, told
+from ddlib.verification.claims.samplers.guidance_oracle import steered, tempered, texts, told
 
 MANY = [*ClassifierFree.examples(), *ClassifierBased.examples()]
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes

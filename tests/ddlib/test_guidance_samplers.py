@@ -15,8 +15,8 @@ from ddlib.processes import Uniform
 from ddlib.samplers import Ancestral, Confidence, Corrected, Euler, FirstHitting, ForwardBackward, Particles, Psi
 from ddlib.schedules import Geometric
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.guidance import classifier, labelled
+from ddlib.verification.claims.samplers.guidance import classifier, labelled
+from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
 

@@ -9,9 +9,9 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.learned import Learned
-from ddlib.processes.levels import LevelChain
-from ddlib.verification import learned
+from ddlib.processes.level_chain import LevelChain
+from ddlib.utils.positive import Learned
+from ddlib.verification.claims.objective import learned
 
 F64 = torch.float64
 WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]

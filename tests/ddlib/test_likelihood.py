@@ -16,8 +16,8 @@ from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.schedules import Cosine, Linear
 from ddlib.testing import strategies
-from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.oracle import exact_cavity, exact_posterior, integrate_bound
+from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, integrate_bound
 
 F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
@@ -146,13 +146,13 @@ def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
 
 def test_left_to_right_asks_about_the_next_position_alone(monkeypatch):
     process, asked = LEVELS["levels"], []
-    right = dd.samplers.network.Network.at
+    right = dd.samplers.runtime.model.Network.at
 
     def at(self, z, t, where):
         asked.append(where.sum(-1).tolist())
         return right(self, z, t, where)
 
-    monkeypatch.setattr(dd.samplers.network.Network, "at", at)
+    monkeypatch.setattr(dd.samplers.runtime.model.Network, "at", at)
     dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
     assert asked == [[1, 1]] * 12
     asked.clear()

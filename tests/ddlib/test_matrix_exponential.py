@@ -170,7 +170,7 @@ def test_a_process_that_never_mixes_counts_what_is_left_at_the_last_time():
 
 def test_ordinal_noise_at_hundreds_of_states_has_the_bound_of_its_entropy():
     """Birth and death at rate 2,000 on 0..255: 0.1.0 gave 15.2 nats for the flat distribution, log 256 = 5.545."""
-    from ddlib.verification.objective import integrated, removed
+    from ddlib.verification.claims.objective.bound import integrated, removed
 
     process, point = RateMatrix(walk(256, 2000.0), dd.schedules.Linear()), {"reach": 9.0, "words": 2, "nodes": 40}
     flat = torch.full((256,), 1 / 256, dtype=F64)

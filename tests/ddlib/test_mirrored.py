@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.noise import evenly, rand
+from ddlib.utils.random import evenly, rand
 
 CPU = torch.device("cpu")
 SOURCES = {

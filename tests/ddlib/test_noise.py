@@ -6,7 +6,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.noise import philox, rand
+from ddlib.utils.random import philox, rand
 
 PARENTS = [0, 0, 1, 1, 2, 3]
 PROCESSES = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddlib as dd
-from ddlib.processes.redraws import ratio_of
+from ddlib.processes.resampling_chain import ratio_of
 from ddlib.samplers import Ancestral, Corrected, Euler, Gibbs, Overshoot, Psi, SelfCorrection, ThetaTrapezoidal
 from ddlib.testing import strategies as drawn
 from ddlib.testing.oracle import exact_cavity

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import ddlib as dd
-from ddlib.processes.levels import LevelChain
+from ddlib.processes.level_chain import LevelChain
 from ddlib.testing import strategies
 
 TINY = 1.2e-38  # below this float32 has no full digits to be right in

@@ -15,7 +15,7 @@ from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.network import Network
+from ddlib.samplers.runtime.model import Network
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -234,7 +234,9 @@ def test_only_families_are_asked_for():
     process = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2]])
     widths, linear = [], torch.nn.functional.linear
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.samplers.head.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1])
+        patch.setattr(
+            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
+        )
         denoiser = Children(process, process.hierarchy)
         dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
     assert max(widths) <= 3 < process.num_states - 1
@@ -246,7 +248,9 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words():
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
     network = Network(process, Halves(process))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.samplers.head.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1])
+        patch.setattr(
+            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
+        )
         for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
             logits, which = said.under()
     assert widths == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)

@@ -27,12 +27,12 @@ from ddlib.samplers import (
     Run,
     ThetaTrapezoidal,
 )
-from ddlib.samplers.network import Network
 from ddlib.samplers.particles import Constant, systematic
+from ddlib.samplers.runtime.model import Network
 from ddlib.schedules import Cosine
 from ddlib.testing import check_sampler, strategies
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.cases import frequencies
+from ddlib.verification.framework.inputs import frequencies
 
 
 class Seen:

@@ -10,7 +10,7 @@ import ddlib as dd
 from ddlib.processes import Masked, PerWord
 from ddlib.schedules import Cosine, Geometric, Linear, Polynomial
 from ddlib.testing import strategies
-from ddlib.verification.cases import at, pairs
+from ddlib.verification.framework.inputs import at, pairs
 from ddlib.weightings import Clip
 
 F64 = torch.float64

@@ -10,10 +10,10 @@ from rewards import F64, ramp
 from ddlib.processes import Masked
 from ddlib.processes.sampled import unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Run, Sampler, State
-from ddlib.samplers.network import Network
 from ddlib.samplers.particles import Cloud
+from ddlib.samplers.runtime.model import Network
 from ddlib.schedules import Linear
-from ddlib.verification.sampler import CLAIMS, runs
+from ddlib.verification.claims.samplers.sampler import CLAIMS, runs
 
 
 class Pair(NamedTuple):

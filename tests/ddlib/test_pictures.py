@@ -15,8 +15,8 @@ from zoo import RING, TREE, Plain
 
 import ddlib as dd
 from ddlib import plot
-from ddlib.plot.bands import _CLUSTERS
-from ddlib.plot.tree import edge_text
+from ddlib.plot.colors import _CLUSTERS
+from ddlib.plot.tree_diagram import edge_text
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear
 

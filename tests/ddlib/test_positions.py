@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.checks import UsageWarning
+from ddlib.utils.validation import UsageWarning
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 

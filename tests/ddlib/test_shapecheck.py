@@ -20,9 +20,9 @@ from torch import Tensor
 
 import ddlib
 import ddlib_models
-from ddlib import shapecheck
-from ddlib.shapecheck import checked
 from ddlib.typing import AXES
+from ddlib.utils import shapecheck
+from ddlib.utils.shapecheck import checked
 
 ROOT = Path(ddlib.__file__).parents[1]
 
@@ -170,14 +170,14 @@ def verdict(call):
     except Exception as error: return any(said in str(error) for said in ("Type-check error", "violates type hint"))
 print(
     verdict(lambda: ddlib.schedules.Linear().rate("now")),
-    verdict(lambda: ddlib_models.layers.rotate(torch.ones(1, 2, 3, 4), torch.ones(5, 2))),
+    verdict(lambda: ddlib_models.dit.layers.rotate(torch.ones(1, 2, 3, 4), torch.ones(5, 2))),
     *("beartype" in sys.modules, "torchtyping" in sys.modules),
 )
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["ddlib.typing", "ddlib_models.layers"])
+@pytest.mark.parametrize("first", ["ddlib.typing", "ddlib_models.dit.layers"])
 def test_the_switch_checks_both_packages_whichever_is_imported_first(first):
     assert run(CALLS.format(first=first), "1") == "True True True False"
 
@@ -207,7 +207,7 @@ def is_checked(function):
 def annotated_functions(package):
     """Those that the source defines, in modules and in classes."""
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if info.name not in ("ddlib.__main__", "ddlib.shapecheck"):
+        if info.name not in ("ddlib.__main__", "ddlib.utils.shapecheck"):
             module = importlib.import_module(info.name)
             classes = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == info.name]
             for member in [member for owner in (module, *classes) for member in vars(owner).values()]:

@@ -10,8 +10,8 @@ import torch
 from zoo import PROCESSES, TREE
 
 import ddlib as dd
-from ddlib import show
 from ddlib.__main__ import load, main
+from ddlib.plot import inspection as show
 from ddlib.processes import GIDD, Hierarchical
 from ddlib.schedules import Cosine, Linear
 

@@ -24,7 +24,7 @@ def products(monkeypatch):
         seen.append((len(hidden), len(weight)))
         return linear(hidden, weight, bias)
 
-    monkeypatch.setattr("ddlib.samplers.head.linear", counted)
+    monkeypatch.setattr("ddlib.samplers.runtime.output_layer.linear", counted)
     return seen
 
 
@@ -64,7 +64,7 @@ def test_where_the_network_decides_who_jumps_it_is_asked_about_everything(name):
 def test_chunks_change_no_word(name, sampler, monkeypatch):
     process = LEVELS[name]
     whole = generate(process, Halves(process), sampler, steps=3)
-    monkeypatch.setattr("ddlib.samplers.network._HELD", 3 * V)
+    monkeypatch.setattr("ddlib.samplers.runtime.model._HELD", 3 * V)
     assert torch.equal(generate(process, Halves(process), sampler, steps=3), whole)
 
 

@@ -19,9 +19,9 @@ from ddlib.samplers import Ancestral, Euler, Psi, TauLeaping, ThetaTrapezoidal
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.kernel import CLAIMS, STRONG, errors, runs
-from ddlib.verification.sampler import Run
+from ddlib.verification.claims.samplers.kernel import CLAIMS, STRONG, errors, runs
+from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 

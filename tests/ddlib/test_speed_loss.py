@@ -9,11 +9,11 @@ from cases import slow_but
 from speeding import F64, PAIR, costs, entropy, exact, poor_fit, texts
 
 import ddlib as dd
-from ddlib import speeds
+from ddlib.objective import learned_speeds as speeds
 from ddlib.processes import Hierarchical, PerWord
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing.oracle import exact_cavity, exact_posterior, integrate_bound, states
-from ddlib.verification.likelihood import opinionated
+from ddlib.verification.claims.samplers.likelihood import opinionated
 
 DEEP = [[0, 0, 1, 2], [0, 1, 1]]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.verification.oracle import exact_posterior
+from ddlib.verification.framework.oracle import exact_posterior
 
 UNIFORM = dd.processes.Uniform(5, dd.schedules.Linear())
 TRUTH = torch.tensor([0.5, 0.3, 0.1, 0.05, 0.05], dtype=torch.float64)

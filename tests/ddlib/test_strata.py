@@ -7,7 +7,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.reduce import _blocks
+from ddlib.objective.metrics import _blocks
 
 F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("as_users_call")

@@ -140,7 +140,9 @@ def test_a_users_process_may_have_no_constants():
 def test_the_rarest_noise_is_drawn_at_times_given_in_float32_too(process, monkeypatch):
     """At t = 1e-9 a word is redrawn once in 10^9: float32 cannot tell that from never."""
     largest = 1 - 1e-10
-    monkeypatch.setattr("ddlib.processes.mixing.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64))
+    monkeypatch.setattr(
+        "ddlib.processes.interpolating.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64)
+    )
     monkeypatch.setattr("ddlib.processes.follows.rand", lambda shape, *_: torch.full(tuple(shape), largest, dtype=F64))
     x = torch.zeros(1, 2, dtype=torch.int64)
     for dtype in (torch.float32, F64):

@@ -14,8 +14,8 @@ from zoo import PROCESSES
 import ddlib as dd
 from ddlib.testing import check_time_density, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
-from ddlib.times.draw import placed, rounded
-from ddlib.verification.times import integral, mean_bound
+from ddlib.times.draws import placed, rounded
+from ddlib.verification.claims.objective.times import integral, mean_bound
 
 F64 = torch.float64
 RECORDED = [0.24539663033344508, 0.5803002149010806, 0.49510751347988174, 0.822119772897642]
@@ -185,7 +185,7 @@ def test_a_large_process_is_read_off_a_small_one_or_off_cases_that_stand_for_all
 def test_a_process_without_closed_form_reads_its_density_off_all_of_its_states(monkeypatch):
     process = dd.processes.RateMatrix(torch.eye(162).roll(1, 0) - torch.eye(162), dd.schedules.Linear())
     assert process.time_density(8).weight(GRID).isfinite().all()
-    monkeypatch.setattr(sys.modules["ddlib.processes.timed"], "_DENSE", 161)
+    monkeypatch.setattr(sys.modules["ddlib.processes.optimal_times"], "_DENSE", 161)
     with pytest.raises(TypeError, match="RateMatrix offers no reduction to fewer words"):
         process.time_density(8)
 

@@ -10,10 +10,10 @@ from cases import unchecked
 import ddlib as dd
 from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
 from ddlib import registry
-from ddlib.nelbo import closed_nelbo
+from ddlib.objective.nelbo import closed_nelbo
 from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear
-from ddlib.verification.times import bound_moment
+from ddlib.verification.claims.objective.times import bound_moment
 
 F64 = torch.float64
 EDGES = torch.linspace(-16, 16, 129, dtype=F64)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchtyping import TensorDetail, TensorType, is_float, is_named
 from torchtyping.typechecker import _check_memo, _check_tensor
 
-from ddlib.shapecheck import checked
+from ddlib.utils.shapecheck import checked
 
 
 class Unnamed(Tensor):
@@ -278,5 +278,5 @@ def test_compiled_code_is_not_checked():
 
 @pytest.mark.slow
 def test_torchtyping_is_never_imported_by_ddlib():
-    script = "import sys, ddlib, ddlib_models, ddlib.shapecheck; print('torchtyping' in sys.modules)"
+    script = "import sys, ddlib, ddlib_models, ddlib.utils.shapecheck; print('torchtyping' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "False"

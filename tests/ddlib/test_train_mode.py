@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ddlib as dd
-from ddlib.checks import UsageWarning
+from ddlib.utils.validation import UsageWarning
 
 PROCESS, X = dd.presets.mdlm(6), torch.zeros(3, 4, dtype=torch.int64)
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import ddlib as dd
-from ddlib.kernels import fused, gpu, plans
-from ddlib.kernels.block import Rows
+from ddlib.kernels import dispatch as plans
+from ddlib.kernels import fused, gpu
+from ddlib.kernels.tile import Rows
 
 pytestmark = pytest.mark.gpu
 
@@ -136,7 +137,7 @@ def test_training_waits_once(name, waiting):
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "levels"])
 def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
-    from ddlib.kernels.gpu.order import Order
+    from ddlib.kernels.gpu.vocab_order import Order
 
     there, layer, (x, z, t) = moved(MANY[name], *batch(MANY[name]))
     flat = fused.Layer(layer[0].detach().flatten(0, 1), layer[1].detach(), layer[2].detach())

@@ -14,8 +14,8 @@ import ddlib as dd
 from ddlib.__main__ import load, main
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.testing import strategies
-from ddlib.verification.cases import frequencies, tally
-from ddlib.verification.claim import Claim, Comparison
+from ddlib.verification.framework.claim import Claim, Comparison
+from ddlib.verification.framework.inputs import frequencies, tally
 
 WORDS, ABOVE = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
 PRESETS = {

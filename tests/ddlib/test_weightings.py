@@ -14,7 +14,7 @@ from zoo import PROCESSES
 import ddlib as dd
 from ddlib.processes.moments import grid
 from ddlib.testing import strategies
-from ddlib.verification import weighting as claims
+from ddlib.verification.claims.objective import weighting as claims
 from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting
 
 F64 = torch.float64

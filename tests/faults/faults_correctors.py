@@ -5,13 +5,13 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.categorical import draw_logits
-from ddlib.noise import rand
 from ddlib.samplers import Ancestral, Corrected, EdgeBalance, ForwardBackward, Gibbs, Psi
 from ddlib.samplers.base import at
-from ddlib.samplers.landing import shift
+from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.random import rand
 
-LEVELLED = sys.modules["ddlib.processes.levelled"]
+LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 def words_from_cavity(run, z, t, where):

@@ -8,9 +8,9 @@ from planting import deep, fault, hierarchical, tree
 from ddlib.processes import Hierarchical
 from ddlib.weightings import Clip, Constant, Weighting
 
-TRAINING, PLANS = sys.modules["ddlib.training"], sys.modules["ddlib.kernels.plans"]
-SIBLINGS, DIVERGENCE = sys.modules["ddlib.kernels.siblings"], sys.modules["ddlib.processes.divergence"]
-STATISTICS = sys.modules["ddlib.kernels.statistics"]
+TRAINING, PLANS = sys.modules["ddlib.objective.training"], sys.modules["ddlib.kernels.dispatch"]
+SIBLINGS, DIVERGENCE = sys.modules["ddlib.kernels.sibling_loss"], sys.modules["ddlib.processes.hierarchical_kl"]
+STATISTICS = sys.modules["ddlib.kernels.cluster_mass"]
 
 
 def rule(change):

@@ -5,11 +5,11 @@ import sys
 import torch
 from planting import deep, fault, hierarchical
 
-from ddlib.noise import rand
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.schedules import Linear
+from ddlib.utils.random import rand
 
-DIVERGENCE, FOLLOWS = (sys.modules[f"ddlib.processes.{name}"] for name in ("divergence", "follows"))
+DIVERGENCE, FOLLOWS = (sys.modules[f"ddlib.processes.{name}"] for name in ("hierarchical_kl", "follows"))
 RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 

@@ -5,13 +5,13 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.noise import rand
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.landing import log_chance
-from ddlib.verification import likelihood as ASKS
+from ddlib.samplers.runtime.reverse_step import log_chance
+from ddlib.utils.random import rand
+from ddlib.verification.claims.samplers import likelihood as ASKS
 
-READS = sys.modules["ddlib.likelihood"]
+READS = sys.modules["ddlib.samplers.likelihood"]
 
 
 def choosing(patch, scores):

@@ -4,10 +4,10 @@ import torch
 from planting import WORDS, deep, fault
 
 import ddlib as dd
-from ddlib.noise import rand
 from ddlib.processes import Noisy
-from ddlib.processes.redraws import Shares
+from ddlib.processes.resampling_chain import Shares
 from ddlib.schedules import Linear
+from ddlib.utils.random import rand
 
 
 def noisy(cls, xi=0.8, frequency=(3.0, 1.0, 1.0, 2.0, 5.0, 1.0)):

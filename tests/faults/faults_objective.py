@@ -9,8 +9,13 @@ import ddlib as dd
 from ddlib.processes import GIDD, Hierarchical, Masked, each_time, interior, into
 from ddlib.schedules import Linear
 
-NELBO, DENOISER, BOUND = (sys.modules[f"ddlib.{name}"] for name in ("nelbo", "denoiser", "bound"))
-DIVERGENCE, CHILDREN = sys.modules["ddlib.processes.divergence"], sys.modules["ddlib.children"]
+NELBO, DENOISER, BOUND = (
+    sys.modules[f"ddlib.{name}"] for name in ("objective.nelbo", "parameterization.logits", "objective.bound")
+)
+DIVERGENCE, CHILDREN = (
+    sys.modules["ddlib.processes.hierarchical_kl"],
+    sys.modules["ddlib.parameterization.tree_softmax"],
+)
 MAP = sys.modules["ddlib.hierarchies.maps"].Map
 
 

@@ -5,13 +5,13 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.noise import rand
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
-from ddlib.samplers.landing import move
-from ddlib.samplers.orders import levels, told
+from ddlib.samplers.ordered import levels, told
+from ddlib.samplers.runtime.reverse_step import move
+from ddlib.utils.random import rand
 
-LEVELLED = sys.modules["ddlib.processes.levelled"]
+LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 @fault("first chosen, then drawn")

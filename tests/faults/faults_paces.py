@@ -4,8 +4,10 @@ import torch
 from planting import fault
 
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import Ancestral, FirstHitting, sight, windows
-from ddlib.samplers.course import Course
+from ddlib.samplers import Ancestral, FirstHitting
+from ddlib.samplers.runtime import context as sight
+from ddlib.samplers.runtime import pace_sampling as windows
+from ddlib.samplers.runtime.loop import Course
 
 
 @fault("t_l'(u) >= 0")
@@ -252,5 +254,5 @@ def only_the_first_window_is_drawn(patch):
         def words(self, run, fixed):
             return super().words(run, fixed) if run.network.sight.first == 0 else torch.zeros_like(fixed)
 
-    patch.setattr("ddlib.samplers.loop.Course", Broken)
+    patch.setattr("ddlib.samplers.sampling.Course", Broken)
     return FirstHitting()

@@ -4,10 +4,10 @@ import torch
 from planting import deep, fault, hierarchical, tree
 
 import ddlib as dd
-from ddlib.noise import rand
 from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
-from ddlib.processes.mixing import Mixture
+from ddlib.processes.interpolating import Mixture
 from ddlib.schedules import Geometric, Linear
+from ddlib.utils.random import rand
 
 
 @fault("functions of time are computed in float64")

@@ -5,12 +5,12 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.categorical import draw_logits
-from ddlib.noise import rand
 from ddlib.samplers import Ancestral, FirstHitting, Psi, Remask, State
 from ddlib.samplers.base import at
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.random import rand
 
-LEVELLED = sys.modules["ddlib.processes.levelled"]
+LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
 @fault("the last step leads to t = 0")

@@ -5,13 +5,16 @@ import sys
 import torch
 from planting import fault
 
-from ddlib.categorical import draw_logits
-from ddlib.noise import rand
 from ddlib.processes import each_time
 from ddlib.samplers import Ancestral, Euler, State, TauLeaping, ThetaTrapezoidal
 from ddlib.samplers.base import at
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.random import rand
 
-LEVELLED, MIXING = sys.modules["ddlib.processes.levelled"].Levelled, sys.modules["ddlib.processes.mixing"].Mixing
+LEVELLED, MIXING = (
+    sys.modules["ddlib.processes.level_process"].Levelled,
+    sys.modules["ddlib.processes.interpolating"].Mixing,
+)
 LEAP = sys.modules["ddlib.samplers.leap"]
 
 

@@ -4,10 +4,10 @@ import torch
 from planting import WORDS, fault, hierarchical
 
 import ddlib as dd
-from ddlib.noise import rand
 from ddlib.processes import Hierarchical, PerWord
-from ddlib.processes.levels import LevelChain
+from ddlib.processes.level_chain import LevelChain
 from ddlib.schedules import Cosine, Linear
+from ddlib.utils.random import rand
 
 POWERS = [0.5, 2.0, 1.0, 1.5]
 

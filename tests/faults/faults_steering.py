@@ -6,9 +6,9 @@ import torch
 from planting import fault
 
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.places import ChildLaws, StepLaws, WordLaws
+from ddlib.guidance.targets import ChildLaws, StepLaws, WordLaws
 from ddlib.guidance.zoo import Lookup, Scale, processes
-from ddlib.samplers import guided
+from ddlib.samplers.runtime import guided
 
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 

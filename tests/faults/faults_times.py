@@ -10,7 +10,7 @@ from ddlib.processes import GIDD, Hierarchical, RateMatrix
 from ddlib.processes import Uniform as Redrawn
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 
-DRAW, MOMENTS = sys.modules["ddlib.times.draw"], sys.modules["ddlib.processes.moments"]
+DRAW, MOMENTS = sys.modules["ddlib.times.draws"], sys.modules["ddlib.processes.moments"]
 
 
 @fault("the weight is 1 / g")
@@ -121,7 +121,7 @@ def the_mean_square_is_the_square_of_the_mean(patch):
 @fault("m = sum a_i w_i k_i")
 def what_is_paid_is_given_to_the_levels_in_reverse(patch):
     right = MOMENTS.nats_of_levels
-    timed = sys.modules["ddlib.processes.timed"]
+    timed = sys.modules["ddlib.processes.optimal_times"]
     patch.setattr(timed, "nats_of_levels", lambda levels, given: right(levels, given)[::-1])
     return hierarchical(Hierarchical, deep())
 
@@ -197,7 +197,7 @@ def rare_tokens_are_left_out_of_the_mean_square(patch):
         mean, _ = right(process, t, nats)
         return mean, mean**2
 
-    patch.setattr(sys.modules["ddlib.processes.timed"], "dense_moments", likely)
+    patch.setattr(sys.modules["ddlib.processes.optimal_times"], "dense_moments", likely)
     ring = torch.eye(5, dtype=torch.float64).roll(1, 0)
     return RateMatrix(ring + ring.T - 2 * torch.eye(5), dd.schedules.Linear())
 

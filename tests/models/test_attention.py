@@ -7,9 +7,9 @@ import torch
 from cases import slow_but
 from tiny import STATES, build, trained
 
-from ddlib_models import attention
-from ddlib_models.attention import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
-from ddlib_models.rules import ByBlocks
+from ddlib_models.attention import backends as attention
+from ddlib_models.attention.backends import SDPA, Attention, Flex, Varlen, XFormers, backend, owners
+from ddlib_models.attention.masks import ByBlocks
 
 LENGTHS = [4, 1, 7, 3]
 OFFSETS = torch.tensor([0, 4, 5, 12, 15], dtype=torch.int32)

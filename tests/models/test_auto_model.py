@@ -10,8 +10,8 @@ from tiny import build, inputs, trained
 from transformers import AutoConfig, AutoModel
 
 from ddlib_models import DiT, ManifestError
-from ddlib_models.attention import Flex
-from ddlib_models.auto import DiTConfig, DiTModel
+from ddlib_models.attention.backends import Flex
+from ddlib_models.hf.auto import DiTConfig, DiTModel
 
 OPTIONS = dict(tied=True, pad_to=8, num_clusters=2, parents=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])
 

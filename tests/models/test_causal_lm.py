@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
-from ddlib_models.causal_lm import CausalLM, causal_lm
-from ddlib_models.sight import seen_by
+from ddlib_models.attention.sight import seen_by
+from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
 LENGTH = 8
 PARENTS = [0, 0, 1, 1, 2, 2, 2, 0, 1, 2, 0]

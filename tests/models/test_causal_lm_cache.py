@@ -11,7 +11,7 @@ from theirs import CAUSAL, ROWS, WORDS, write_causal
 from torch import nn
 
 import ddlib as dd
-from ddlib_models.causal_lm import causal_lm
+from ddlib_models.hf.causal_lm import causal_lm
 
 SIZE = 2
 kinds = pytest.mark.parametrize("kind", slow_but(CAUSAL, "llama"))

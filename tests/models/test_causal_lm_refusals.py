@@ -9,7 +9,7 @@ import torch
 from theirs import CAUSAL, CONFIGS, WORDS, write, write_causal
 from transformers import LlamaConfig, LlamaModel, T5Config
 
-from ddlib_models.causal_lm import CausalLM, causal_lm
+from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_weights_that_are_missing_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("transformers", r"ddlib_models\.causal_lm needs transformers: pip install 'ddlib\[hf\]'"),
+        ("transformers", r"ddlib_models\.hf\.causal_lm needs transformers: pip install 'ddlib\[hf\]'"),
         ("peft", r"lora=2 needs peft: pip install 'ddlib\[adapt\]'"),
     ],
 )

@@ -8,7 +8,7 @@ from saving import same
 from tiny import STATES, WORDS, build, inputs, trained
 
 import ddlib as dd
-from ddlib.denoiser import output_layer
+from ddlib.parameterization.logits import output_layer
 from ddlib.typing import ChildDenoiser
 from ddlib_models import ChildHead, DiT, ManifestError
 

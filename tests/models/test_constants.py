@@ -7,7 +7,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from ddlib_models import DiT
-from ddlib_models.constants import Constants
+from ddlib_models.io.constants import Constants
 
 TREE = [[0, 0, 0, 1, 1, 1, 2, 2, 2]]
 

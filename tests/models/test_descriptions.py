@@ -8,8 +8,8 @@ from theirs import WORDS
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ddlib_models import hub
-from ddlib_models.causal_lm import causal_lm
-from ddlib_models.masked_lm import masked_lm
+from ddlib_models.hf.causal_lm import causal_lm
+from ddlib_models.hf.masked_lm import masked_lm
 
 
 def refused(folder, message):

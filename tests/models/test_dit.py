@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import STATES, WORDS, build, inputs, trained
 
-from ddlib_models.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
+from ddlib_models.dit.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
 
 
 @pytest.mark.parametrize("length", [1, 2, 7])

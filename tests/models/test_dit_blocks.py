@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tiny import STATES, WORDS, trained
 
 from ddlib_models import DiT
-from ddlib_models.attention import SDPA, Attention, Flex, kept_mask
-from ddlib_models.auto import DiTConfig, DiTModel
-from ddlib_models.rules import ByBlocks
+from ddlib_models.attention.backends import SDPA, Attention, Flex, kept_mask
+from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.hf.auto import DiTConfig, DiTModel
 
 unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 HEADS = dict(num_clusters=2, tree=[[0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0]])

@@ -13,9 +13,9 @@ from tiny import STATES, WORDS, build, trained
 from torch.utils.flop_counter import FlopCounterMode
 
 from ddlib.typing import BlockDenoiser
-from ddlib_models.attention import Flex
-from ddlib_models.auto import DiTConfig, DiTModel
-from ddlib_models.cache import numbers
+from ddlib_models.attention.backends import Flex
+from ddlib_models.hf.auto import DiTConfig, DiTModel
+from ddlib_models.kv_cache import numbers
 
 unfused = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 

@@ -6,7 +6,7 @@ from tiny import inputs, trained
 
 from ddlib.paces import Blocks
 from ddlib.typing import OwnTimes
-from recipes.engine.abilities import able, served
+from recipes.engine.model_protocols import able, served
 
 
 def own(t, length=5):

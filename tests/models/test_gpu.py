@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import STATES, WORDS, trained
 
-from ddlib_models.attention import SDPA, Flex, XFormers, backend
+from ddlib_models.attention.backends import SDPA, Flex, XFormers, backend
 
 pytestmark = pytest.mark.gpu
 

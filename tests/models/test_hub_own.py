@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCau
 
 import ddlib as dd
 from ddlib_models import hub
-from ddlib_models.hub import records
+from ddlib_models.hub import known_families as records
 
 ALLOW = r"trust=True \(on the command line --trust NAME, the model's\)"
 THEIR_CODE = """

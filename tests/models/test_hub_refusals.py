@@ -9,7 +9,7 @@ from theirs import CONFIGS, write_tokenizer
 from transformers import BertModel
 
 from ddlib_models import hub
-from ddlib_models.masked_lm import masked_lm
+from ddlib_models.hf.masked_lm import masked_lm
 
 
 def refused(message, *arguments, error=ValueError, **options):

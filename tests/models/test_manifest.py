@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from ddlib_models import manifest
-from ddlib_models.manifest import MANIFEST, ManifestError, check_manifest, listed_files, write_manifest, writing
+from ddlib_models.io import manifest
+from ddlib_models.io.manifest import MANIFEST, ManifestError, check_manifest, listed_files, write_manifest, writing
 
 FILES = {"weights.safetensors": b"0123456789", "config.json": b"{}", "rank/0.pt": b"abc"}
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM
 import ddlib as dd
 from ddlib.typing import SparseDenoiser, SplitDenoiser
 from ddlib_models import DiT, ManifestError
-from ddlib_models.masked_lm import MaskedLM, masked_lm
+from ddlib_models.hf.masked_lm import MaskedLM, masked_lm
 
 LENGTH = 7
 MASK = {"inside": 4, "outside": WORDS}  # BERT's mask is one of the first ids; a word list of one's own ends before it

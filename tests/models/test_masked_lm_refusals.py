@@ -21,7 +21,7 @@ from transformers import (
     NystromformerConfig,
 )
 
-from ddlib_models.masked_lm import MaskedLM, masked_lm
+from ddlib_models.hf.masked_lm import MaskedLM, masked_lm
 
 POSITIONS = {"bert": 12, "roberta": 10, "modernbert": 12, "distilbert": 12}
 

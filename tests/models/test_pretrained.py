@@ -16,8 +16,8 @@ from tiny import STATES, WORDS, inputs, trained
 from torch import nn
 
 from ddlib_models import DiT, ManifestError, Pretrained
-from ddlib_models.attention import Flex
-from ddlib_models.manifest import check_manifest, writing
+from ddlib_models.attention.backends import Flex
+from ddlib_models.io.manifest import check_manifest, writing
 
 TWO_LEVELS = [torch.tensor([0, 0, 1, 1, 2, 2, 2, 2]), [0, 0, 1]]
 
@@ -77,7 +77,10 @@ def test_the_files_are_those_that_others_read(saved):
     assert config["model_type"] == "ddlib-dit" and config["architectures"] == ["DiT"] and config["depth"] == 2
     assert load_file(saved / "model.safetensors").keys() == trained().state_dict().keys()
     card = (saved / "README.md").read_text()
-    assert "library_name: ddlib" in card and "from ddlib_models.dit import DiT\n\nmodel = DiT.from_pretrained(" in card
+    assert (
+        "library_name: ddlib" in card
+        and "from ddlib_models.dit.network import DiT\n\nmodel = DiT.from_pretrained(" in card
+    )
 
 
 def test_the_back_end_of_attention_is_chosen_at_load(tmp_path):

@@ -8,7 +8,8 @@ from huggingface_hub import hub_mixin
 from saving import PARENTS, SAVED, Small, flip, same
 from tiny import trained
 
-from ddlib_models import DiT, ManifestError, pretrained
+from ddlib_models import DiT, ManifestError
+from ddlib_models.io import pretrained
 
 
 class Hub:

@@ -12,8 +12,8 @@ from theirs import CAUSAL, CONFIGS, MASK, WORDS, write
 from transformers import AutoModelForCausalLM, BertForPreTraining, RobertaModel
 
 from ddlib_models import hub
-from ddlib_models.causal_lm import causal_lm
-from ddlib_models.masked_lm import masked_lm
+from ddlib_models.hf.causal_lm import causal_lm
+from ddlib_models.hf.masked_lm import masked_lm
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def held(folder):
 def test_they_are_laid_as_they_are_and_said(tmp_path, capsys):
     assert main(["recipes", str(tmp_path / "mine")]) == 0
     here = {name: text for name, text in held(ROOT / "recipes").items() if "__pycache__" not in name}
-    assert held(tmp_path / "mine" / "recipes") == here and "train.py" in here and "film/page.html" in here
+    assert held(tmp_path / "mine" / "recipes") == here and "train.py" in here and "visualization/page.html" in here
     said = capsys.readouterr().out
     assert str(tmp_path / "mine" / "recipes") in said and 'pip install "ddlib[recipes]"' in said
 

@@ -9,10 +9,10 @@ import torch
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from recipes.config import Beside, Data, Loss, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Prepared, local, prepare
+from recipes.engine.export import known_files, save_network
 from recipes.engine.parallel import World
-from recipes.engine.publish import known_files, save_network
 from recipes.engine.setup import FromText, make_model, make_process
-from recipes.saved import RECIPE, TOKENIZER, WEIGHTS
+from recipes.model_io import RECIPE, TOKENIZER, WEIGHTS
 
 LENGTH = 24
 SENTENCES = (

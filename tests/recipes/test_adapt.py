@@ -16,8 +16,8 @@ import ddlib as dd
 from recipes import adapt, evaluate, generate, train
 from recipes.data import Source, prepare
 from recipes.data.text import train_tokenizer
-from recipes.saved import open_saved
-from recipes.watch import read_metrics
+from recipes.logging import read_metrics
+from recipes.model_io import open_saved
 
 SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
 SIZE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)

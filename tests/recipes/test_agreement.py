@@ -15,14 +15,14 @@ from transformers import AutoModelForMaskedLM, BertConfig, LlamaConfig, LlamaFor
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
 from ddlib.vocabulary import fingerprint
-from ddlib_models.manifest import read_facts, write_manifest
+from ddlib_models.io.manifest import read_facts, write_manifest
 from recipes import adapt, clusters, train
 from recipes.data import local, open_prepared, prepare
 from recipes.data.agreement import Vocabulary, check_same_tokens
 from recipes.data.text import train_tokenizer
 from recipes.engine.parallel import World
 from recipes.engine.run import Run
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 ENGLISH = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
 OTHER = ("Quark jumps vex lazy kings by foggy moonlight,", "zebras quiz five dozen jovial wizards.")

@@ -16,7 +16,7 @@ import yaml
 from training_runs import curve, steps_made
 
 import ddlib as dd
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 ROOT = Path(__file__).parent.parent.parent
 SPEECHES = ["speeches", "--words", "300"]

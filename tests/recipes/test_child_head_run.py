@@ -11,7 +11,7 @@ from recipes.config import Hardware
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
 from recipes.generate import main as generate
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 TINY = dict(kind="dit", dim=16, depth=2, heads=2, cond_dim=8, pad_to=1, head="children")

@@ -10,7 +10,7 @@ import training_runs as runs
 from ddlib.hierarchies import csv_parents
 from recipes.data import open_prepared
 from recipes.engine import train
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_csv_file_without_a_token_and_a_path_without_files_are_refused(tmp_pat
 
 
 def test_given_clusters_have_the_centroids_of_their_words():
-    from recipes.lexicon.grouping import given_clusters
+    from recipes.embeddings.grouping import given_clusters
 
     vectors = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     parents = [torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 1])]

@@ -8,9 +8,10 @@ from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import ddlib as dd
-from ddlib.samplers.windows import check_paced
-from recipes.console import Drafts, make_console, on_its_way, plain_errors, render
+from ddlib.samplers.runtime.pace_sampling import check_paced
+from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.data.text import train_tokenizer
+from recipes.generation.drafts import Drafts
 
 TEXT = "We [must] act, and_so on.\nThe [MASK] is old."
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.lexicon import embeddings
+from recipes.embeddings import embeddings
 
 WORDS = 40
 

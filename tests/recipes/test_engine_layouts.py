@@ -7,7 +7,7 @@ import torch
 from training_runs import curve, losses, recipe, text, trained
 
 from recipes.config import Hardware
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 # two runs at once, in processes of their own; of the fast tests packed rows are accumulated, and ranks evaluate
 pytestmark = pytest.mark.slow

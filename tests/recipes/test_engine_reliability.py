@@ -14,11 +14,11 @@ import torch.distributed.checkpoint as dcp
 from cases import slow_but
 from training_runs import curve, finish, losses, recipe, said, start, steps_made, text, trained
 
-from ddlib_models.manifest import check_manifest
+from ddlib_models.io.manifest import check_manifest
 from recipes.config import Hardware, Loss, Output
 from recipes.engine import NonFiniteError, checkpoint, train
 from recipes.engine.provenance import record
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 OTHERS = [dict(kind="mdlm"), dict(kind="gidd", p_uniform=0.2)]
 

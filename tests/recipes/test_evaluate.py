@@ -19,10 +19,10 @@ from recipes.data import examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import World, joined
 from recipes.evaluate import Estimate, Options, bounds, drawn_from, estimates, evaluate, main, result_path, samples
-from recipes.measure import Terms, measure
-from recipes.sampling import Sampling
-from recipes.saved import open_saved
-from recipes.watch import METRICS, read_metrics
+from recipes.generation.sampling import Sampling
+from recipes.logging import METRICS, read_metrics
+from recipes.metrics import Terms, measure
+from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -11,10 +11,10 @@ from published import publish_tiny
 import ddlib as dd
 from recipes.console import make_console
 from recipes.data import examples, open_prepared
-from recipes.engine.exact import exact, reader
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate, main, show
-from recipes.saved import open_saved
+from recipes.evaluation.exact import exact, reader
+from recipes.model_io import open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 ENTROPY = "confidence:score=entropy"

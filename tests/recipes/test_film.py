@@ -24,7 +24,7 @@ from ddlib.samplers import (
     ThetaTrapezoidal,
 )
 from ddlib.testing import strategies
-from recipes.film import Filmed, Mark
+from recipes.visualization import Filmed, Mark
 
 F64 = torch.float64
 WORDS, LENGTH, STEPS = 6, 5, 8

@@ -9,8 +9,8 @@ from browser import CHROMIUM, Browser
 from test_film_page import EVIL
 
 import ddlib as dd
-from recipes.film import Filmed
-from recipes.film.page import Spelt, pack, page
+from recipes.visualization import Filmed
+from recipes.visualization.page import Spelt, pack, page
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,10 +13,10 @@ from test_console import byte_level, word_pieces
 
 import ddlib as dd
 from recipes.console import make_console
-from recipes.film import Event, Filmed, Frame, Mark, Text
-from recipes.film.page import Spelt, pack, page, speller
 from recipes.generate import FILMED, Options, generate, main
-from recipes.sampling import Sampling
+from recipes.generation.sampling import Sampling
+from recipes.visualization import Event, Filmed, Frame, Mark, Text
+from recipes.visualization.page import Spelt, pack, page, speller
 
 PROCESS = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]])  # 6 words, 3 clusters, 2 above them, the mask
 MASK = PROCESS.num_states - 1
@@ -165,6 +165,6 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
 
 def test_what_the_page_is_made_of_lies_beside_the_code():
     """A wheel takes every file of the package; a source that .gitignore names would be missing in it."""
-    room = Path(__file__).parents[2] / "recipes" / "film"
+    room = Path(__file__).parents[2] / "recipes" / "visualization"
     assert {path.suffix for path in room.glob("page.*")} == {".py", ".html", ".css", ".js"}
     assert all(len(path.read_text(encoding="utf-8").splitlines()) < 300 for path in room.glob("*.*"))

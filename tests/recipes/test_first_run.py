@@ -14,8 +14,8 @@ from recipes.config import differences, read_recipe
 from recipes.config.command import choose
 from recipes.data import corpus_of, open_prepared, speeches
 from recipes.data.text import load_speeches
+from recipes.model_io import open_saved
 from recipes.papers import run, smoke
-from recipes.saved import open_saved
 
 ROOT = Path(__file__).parent.parent.parent
 COMMANDS = {"prepare": prepare, "clusters": clusters, "owt": owt, "lm1b": lm1b, "generate": generate, "train": train}

@@ -12,11 +12,11 @@ import ddlib as dd
 from recipes import evaluate
 from recipes import generate as generating
 from recipes.console import make_console
+from recipes.embeddings.naming import cluster_names
 from recipes.generate import Options, generate, main
-from recipes.lexicon.naming import cluster_names
-from recipes.prompt import prompt_states
-from recipes.sampling import NOISE, Sampling, draw, protocol, told
-from recipes.saved import open_saved
+from recipes.generation.prompt import prompt_states
+from recipes.generation.sampling import NOISE, Sampling, draw, protocol, told
+from recipes.model_io import open_saved
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +215,7 @@ def test_a_folder_that_is_not_there_is_said_to_be_that(monkeypatch, tmp_path):
     def unreachable(name, revision, ignore_patterns):
         raise LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known")
 
-    monkeypatch.setattr("recipes.saved.opening.snapshot_download", unreachable)
+    monkeypatch.setattr("recipes.model_io.opening.snapshot_download", unreachable)
     for command in (main, evaluate.main):
         with pytest.raises(SystemExit) as told:
             command(["runs/nothere"])
@@ -302,7 +302,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_weights_are_read(comman
     def read(*_, **__):
         raise AssertionError("weights are read")
 
-    monkeypatch.setattr("recipes.saved.options.open_saved", read)
+    monkeypatch.setattr("recipes.model_io.options.open_saved", read)
     (tmp_path / "file").write_text("", encoding="utf-8")
     for out, message in (("", "is a folder, must be a file"), ("file/out", "file is a file, must be a folder")):
         with pytest.raises(SystemExit, match=message) as told:

@@ -13,7 +13,8 @@ import pytest
 
 import recipes
 from recipes import lm1b, owt, train
-from recipes.config import page, recipe_yaml
+from recipes.config import help as page
+from recipes.config import recipe_yaml
 
 SLOW_IMPORTS = ("datasets", "pandas", "transformers", "sklearn", "grain", "matplotlib", "recipes.engine")
 """What takes most of the time that help took before."""

@@ -11,10 +11,10 @@ import ddlib as dd
 from ddlib.hierarchies import load_clusters
 from ddlib.vocabulary import fingerprint
 from ddlib_models import DiT
-from ddlib_models.attention import SDPA, Attention, Flex, backend
+from ddlib_models.attention.backends import SDPA, Attention, Flex, backend
 from recipes import clusters
 from recipes.data import text
-from recipes.lexicon import embeddings
+from recipes.embeddings import embeddings
 
 pytestmark = pytest.mark.slow
 

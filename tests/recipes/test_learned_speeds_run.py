@@ -10,13 +10,13 @@ import torch
 from training_runs import losses, recipe, text, trained
 
 import ddlib as dd
-from ddlib_models.manifest import ManifestError
+from ddlib_models.io.manifest import ManifestError
 from recipes.config import Data, Hardware
 from recipes.engine import checkpoint, train
 from recipes.engine.parallel import World
 from recipes.engine.speeds import Speeds
 from recipes.evaluate import Options, evaluate
-from recipes.saved import SPEEDS, WEIGHTS, open_saved
+from recipes.model_io import SPEEDS, WEIGHTS, open_saved
 
 DATA = Path("text")
 ALONE = World(0, 1, torch.device("cpu"))

@@ -15,7 +15,7 @@ import ddlib as dd
 from recipes import train
 from recipes.data import local, prepare
 from recipes.data.text import train_tokenizer
-from recipes.saved import open_saved
+from recipes.model_io import open_saved
 
 SENTENCES = ("The state of our union is strong.", "We will build roads, schools and bridges.", "No.")
 SIZE = dict(

@@ -20,12 +20,12 @@ from recipes.data.stream import examples
 from recipes.engine.parallel import World
 from recipes.evaluate import Options as EvaluateOptions
 from recipes.evaluate import evaluate
+from recipes.evaluation.generative import generated
 from recipes.generate import Options, generate, main
-from recipes.generative import generated
+from recipes.generation.sampling import NOISE, Sampling
 from recipes.harness import DiffusionLM
-from recipes.measure.scoring import load_scorer
-from recipes.sampling import NOISE, Sampling
-from recipes.saved import Reading, open_saved
+from recipes.metrics.scoring import load_scorer
+from recipes.model_io import Reading, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
@@ -211,7 +211,7 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
         asked.append((name, revision))
         return folders["modernbert"]
 
-    monkeypatch.setattr("recipes.saved.opening.snapshot_download", downloaded)
+    monkeypatch.setattr("recipes.model_io.opening.snapshot_download", downloaded)
     assert Reading(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
     DiffusionLM("them/theirs", samples=1, revision=7)
     assert asked == [("them/theirs", "v2"), ("them/theirs", "7")]

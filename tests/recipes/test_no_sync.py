@@ -88,16 +88,16 @@ def waits(trained):
 READING = "recipes/engine/run.py: Run.step"
 """Loss, norm and the wish to stop are read once a step, before the optimizer: after a NaN nothing may be updated."""
 GROUPING = {
-    "ddlib/children.py: Grouping.__init__",
-    "ddlib/kernels/plans.py: _hierarchical",
-    "ddlib/kernels/ranges.py: blocks",
-    "ddlib/kernels/ranges.py: blocks.<locals>.<genexpr>",
-    "ddlib/kernels/ranges.py: Range.__call__",
+    "ddlib/parameterization/tree_softmax.py: Grouping.__init__",
+    "ddlib/kernels/dispatch.py: _hierarchical",
+    "ddlib/kernels/subset_logsumexp.py: blocks",
+    "ddlib/kernels/subset_logsumexp.py: blocks.<locals>.<genexpr>",
+    "ddlib/kernels/subset_logsumexp.py: Range.__call__",
 }
 """Rows that need the same columns share products, whose sizes the host must know. This is the way without Triton; with
-it the host waits once a step (``ddlib.kernels.gpu.order``)."""
-MASKS = GROUPING - {"ddlib/kernels/ranges.py: Range.__call__"}  # one level: words, no clusters
-SELECTING = {"ddlib/kernels/plans.py: _hierarchical"}  # all rows of a level need all columns
+it the host waits once a step (``ddlib.kernels.gpu.vocab_order``)."""
+MASKS = GROUPING - {"ddlib/kernels/subset_logsumexp.py: Range.__call__"}  # one level: words, no clusters
+SELECTING = {"ddlib/kernels/dispatch.py: _hierarchical"}  # all rows of a level need all columns
 EXPECTED = {"hdlm": GROUPING, "hdlm_xi": SELECTING, "gidd": set(), "mdlm": MASKS}
 
 

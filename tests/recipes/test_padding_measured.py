@@ -6,8 +6,8 @@ import torch
 import ddlib as dd
 from recipes.config import Loss
 from recipes.data import Batch
-from recipes.measure import Terms, measure
-from recipes.measure.likelihoods import read
+from recipes.metrics import Terms, measure
+from recipes.metrics.likelihood import read
 
 LENGTHS = torch.tensor([6, 2, 5, 1, 4, 6, 3, 3])
 TEXT = torch.randint(8, (8, 6), generator=torch.Generator().manual_seed(0))

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from recipes import plot
-from recipes.saved import RECIPE
-from recipes.watch import METRICS
-from recipes.watch.metrics import Metrics
+from recipes.logging import METRICS
+from recipes.logging.metrics import Metrics
+from recipes.model_io import RECIPE
 
 STEPS = range(10, 210, 10)
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import ddlib as dd
 from recipes.data.tokens import Special
-from recipes.prompt import Row, row, stacked, together
-from recipes.sampling import Sampling, draw
-from recipes.saved import Saved
+from recipes.generation.prompt import Row, row, stacked, together
+from recipes.generation.sampling import Sampling, draw
+from recipes.model_io import Saved
 
 WORDS = 7
 PROCESSES = {

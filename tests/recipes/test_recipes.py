@@ -16,8 +16,8 @@ from ddlib import registry
 from recipes import lm1b, owt
 from recipes.config import Hardware, Loss, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
+from recipes.model_io import open_saved
 from recipes.papers import smoke
-from recipes.saved import open_saved
 
 MODULES = {"owt": owt, "lm1b": lm1b}
 OLD = Path(__file__).parent / "old"

@@ -6,7 +6,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recipes.data.hub import nothing
-from recipes.measure.scoring import generative, load_scorer, score, unigram_entropy
+from recipes.metrics.scoring import generative, load_scorer, score, unigram_entropy
 
 WORDS = ["<s>", "the", "union", "is", "strong", "free", "people"]
 

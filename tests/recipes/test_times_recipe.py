@@ -16,7 +16,7 @@ from recipes.engine import train
 from recipes.engine.objective import Objective, noised
 from recipes.engine.parallel import World
 from recipes.evaluate import Options, evaluate
-from recipes.measure import Terms
+from recipes.metrics import Terms
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -17,8 +17,8 @@ from recipes.data.text import train_tokenizer
 from recipes.data.tokens import Special
 from recipes.data.unknown import Symbols, shown
 from recipes.generate import Options
-from recipes.prompt import check_known
-from recipes.saved import Saved
+from recipes.generation.prompt import check_known
+from recipes.model_io import Saved
 
 ENDS = ["[CLS]", "[SEP]", "[PAD]"]
 

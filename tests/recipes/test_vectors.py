@@ -13,7 +13,7 @@ from safetensors.torch import save, save_file
 
 from ddlib_models import DiT
 from recipes.data import text
-from recipes.lexicon import vectors
+from recipes.embeddings import vectors
 
 SIZES = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
 SPECIAL = dict(pad_token_id=0, bos_token_id=0, eos_token_id=0, cls_token_id=0, sep_token_id=0)

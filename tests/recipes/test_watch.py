@@ -18,10 +18,10 @@ from recipes.config import Data, Loss, Optimizer, Output, Recipe
 from recipes.console import TrainingBar, training_progress
 from recipes.data import speeches
 from recipes.engine.run import Step
-from recipes.measure import Terms
-from recipes.watch import METRICS, TIMING, Watch, read_metrics
-from recipes.watch.boards import RUN_ID
-from recipes.watch.metrics import Metrics
+from recipes.logging import METRICS, TIMING, Watch, read_metrics
+from recipes.logging.boards import RUN_ID
+from recipes.logging.metrics import Metrics
+from recipes.metrics import Terms
 
 STEPS, LOG_EVERY = 6, 2
 
@@ -416,7 +416,7 @@ def test_ten_lines_of_a_short_run(capsys):
 
 def test_one_bar_on_a_terminal_and_lines_above_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
-        "recipes.watch.watch.make_console",
+        "recipes.logging.watch.make_console",
         lambda: Console(file=sys.stdout, force_terminal=True, width=80, highlight=False),
     )
     with Watch(recipe(tmp_path), True, 0) as watch:

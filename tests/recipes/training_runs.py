@@ -14,7 +14,7 @@ import torch
 
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import prepare, speeches
-from recipes.watch import TIMING, read_metrics
+from recipes.logging import TIMING, read_metrics
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from unittest import mock
 import yaml
 
 import ddlib as dd
-from ddlib.parts import keys
+from ddlib.plugins.config import keys
 from recipes import adapt, clusters, evaluate, generate, lm1b, owt, plot, prepare, quickstart, train
 from recipes.config import Knowledge, recipe_yaml
 

@@ -7,7 +7,7 @@ from algebra import vanishes
 from family import CLOCK, Chain, ddt, family, gamma, hypoexponential, poisson, u, weights
 
 import ddlib as dd
-from ddlib.processes.levels import LevelChain
+from ddlib.processes.level_chain import LevelChain
 
 R = sp.Rational
 SPEEDS = sp.symbols("gamma_0:4", positive=True)

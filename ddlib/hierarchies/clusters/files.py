@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ddlib.checks import require
 from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash
+from ddlib.utils.validation import require
 
 _FORMAT = "ddlib clusters 1"
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
-from ddlib.checks import check_count, check_number, require
 from ddlib.hierarchies.clusters.kmeans import Fit, Points, fit
 from ddlib.hierarchies.tree import Tree
+from ddlib.utils.validation import check_count, check_number, require
 
 Bounds = tuple[int, int]
 Run = Callable[[Points, Tensor, Tensor], Fit]

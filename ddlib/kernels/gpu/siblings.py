@@ -1,4 +1,4 @@
-"""Child logits of plain hierarchies on a GPU: as ``ddlib.kernels.siblings``, and the host waits for nothing.
+"""Child logits of plain hierarchies on a GPU: as ``ddlib.kernels.sibling_loss``, and the host waits for nothing.
 
 How many tokens a family has is known on the device alone: as many programs are started as there could be work for, and
 those without any leave. A buffer holds the logits of a chunk of tokens, as wide as the largest family.
@@ -12,13 +12,14 @@ import triton
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from ddlib.children import Children, Families
-from ddlib.kernels import fused, siblings
-from ddlib.kernels.block import Part
+from ddlib.kernels import fused
+from ddlib.kernels import sibling_loss as siblings
 from ddlib.kernels.fused import Work
-from ddlib.kernels.gpu import families as kernels
-from ddlib.kernels.gpu.families import Tiles
-from ddlib.kernels.siblings import Wanted
+from ddlib.kernels.gpu import grouped_gemm as kernels
+from ddlib.kernels.gpu.grouped_gemm import Tiles
+from ddlib.kernels.sibling_loss import Wanted
+from ddlib.kernels.tile import Part
+from ddlib.parameterization.tree_softmax import Children, Families
 
 TILES = Tiles()
 

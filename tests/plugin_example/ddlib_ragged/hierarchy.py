@@ -6,8 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_count, require
 from ddlib.hierarchies import Hierarchy, Map, parent_map
+from ddlib.utils.validation import check_count, require
 
 
 class Bands(Hierarchy):

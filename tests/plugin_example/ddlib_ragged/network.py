@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddlib.checks import check_count, check_times, check_tokens, require
 from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.validation import check_count, check_times, check_tokens, require
 
 
 class Neighbours(nn.Module):

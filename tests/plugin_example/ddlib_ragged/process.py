@@ -6,14 +6,14 @@ from typing import Self, cast
 import torch
 from torch import Tensor, nn
 
-from ddlib.categorical import draw_logits
-from ddlib.checks import require
-from ddlib.exact import ExactModule
 from ddlib.hierarchies import Hierarchy, Tree
-from ddlib.noise import Generator, rand
 from ddlib.processes import ForwardProcess, Hierarchical, unchanged
 from ddlib.schedules import Geometric, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.utils.categorical import draw_logits
+from ddlib.utils.precision import ExactModule
+from ddlib.utils.random import Generator, rand
+from ddlib.utils.validation import require
 from ddlib_ragged.hierarchy import Bands, Straight
 from ddlib_ragged.schedule import LogOdds
 

@@ -1,7 +1,7 @@
 """Sampling with second thoughts."""
 
-from ddlib.checks import check_number
 from ddlib.samplers import Run, Sampler, State
+from ddlib.utils.validation import check_number
 
 
 class Restart(Sampler):

@@ -6,8 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ddlib.checks import check_number
 from ddlib.schedules import Schedule
+from ddlib.utils.validation import check_number
 
 
 class LogOdds(Schedule):

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ddlib.checks import require
 from ddlib.schedules import Schedule
+from ddlib.utils.validation import require
 from ddlib_ragged.hierarchy import Bands
 from ddlib_ragged.process import Ragged
 

@@ -1,0 +1,100 @@
+"""The laws that a guidance steers: of words, of the children of each state, or of the next state of a step."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.parameterization.logits import Parameterization, cavity_logits, child_logits
+from ddlib.parameterization.tree_softmax import Children
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import check_logits
+
+
+@dataclass(frozen=True)
+class WordLaws:
+    """Laws over words: what a network says, without the evidence of the position itself."""
+
+    process: ForwardProcess
+    parameterization: Parameterization
+    """What the logits of a part mean."""
+    z: Tokens
+    t: Times
+
+    @property
+    def told(self) -> Times:
+        """The times that a network is told."""
+        return self.t
+
+    @property
+    def columns(self) -> int:
+        """Number of choices: words, or states from the first word on."""
+        return self.process.vocab_size
+
+    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+        """Log-laws, not normalised, of what a part said."""
+        return cavity_logits(self.process, logits, self.z, self.t, self.parameterization)
+
+    def reach(self) -> Bool[Tensor, "B L n"]:
+        """What each position may become."""
+        return self.process.word_likelihood(self.z, self.t) > 0
+
+    def _uniform(self) -> Float[Tensor, "B L V"]:
+        size = self.process.vocab_size
+        return torch.full((*self.z.shape, size), 1 / size, dtype=torch.float64, device=self.z.device)
+
+
+@dataclass(frozen=True)
+class ChildLaws(WordLaws):
+    """Laws over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
+
+    @property
+    def columns(self) -> int:
+        return self.process.num_states - 1
+
+    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+        """Log of the mass of each state but the root, or child logits as they are if they are of the same tree."""
+        hierarchy, children = self.process.hierarchy, child_logits(self.process, self.parameterization)
+        assert hierarchy is not None
+        if children is not None and children.law == "cavity" and _same(children, hierarchy):
+            check_logits(logits, self.z.shape, self.process.vocab_size, children.columns)
+            return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        levels = [super().laws(logits)]
+        for edge in hierarchy.maps[:-1]:
+            levels.append(edge.log_push(levels[-1]))
+        return torch.cat(levels, -1)
+
+    def reach(self) -> Bool[Tensor, "B L n"]:
+        """The children of each state: where one jump leads."""
+        return self.process.reverse_rate(self._uniform(), self.z, self.t)[..., : self.columns] > 0
+
+
+@dataclass(frozen=True)
+class StepLaws(WordLaws):
+    """Laws over the states at an earlier time, (B, L, S) float64; NaN at states that no noise leads to."""
+
+    s: Times
+
+    @property
+    def columns(self) -> int:
+        return self.process.num_states
+
+    @property
+    def told(self) -> Times:
+        return self.t.to(torch.get_default_dtype())
+
+    def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
+        cavity = super().laws(logits).to(torch.float64).softmax(-1)
+        return self.process.posterior(cavity, self.z, self.t, self.s).log()
+
+    def reach(self) -> Bool[Tensor, "B L n"]:
+        return self.process.posterior(self._uniform(), self.z, self.t, self.s) > 0
+
+
+def _same(children: Children, hierarchy: Hierarchy) -> bool:
+    """Whether child logits are those of the hierarchy's own states."""
+    levels = tuple(range(hierarchy.depth + 1))
+    return children.tree.depth == hierarchy.depth and children.levels_of(hierarchy) == levels

@@ -1,0 +1,294 @@
+"""Samplers as a scheduler of the ``diffusers`` library: its pipelines run the network, a ``Sampler`` takes each step.
+
+Needs ``pip install "ddlib[diffusers]"``; nothing else of ddlib imports this module.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddlib.parameterization.logits import Parameterization
+from ddlib.plugins import registry
+from ddlib.plugins.config import build
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Run, Sampler, State
+from ddlib.samplers.runtime.guided import check_guided
+from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.sharpening import Sharpening
+from ddlib.typing import Logits, Times, Tokens
+from ddlib.utils.random import Generator
+from ddlib.utils.validation import check_count, check_logits, check_shape, check_tokens, require, visible
+
+try:
+    from diffusers import SchedulerMixin
+    from diffusers.configuration_utils import ConfigMixin, register_to_config
+    from diffusers.utils.outputs import BaseOutput
+except ImportError as error:
+    raise ModuleNotFoundError('a scheduler of diffusers needs it: pip install "ddlib[diffusers]"') from error
+
+
+@dataclass
+class SamplerSchedulerOutput(BaseOutput):
+    """What a step gives."""
+
+    prev_sample: Tensor
+    """(B, L) states at the next time; words after the last step."""
+    pred_logits: Tensor
+    """The network's answer, as it came: what self-conditioning is shown."""
+
+
+class SamplerScheduler(SchedulerMixin, ConfigMixin):
+    """A sampler and its process behind the interface of diffusers' schedulers of discrete states.
+
+    A step takes one answer of the network, at the states and the time that the sampler stands at; that a sampler needs
+    no more is tried when the scheduler is made. Its words are those of ``dd.sample`` from the same noise.
+    ``timesteps`` counts answers from 0 up, as ``DiscreteDDIMScheduler`` does; ``time_of`` tells the network's time in
+    [0, 1]. Where t = 0 is not exact the last of them draws the words, so ``num_inference_steps`` is one more than
+    ``steps`` of ``dd.sample``.
+
+    Args:
+        process: its plain values, as in a recipe: ``{"kind": "masked", "vocab_size": 100, "schedule": "cosine"}``, or
+            an object, which cannot be saved.
+        sampler: likewise.
+        num_inference_steps: answers of the network until ``set_timesteps`` says otherwise.
+        temperature: as in ``dd.sample``; so are the next three.
+        top_p: see there.
+        top_k: see there.
+        min_p: see there.
+        parameterization: what the answers mean, as in ``nelbo``.
+
+    Raises:
+        TypeError: a sampler that needs more than one answer in a step, or one at other states or times.
+        ValueError: values that describe no process or sampler, a sampler that the process cannot serve.
+    """
+
+    order = 1
+    init_noise_sigma = 1.0
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        *,  # diffusers takes what comes by position for a default when it reads the values again
+        process: Mapping[str, Any] | str | ForwardProcess,
+        sampler: Mapping[str, Any] | str | Sampler = "ancestral",
+        num_inference_steps: int = 32,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int | None = None,
+        min_p: float = 0.0,
+        parameterization: Parameterization = "cavity",
+    ) -> None:
+        self.process: ForwardProcess = build("processes", process)
+        self.sampler: Sampler = build("samplers", sampler)
+        self._sharpening = Sharpening(temperature, top_p, top_k, min_p)
+        self._parameterization: Parameterization = parameterization
+        if self.sampler.calls > 1:
+            raise TypeError(f"{self.sampler!r} asks the network {self.sampler.calls} times in a step, a scheduler once")
+        try:
+            self._try()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.sampler!r} on {self.process!r} is no scheduler: {error}") from error
+        self.set_timesteps(num_inference_steps)
+
+    @classmethod
+    def from_config(cls, config: Any = None, return_unused_kwargs: bool = False, **changes: Any) -> Any:
+        """A scheduler from saved values. ``trust`` names the modules that it may import parts from; none else.
+
+        Raises:
+            PermissionError: a part from a module that is not trusted.
+        """
+        with registry.trusting(changes.pop("trust", ())):
+            return super().from_config(config, return_unused_kwargs, **changes)
+
+    def save_config(self, save_directory: str | os.PathLike[Any], push_to_hub: bool = False, **options: Any) -> None:
+        """Writes the values that ``from_pretrained`` reads.
+
+        Raises:
+            TypeError: the process or the sampler was given as an object.
+        """
+        for name in ("process", "sampler"):
+            if not isinstance(given := self.config[name], (Mapping, str)):
+                raise TypeError(f"{name} was given as the object {given!r}, must be plain values to be saved")
+        super().save_config(save_directory, push_to_hub, **options)
+
+    def set_timesteps(self, num_inference_steps: int, device: torch.device | str | None = None) -> None:
+        """Begins anew with so many answers of the network.
+
+        Raises:
+            ValueError: fewer than 1, or than 2 where t = 0 is not exact.
+        """
+        least = 1 if self.process.exact_ends else 2
+        self.num_inference_steps = check_count("num_inference_steps", num_inference_steps, least)
+        self.timesteps = torch.arange(num_inference_steps, device=device)
+        self.times = torch.linspace(1, 0, num_inference_steps + 2 - least, dtype=torch.float64, device=device)
+        """(steps + 1,) the grid, from noise to words."""
+        self._state: State | None = None
+        self._next = 0
+
+    def time_of(self, timestep: int | Tensor) -> Tensor:
+        """The time in [0, 1] that the network is to be told before a step: of each row, (B,), or () for all of them.
+
+        Args:
+            timestep: a member of ``timesteps``.
+        """
+        k = self._index(timestep)
+        return self._state.t if self._state is not None and 0 < k == self._next else self.times[k]
+
+    def scale_model_input(self, sample: Tokens, timestep: int | Tensor | None = None) -> Tokens:
+        """The sample itself: states are not scaled."""
+        return sample
+
+    def init_sample(self, shape: tuple[int, int], generator: Generator = None) -> Tokens:
+        """(B, L) states to begin with, drawn as ``dd.sample`` draws them."""
+        free = torch.ones(shape, dtype=torch.bool, device=self.process.device)
+        self._state, self._next = self.sampler.init(self._run(free, generator)), 0
+        return self._state.z
+
+    def step(
+        self,
+        model_output: Logits,
+        timestep: int | Tensor,
+        sample: Tokens,
+        *,
+        prompt_mask: Tensor | None = None,
+        temperature: float | None = None,
+        generator: Generator = None,
+        return_dict: bool = True,
+    ) -> SamplerSchedulerOutput | tuple[Tensor, Tensor]:
+        """From the states at one time to those at the next.
+
+        Args:
+            model_output: (B, L, V) logits over words, at ``sample`` and ``time_of(timestep)``.
+            timestep: a member of ``timesteps``. Behind the one before, the sampler goes on; with another it begins
+                there, as when text that ``add_noise`` made is drawn anew.
+            sample: (B, L) states.
+            prompt_mask: (L,) or (B, L), True where ``sample`` stands as it is.
+            temperature: in place of the scheduler's.
+            generator: source of randomness.
+            return_dict: whether an object is returned, else a tuple of its members.
+
+        Raises:
+            TypeError, ValueError: a timestep that is none, states out of range, logits as in ``nelbo``, a mask of
+                another shape or type.
+        """
+        k, process = self._index(timestep), self.process
+        check_tokens("sample", sample, process.num_states, "states")
+        try:
+            check_logits(model_output, sample.shape, process.vocab_size)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"model_output: {error}") from error
+        free = torch.ones_like(sample, dtype=torch.bool)
+        if prompt_mask is not None:
+            if prompt_mask.dtype != torch.bool:
+                raise TypeError(
+                    f"prompt_mask has dtype {prompt_mask.dtype}, must be torch.bool, True where words stand"
+                )
+            shape = sample.shape[2 - prompt_mask.ndim :] if prompt_mask.ndim in (1, 2) else sample.shape
+            check_shape("prompt_mask", prompt_mask, shape, f"(L,) or (B, L) = {tuple(sample.shape)}")
+            free = (~prompt_mask).expand(sample.shape)
+        z = self._step(model_output, k, sample, free, temperature, generator)
+        return SamplerSchedulerOutput(z, model_output) if return_dict else (z, model_output)
+
+    def add_noise(
+        self,
+        original_samples: Tokens,
+        noise: Generator = None,
+        timesteps: int | Tensor = 0,
+        generator: Generator = None,
+    ) -> Tokens:
+        """Text at the times of some steps: (B, L) states.
+
+        Args:
+            original_samples: (B, L) words.
+            noise: the source of randomness: other schedulers add a tensor here.
+            timesteps: one of ``timesteps``, or (B,) of them.
+            generator: another name of ``noise``.
+
+        Raises:
+            TypeError, ValueError: words out of range, timesteps that are none, noise that is a tensor: states are not
+                added to.
+        """
+        check_tokens("original_samples", original_samples, self.process.vocab_size)
+        if isinstance(noise, Tensor):
+            raise TypeError(f"noise is a tensor of shape {tuple(noise.shape)}, must be a generator: states are drawn")
+        require(noise is None or generator is None, "noise and generator are both given, must be one of them")
+        steps = torch.as_tensor(timesteps).flatten().tolist()
+        require(
+            len(steps) in (1, len(original_samples)),
+            f"timesteps holds {len(steps)}, must be 1 or (B,) = ({len(original_samples)},)",
+        )
+        t = self.times.to(original_samples.device)[[self._index(one) for one in steps]]
+        return self.process.sample(
+            original_samples, t.expand(len(original_samples)), noise if generator is None else generator
+        )
+
+    def _index(self, timestep: int | Tensor) -> int:
+        found = timestep.item() if isinstance(timestep, Tensor) and timestep.numel() == 1 else timestep
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < self.num_inference_steps:
+            raise ValueError(
+                f"timestep is {timestep!r}, must be one of the timesteps 0..{self.num_inference_steps - 1}"
+            )
+        return found
+
+    def _run(self, free: Tensor, generator: Generator, answer: "_Answer | None" = None, sharp: Any = None) -> Run:
+        network = Network(self.process, answer or _Answer(self), self._parameterization)
+        sharpening = sharp or Sharpening()
+        check_guided(network, self.sampler, plain=sharpening.idle)
+        times = self.times.to(free.device)
+        return Run(self.process, network, sharpening.at(1.0), times, free, generator)
+
+    def _step(
+        self, logits: Logits, k: int, sample: Tokens, free: Tensor, temperature: float | None, generator: Generator
+    ) -> Tokens:
+        sharpening = self._sharpening
+        if temperature is not None:
+            sharpening = Sharpening(temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p)
+        answer = _Answer(self, logits, sample)
+        run = self._run(free, generator, answer, sharpening)
+        if self._state is None or k != self._next or self._state.z.shape != sample.shape:
+            other = torch.Generator(sample.device).manual_seed(0)  # the noise of a text is for its steps
+            begun = self.sampler.init(replace(run, generator=other))
+            self._state = begun._replace(t=run.times[k].expand(len(sample)))
+        state = self._state._replace(z=sample)
+        answer.t = state.t
+        if k < run.steps:
+            state = self.sampler.step(replace(run, sharpen=sharpening.at(float(run.times[k]))), state, k)
+            state = state._replace(z=torch.where(free, state.z, sample))
+        self._state, self._next = state, k + 1
+        if k < self.num_inference_steps - 1:
+            return state.z
+        words = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
+        return torch.where(free, words, sample)
+
+    def _try(self) -> None:
+        """Draws a few words by a network that says nothing, so that a sampler that cannot serve is told apart now."""
+        V, generator = self.process.vocab_size, torch.Generator(self.process.device).manual_seed(0)
+        self.set_timesteps(4, self.process.device)
+        z = self.init_sample((2, 4), generator)
+        for k in range(4):
+            z = self._step(
+                torch.zeros(2, 4, V, device=z.device), k, z, torch.ones_like(z, dtype=torch.bool), 1.0, generator
+            )
+
+
+class _Answer:
+    """A denoiser that has answered, once and about these states."""
+
+    def __init__(self, scheduler: SamplerScheduler, logits: Logits | None = None, z: Tokens | None = None) -> None:
+        self.scheduler, self.logits, self.z = scheduler, logits, z
+        self.t: Times | None = None
+
+    def __call__(self, z: Tokens, t: Times) -> Logits:
+        same = self.logits is not None and self.z is not None and self.t is not None and z.shape == self.z.shape
+        if same and visible(z):
+            same = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
+        if not same or self.logits is None:
+            raise TypeError(
+                f"{self.scheduler.sampler!r} asks the network at other states or another time than it stands at: "
+                "a scheduler has one answer in a step; dd.sample serves it"
+            )
+        return self.logits

@@ -1,0 +1,100 @@
+"""Training on a chunk of logits: one program reads a row, keeps its two sums, writes the derivatives in its place."""
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ddlib.kernels.gpu.kernel import kernel
+from ddlib.kernels.tile import Divergence, Rows
+
+COLUMNS = 4096
+"""Logits of a row that a program holds at a time; not measured yet."""
+
+
+@kernel
+def _add(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
+    """Online softmax: logits join a row's largest logit and its sum of exponentials."""
+    new = tl.maximum(largest, tl.max(z, 0))
+    safe = tl.where(new == float("-inf"), 0.0, new)
+    return new, total * tl.exp(largest - safe) + tl.sum(tl.exp(z - safe), 0)
+
+
+@kernel
+def _row(
+    Z: tl.tensor,
+    WORD: tl.tensor,
+    INNER_LOW: tl.tensor,
+    INNER_HIGH: tl.tensor,
+    OUT: tl.tensor,
+    K: tl.tensor,
+    start: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    row_stride: tl.tensor,
+    BV: tl.constexpr,
+) -> None:
+    """Z[row] becomes p over [low, high) less p over the row's inner span; the first column's place is ``start``."""
+    row = tl.program_id(0).to(tl.int64)
+    Z += row * row_stride
+    word = tl.load(WORD + row)
+    inner_low, inner_high = tl.load(INNER_LOW + word) - start, tl.load(INNER_HIGH + word) - start
+    m = tl.full((), float("-inf"), tl.float32)
+    s = tl.zeros((), tl.float32)
+    inner_m, inner_s = m, s
+    for first in range(0, K, BV):
+        v = first + tl.arange(0, BV)
+        z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
+        m, s = _add(z, m, s)
+        if (first < inner_high) & (first + BV > inner_low):
+            z = tl.where((v >= inner_low) & (v < inner_high), z, float("-inf"))
+            inner_m, inner_s = _add(z, inner_m, inner_s)
+    outer = m + tl.log(s)
+    inner = inner_m + tl.log(inner_s)
+    tl.store(OUT + row, outer - inner)
+    for first in range(0, K, BV):
+        v = first + tl.arange(0, BV)
+        z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
+        slope = tl.exp(z - outer)
+        if (first < inner_high) & (first + BV > inner_low):
+            slope -= tl.exp(tl.where((v >= inner_low) & (v < inner_high), z - inner, float("-inf")))
+        tl.store(Z + v, slope.to(Z.dtype.element_ty), mask=v < K)
+
+
+class InPlace(Divergence):
+    """LSE over the places [low, high) less LSE over the places of x's ancestor, whatever the logits' dtype.
+
+    The sums are in float32. Columns outside [low, high), there for alignment, have no derivative.
+
+    Args:
+        start: place of the first column.
+        low: first place under the states of the block.
+        high: last place + 1.
+        inner: (2, V) int32, first place and last + 1 of the words that share each word's ancestor below the state.
+    """
+
+    wide = False
+
+    def __init__(self, start: int, low: int, high: int, inner: Int[Tensor, "2 V"]) -> None:
+        self.start, self.low, self.high, self.inner = start, low, high, inner
+
+    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+        """Derivatives are left in ``logits`` in any case: who wants none does not come here."""
+        values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+        with torch.cuda.device_of(logits):
+            _row[(len(logits),)](
+                logits,
+                rows.x,
+                *self.inner,
+                values,
+                logits.shape[1],
+                self.start,
+                self.low - self.start,
+                self.high - self.start,
+                logits.stride(0),
+                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS),
+                num_warps=8,
+                enable_fp_fusion=True,
+            )
+        return values.clamp_min_(0)  # rounding

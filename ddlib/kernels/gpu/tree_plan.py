@@ -1,0 +1,62 @@
+"""All tokens of a plain hierarchy, or of its plain levels, in one part of a plan."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.kernels import fused
+from ddlib.kernels.fused import Gradients, Layer, Work
+from ddlib.kernels.gpu.forward_kernel import divergences
+from ddlib.kernels.gpu.inplace_softmax import InPlace
+from ddlib.kernels.gpu.vocab_order import ALIGNED, Order, Segment
+from ddlib.kernels.tile import Block, Part
+
+
+@dataclass(frozen=True)
+class Ranged(Part):
+    """Tokens in levels 1 to ``top``, below which all maps are plain.
+
+    Without gradients one kernel does everything and the host waits for nothing. With gradients the host waits once, to
+    learn how many tokens are in each state; then the tokens of a state share products of cuBLAS, in chunks.
+    """
+
+    hierarchy: Hierarchy
+    top: int
+    hard: bool
+
+
+@fused.add.register
+def _ranged(part: Ranged, work: Work) -> None:
+    order = Order(part.hierarchy, part.top, part.hard)
+    level = order.level(work.rows)
+    spans = order.of(work.rows, level)
+    index = order.rank(level, spans)
+    if work.gradients is None:
+        work.values.add_(divergences(*work.layer, order.words, spans, index))
+    else:
+        _train(order, order.segments(work.rows, level), index, work, work.gradients)
+
+
+def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
+    """Member by member, on a copy of the matrix and of its gradient with the words in order (V D numbers each)."""
+    layer, into = work.layer, gradients
+    if not order.identity:
+        bias = None if layer.bias is None else layer.bias[order.words]
+        layer = Layer(layer.hidden, layer.weight[order.words], bias)
+        into = Gradients.zeros(layer)._replace(hidden=gradients.hidden)
+    first = 0
+    for segment in segments:
+        block = _block(order, segment, index[first : first + segment.tokens])
+        fused.add(block, work._replace(layer=layer, gradients=into))
+        first += segment.tokens
+    if not order.identity:
+        gradients.weight.index_add_(0, order.words, into.weight)
+        if gradients.bias is not None and into.bias is not None:
+            gradients.bias.index_add_(0, order.words, into.bias)
+
+
+def _block(order: Order, segment: Segment, index: Tensor) -> Block:
+    start, stop = segment.low // ALIGNED * ALIGNED, -(-segment.high // ALIGNED) * ALIGNED
+    inner = order.spans[:, segment.child]
+    return Block(index, slice(start, stop), InPlace(start, segment.low, segment.high, inner))

@@ -1,0 +1,105 @@
+"""Plain hierarchies: a token's divergence is the log-mass of one set of words less that of a set inside it.
+
+At a state z of level i the network's law matters among the words under z only, and of these only how much of the mass
+lies under the child that x is in:
+
+    divergence = LSE(words under z) - LSE(words under the child of z that x is in)
+
+So a cluster needs the columns of its own words, and a word none (theory section 2 with K without spread).
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.kernels.tile import Block, Divergence, Rows
+from ddlib.parameterization.tree_softmax import Grouping
+
+
+class Range(Divergence):
+    """LSE over all given columns less LSE over those that ``inner`` names.
+
+    Args:
+        group: number of the inner set of each token; tokens of one set follow each other.
+        inner: positions, among the columns, of the words of an inner set.
+    """
+
+    def __init__(self, group: Callable[[Rows], Tensor], inner: Callable[[int], Tensor]) -> None:
+        self.group, self.inner = group, inner
+
+    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+        below, shares, first = logits.new_empty(len(logits)), [], 0
+        groups, counts = self.group(rows).unique_consecutive(return_counts=True)
+        for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
+            columns = self.inner(number)
+            part = logits[first : first + count, columns]
+            below[first : first + count] = part.logsumexp(1)
+            if derive:
+                shares.append((slice(first, first + count), columns, part.softmax(1)))
+            first += count
+        outer = to_softmax(logits) if derive else logits.logsumexp(1)
+        for here, columns, share in shares:
+            logits[here].index_add_(1, columns, share, alpha=-1)
+        return (outer - below).clamp_min(0)  # rounding
+
+
+class WordIn(Divergence):
+    """LSE over all given columns less the logit of the word itself.
+
+    Args:
+        position: of each word among the columns.
+    """
+
+    def __init__(self, position: Int64[Tensor, "V"]) -> None:
+        self.position = position
+
+    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+        column = self.position[rows.x][:, None]
+        own = logits.gather(1, column).squeeze(1)
+        outer = to_softmax(logits) if derive else logits.logsumexp(1)
+        if derive:
+            logits.scatter_add_(1, column, torch.full_like(column, -1, dtype=logits.dtype))
+        return (outer - own).clamp_min(0)
+
+
+def words_under(hierarchy: Hierarchy, level: int) -> Grouping:
+    """The words under each member of a level, in ascending order; of level 0 each word itself."""
+    words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
+    return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
+
+
+def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
+    """Blocks for the tokens ``index``, all in one ``level`` above plain maps.
+
+    In hard mode the levels above the first ask for the word: among all words, or ``within`` those under the state.
+    """
+    if hard and level > 1 and not within:
+        return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
+    here, below = words_under(hierarchy, level), words_under(hierarchy, level - 1)
+    state = hierarchy.local(rows.z[index], level)
+    order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
+    index, state = index[order], state[order]
+    top = level == hierarchy.depth
+    found, first = [], 0
+    for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
+        columns = None if top else here.members(member)
+        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, here, below)))
+        first += count
+    return found
+
+
+def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence:
+    position = torch.arange(len(here.rank), device=here.rank.device) if top else here.rank
+    if level == 1:
+        return WordIn(position)
+    return Range(lambda rows: below.parents[rows.x], lambda child: position[below.members(child)])
+
+
+def to_softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    """Replaces logits by their softmax and returns their LSE: exact, since the largest probability is at least 1/K."""
+    largest, where = logits.max(1)
+    torch.softmax(logits, 1, out=logits)
+    return largest - logits.gather(1, where[:, None]).squeeze(1).log()

@@ -1,0 +1,42 @@
+"""Uniform noise: the network's law enters by log p(x), log p(z) and the sum of log(1 + ratio p(.)) over words but x.
+
+A token's divergence and its derivatives by these three numbers cost nothing; the derivatives by the logits follow in
+one pass over them.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ddlib.kernels.tile import Divergence, Rows
+from ddlib.processes.interpolating import Mixing
+from ddlib.processes.mixture import log1p_exp
+
+
+class Evidence(Divergence):
+    """The divergence of a process that keeps a word or redraws it."""
+
+    def __init__(self, process: Mixing) -> None:
+        self.process = process
+
+    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+        x, z = rows.x[:, None], self.process.word_at(rows.z[:, None])
+        ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
+        largest = logits.amax(1, keepdim=True)
+        scratch = (logits - largest).exp_()
+        log_p = logits.sub_(largest + scratch.sum(1, keepdim=True).log_())
+        torch.add(log_p, ratio, out=scratch)
+        others = log1p_exp(scratch, out=scratch).scatter_(1, x, 0.0).sum(1, keepdim=True)
+        with torch.set_grad_enabled(derive):
+            found = (log_p.gather(1, x), log_p.gather(1, z), others)
+            log_px, log_pz, others = (one.detach().requires_grad_(derive) for one in found)
+            value = self.process.divergence(log_px, log_pz, others, x, rows.z[:, None], rows.t)
+            if not derive:
+                return value.squeeze(1)
+            by_x, by_z, by_others = torch.autograd.grad(value.sum(), (log_px, log_pz, others))
+        # d log(1 + ratio p(v)) / d log p(v)
+        share = torch.add(log_p, ratio, out=scratch).sigmoid_().scatter_(1, x, 0.0)
+        slope = by_x + by_z + by_others * share.sum(1, keepdim=True)
+        log_p.exp_().mul_(-slope).add_(share.mul_(by_others))
+        log_p.scatter_add_(1, x, by_x).scatter_add_(1, z, by_z)
+        return value.detach().squeeze(1)

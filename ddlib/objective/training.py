@@ -1,0 +1,165 @@
+"""The loss that recipes optimise: the bound, with other weights and more lessons per token."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ddlib.objective.metrics import mean_per_token
+from ddlib.objective.nelbo import check_noised, generic_nelbo
+from ddlib.parameterization.logits import Parameterization, cavity_logits
+from ddlib.processes import ForwardProcess, beside
+from ddlib.times import TimeDensity
+from ddlib.times.base import sound
+from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
+from ddlib.utils.validation import check_devices, check_mask, check_number, require, visible
+from ddlib.weightings import Weighting, weighted
+
+_Parts = tuple[PerToken, PerToken]
+EdgeWeights = Sequence[float] | None
+
+
+def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
+    closed = process.weighted_divergence(logits, x, z, t)
+    if closed is not None:
+        return closed
+    weight = process.loss_weight(x, z, t).to(logits.dtype)
+    value = generic_nelbo(process, logits, x, z, t)
+    return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+
+
+def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
+    return process.hard_weighted_divergence(logits, x, z, t)
+
+
+def _edges(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
+    return process.edges_weighted_divergence(logits, x, z, t, edges)
+
+
+_MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times, EdgeWeights], _Parts]] = {
+    "standard": _standard,
+    "hard": _hard,
+    "edges": _edges,
+}
+
+
+def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = None) -> None:
+    """Raises ValueError for an unknown mode or bad edge weights, TypeError for a mode that the process lacks."""
+    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    if mode not in process.modes:
+        listed = ", ".join(map(repr, process.modes))
+        raise TypeError(f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}")
+    if edge_weights is None:
+        return
+    require(mode == "edges", f"edge_weights is {edge_weights}, mode {mode!r}: only mode='edges' has them")
+    depth = len(process.levels) - 1
+    if isinstance(edge_weights, str) or not isinstance(edge_weights, Sequence):
+        raise TypeError(f"edge_weights is {edge_weights!r}, must be {depth} numbers, one per edge")
+    require(
+        len(edge_weights) == depth,
+        f"edge_weights has {len(edge_weights)} entries, must have {depth}: one per edge, that above the words first",
+    )
+    found = [check_number(f"edge_weights[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(edge_weights)]
+    require(any(found), f"edge_weights is {edge_weights}, must hold one that is not 0: nothing would be learned")
+
+
+def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> None:
+    """Raises TypeError for anything but a weighting or None, and what the weighting refuses of the process."""
+    if weighting is None:
+        return
+    if not isinstance(weighting, Weighting):
+        raise TypeError(
+            f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting such as Clip(2.0), or None for the bound"
+        )
+    weighting.check(process)
+
+
+def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tensor | None:
+    """What each draw of a time counts, to broadcast against tokens (B, L); None where all count alike.
+
+    Raises:
+        TypeError: a density that is none, a measure that is no tensor of numbers.
+        ValueError: a bad density, both of them, or a measure that is negative, not finite or of another shape than
+            ``t``.
+    """
+    density = sound(density)
+    if measure is None:
+        return None if density is None else beside(density.weight(t))
+    require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
+    if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
+        got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
+        raise TypeError(f"measure has type {got}, must be a tensor of numbers of the shape of t, or None")
+    require(measure.shape == t.shape, f"measure has shape {tuple(measure.shape)}, must be that of t, {tuple(t.shape)}")
+    if visible(measure):
+        bad = ~((measure >= 0) & measure.isfinite())
+        if bool(bad.any()):
+            raise ValueError(f"measure holds {measure[bad][0].item():g}, must be finite and at least 0")
+    return beside(measure)
+
+
+def training_loss(
+    process: ForwardProcess,
+    logits: Logits,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
+    weighting: Weighting | None = None,
+    mode: str = "standard",
+    *,
+    mask: PaddingMask | None = None,
+    count_padding: bool = False,
+    edge_weights: Sequence[float] | None = None,
+    parameterization: Parameterization = "cavity",
+    density: TimeDensity | None = None,
+    measure: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """The training loss in nats per token: ``nelbo`` with other weights, more edges, and padding left out or counted.
+
+    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. Evaluation changes no weight: use
+    ``nelbo`` or ``bound``.
+
+    Args:
+        process: the forward process.
+        logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits.
+        x: (B, L) clean words.
+        z: (B, L) noisy states.
+        t: (B,) times, or (B, L), one for each position.
+        weighting: what becomes of the weight before it multiplies the divergence, a rule of ``ddlib.weightings``;
+            default the bound's weight. The papers clip at 2 or 10, ``Clip(2.0)``.
+        mode: what a token above the first level is asked for, if ``process.modes`` has it. "standard": its child.
+            "edges": every edge between its state and its word. "hard": the paper's hard mode, the word.
+        mask: (B, L) bool, True at real tokens, False at padding. Positions outside count neither in the mean nor in the
+            gradient; None takes all tokens for real ones.
+        count_padding: whether positions outside the mask count all the same, as GIDD and the HDLM paper train.
+        edge_weights: of "edges", one factor per edge, that above the words first: the loss of a token in level i is
+            its weight times the sum over the edges below of factor times divergence. Default: at each time every edge
+            has the weight that it has in the bound, shared among the tokens that are asked for it; see
+            ``Hierarchical.edges_weighted_divergence`` for what is a bound.
+        parameterization: what the logits mean, as in ``nelbo``.
+        density: of the times, where they were drawn from one: each loss is multiplied by ``density.weight(t)``, so that
+            the mean is what uniform times have. None for uniform times, or to train more where more is drawn.
+        measure: of times drawn at a pace, what each draw counts, ``paces.Draw.measure``; (B,) or (B, L). The density
+            that it was told is in it.
+        reduction: "mean" over tokens, or "none" for (B, L).
+
+    Raises:
+        TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density, measure or reduction.
+    """
+    check_mode(process, mode, edge_weights)
+    check_weighting(process, weighting)
+    require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
+    check_noised(process, x, z, t)
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+    given = cavity_logits(process, logits, z, t, parameterization)
+    weight, divergence = _MODES[mode](process, given, x, z, t, edge_weights)
+    loss = weighted(weighting, process, weight, x, z, t).to(divergence.dtype) * divergence
+    counts = drawn(t, density, measure)
+    if counts is not None:
+        loss = loss * counts.to(loss.dtype)
+    kept = None if count_padding else mask
+    if reduction == "none":
+        return loss if kept is None else torch.where(kept, loss, 0.0)
+    return mean_per_token(loss, kept)

@@ -1,0 +1,1 @@
+"""Meaning of a network's logits: cavity, posterior, and child distributions of a hierarchy."""

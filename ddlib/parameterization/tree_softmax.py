@@ -1,0 +1,231 @@
+"""A law over words told by the law of each state's children.
+
+An output layer with a logit for every state of a tree but its root, and a softmax over *siblings*, says how likely each
+child of a state is; the product along the way from the root is a law over words like any other (theory section 11). At
+a state of a plain hierarchy the bound needs the law of its children alone: of 50,257 words in 224 clusters about 224
+logits.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple, Self, TypeGuard
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.typing import ChildDenoiser
+from ddlib.utils.repr import digest
+from ddlib.utils.validation import check_shape, require, visible
+
+
+def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
+    r"""Log-probabilities of words from the logits of states.
+
+    :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory
+    section 11).
+
+    Args:
+        tree: whose parents decide; its speeds and perturbations do not.
+        logits: (..., S - 1), one per state but the root, in the order of the states; any floating dtype.
+
+    Returns:
+        (..., V), normalised, in float32 or float64; -inf at words below a family whose logits are all -inf.
+
+    Raises:
+        ValueError: another number of columns.
+
+    Example:
+        >>> import ddlib as dd
+        >>> tree = dd.hierarchies.Tree([[0, 0, 1]])
+        >>> word_logits(tree, torch.zeros(6 - 1)).exp()  # each cluster 1/2, and so on
+        tensor([0.2500, 0.2500, 0.5000])
+    """
+    count = tree.num_states - 1
+    require(logits.shape[-1:] == (count,), f"logits has shape {tuple(logits.shape)}, must be (..., S - 1 = {count})")
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    law = torch.zeros_like(logits[..., :1])
+    for edge, own in reversed(list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))):
+        law = edge.log_shares(own) + law.index_select(-1, edge.parents)
+    return law
+
+
+class Family(NamedTuple):
+    """The children of one state: where they lie."""
+
+    columns: slice | Tensor
+    """Of the output layer."""
+    size: int
+
+
+class Grouping:
+    """Children by their parent, those of one parent after another.
+
+    Args:
+        parents: of each child, counted from 0.
+        count: number of parents; default: up to the last that has a child.
+        order: all children, in the order that siblings are to have; default: ascending.
+    """
+
+    def __init__(
+        self, parents: Int64[Tensor, "children"], count: int = 0, order: Int64[Tensor, "children"] | None = None
+    ) -> None:
+        self.parents = parents
+        here = parents if order is None else parents[order]
+        by_parent = here.argsort(stable=True)
+        self.order = order = by_parent if order is None else order[by_parent]
+        """The children, group after group."""
+        self.sizes = torch.bincount(parents, minlength=count)
+        """Number of children of each parent."""
+        ends = self.sizes.cumsum(0)
+        self.bounds = [0, *ends.tolist()]
+        """Where each group begins in ``order``, and the end of the last."""
+        self.rank = torch.empty_like(parents)
+        """The place of each child among its siblings."""
+        self.rank[order] = torch.arange(len(parents), device=parents.device) - (ends - self.sizes)[parents[order]]
+
+    def members(self, parent: int) -> Int64[Tensor, "n"]:
+        """The children of a parent."""
+        return self.order[self.bounds[parent] : self.bounds[parent + 1]]
+
+
+class Families(Grouping):
+    """The children of every member of a level, each family's rows of the output layer ascending.
+
+    Args:
+        parents: of each child, counted from 0 within its level; none is without children.
+        rows: of each child in the output layer's matrix.
+    """
+
+    def __init__(self, parents: Int64[Tensor, "children"], rows: Int64[Tensor, "children"]) -> None:
+        super().__init__(parents, order=rows.argsort(stable=True))
+        self.columns = rows[self.order]
+        """Rows of the output layer, family after family."""
+        self.widest = max(end - start for start, end in pairwise(self.bounds))
+        """Size of the largest family."""
+        ends = self.sizes.cumsum(0)
+        self._first, self._last = self.columns[ends - self.sizes].tolist(), self.columns[ends - 1].tolist()
+
+    def of(self, parent: int) -> Family:
+        """The family of a member; its columns, those of ``members``, are a slice where siblings lie side by side."""
+        start, end, first = self.bounds[parent], self.bounds[parent + 1], self._first[parent]
+        size = end - start
+        if self._last[parent] - first + 1 == size:
+            return Family(slice(first, first + size), size)
+        return Family(self.columns[start:end], size)
+
+
+def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
+    """Whether a network predicts the children of a tree."""
+    return isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None
+
+
+class Children:
+    """The meaning of an output layer that predicts children: what ``parameterization`` may be beside a name.
+
+    The string "children" stands for ``Children(process.hierarchy)``. The tree of the output need not be one of the
+    noise: masked diffusion, GIDD and uniform noise take any tree over their words.
+
+    Args:
+        tree: its parents decide; its speeds and perturbations do not.
+        law: what the law over words means, "cavity" or "posterior"; see ``ddlib.parameterization.logits``.
+        rows: (S - 1,) the row of each state but the root in the output layer's matrix, for ``linear_nelbo`` and its
+            like; the matrix may have more rows. Default: in the order of the states. It is fastest where siblings lie
+            next to each other. Logits are always in the order of the states.
+
+    Raises:
+        TypeError: a tree or a law of another kind.
+        ValueError: a state without children; rows of another number, negative, or given twice.
+    """
+
+    def __init__(self, tree: Hierarchy, law: str = "cavity", rows: Tensor | None = None) -> None:
+        if not isinstance(tree, Hierarchy):
+            raise TypeError(f"tree is {tree!r}, must be a ddlib.hierarchies.Hierarchy")
+        require(law in ("cavity", "posterior"), f"law is {law!r}, must be 'cavity' or 'posterior'")
+        for level, edge in enumerate(tree.maps, start=1):
+            empty = torch.bincount(edge.parents, minlength=edge.num_parents) == 0
+            if bool(empty.any()):
+                where = tree.offsets[level] + int(empty.nonzero()[0])
+                raise ValueError(
+                    f"tree has a state without children, {where} in level {level}: only words may have none"
+                )
+        if rows is not None:
+            check_shape("rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)")
+            if visible(rows):
+                require(int(rows.min()) >= 0, f"rows holds {int(rows.min())}, must be rows of a matrix, >= 0")
+                require(rows.unique().numel() == len(rows), "rows holds a row twice, must have one for each state")
+        self.tree, self.law, self.rows = tree, law, rows
+        self.columns = tree.num_states - 1
+        """Number of logits, S - 1."""
+        self.num_rows = self.columns if rows is None else int(rows.max()) + 1
+        """Number of rows that the output layer's matrix has at least."""
+        self._families: dict[tuple[int, torch.device], Families] = {}
+        self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, denoiser: ChildDenoiser, law: str = "cavity") -> Self:
+        """What the output of a network that predicts children means, such as a DiT with a ``tree``.
+
+        Args:
+            denoiser: the network.
+            law: as above.
+
+        Raises:
+            ValueError: it predicts words.
+        """
+        require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts words")
+        weight, _, rows = denoiser.siblings()
+        parents = list(denoiser.tree or ())
+        count = len(parents[0]) if parents else len(rows)
+        tree = Tree(parents) if parents else Flat(count)
+        return cls(tree.to(weight.device), law, rows)
+
+    def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
+        """See ``word_logits``."""
+        return word_logits(self.tree, logits)
+
+    def check(self, parents: Sequence[Tensor]) -> None:
+        """Raises ValueError unless an output layer made for these parents is one for this tree."""
+        own = [edge.parents for edge in self.tree.maps[:-1]]
+        made, wanted = digest(*parents), digest(*own)
+        require(
+            made == wanted,
+            f"the output layer was made for a tree with {[len(level) for level in parents]} children by level and "
+            f"parents={made}, parameterization has {[len(level) for level in own]} and parents={wanted}",
+        )
+
+    def families(self, level: int) -> Families:
+        """The families whose children are the members of ``level``; found once."""
+        parents, offset = self.tree.maps[level].parents, self.tree.offsets[level]
+        if (level, parents.device) not in self._families:
+            states = torch.arange(offset, offset + len(parents), device=parents.device)
+            rows = states if self.rows is None else self.rows.to(states.device)[states]
+            self._families[level, parents.device] = Families(parents, rows)
+        return self._families[level, parents.device]
+
+    def levels_of(self, noise: Hierarchy) -> tuple[int | None, ...]:
+        """The level of the tree that each level of a process's hierarchy is; None where it is none of them.
+
+        The words and the root always are. A level is another's when both have the same words under each member. They
+        are compared once for each hierarchy: an accelerator has to wait for it.
+        """
+        if noise not in self._levels:
+            found: list[int | None] = [0]
+            for level in range(1, noise.depth):
+                above = noise.between(0, level).parents
+                same = (j for j in range(1, self.tree.depth) if torch.equal(self.tree.between(0, j).parents, above))
+                found.append(next(same, None))
+            self._levels[noise] = (*found, self.tree.depth)
+        return self._levels[noise]
+
+    def __repr__(self) -> str:
+        return f"Children({self.tree!r}, law={self.law!r})"
+
+
+@lru_cache(maxsize=8)  # a name is resolved at every call, and families are costly to find
+def children_of(hierarchy: Hierarchy) -> Children:
+    """``Children(hierarchy)``, the same object at every call."""
+    return Children(hierarchy)

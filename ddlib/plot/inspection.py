@@ -1,0 +1,180 @@
+"""``python -m ddlib show``: a process, schedule or hierarchy in words, numbers and pictures."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ddlib import plot
+from ddlib.hierarchies import Hierarchy
+from ddlib.plot.tree_diagram import edge_text
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import sample
+from ddlib.schedules import Schedule
+from ddlib.utils.validation import require
+
+TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
+"""Times at which tables are printed."""
+_LENGTH = 8
+"""Positions of the text that is printed."""
+
+Members = Sequence[Sequence[str]] | None
+
+
+def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str] | None = None) -> str:
+    """What ``subject`` is: its states and levels, its numbers at a few times, an example trajectory.
+
+    Args:
+        subject: a process, schedule or hierarchy.
+        words: a name for each word.
+
+    Raises:
+        TypeError: another kind of object.
+        ValueError: not as many names as words.
+    """
+    members = _members(subject, words)
+    summary = (inspect.getdoc(type(subject)) or "no description").splitlines()[0]
+    parts = [f"{subject!r}\n{summary}"]
+    if isinstance(subject, Schedule):
+        return "\n\n".join([*parts, _clock(subject)])
+    if isinstance(subject, Hierarchy):
+        return "\n\n".join([*parts, _levels(subject)])
+    parts.append(_states(subject))
+    t = torch.tensor(TIMES, dtype=torch.float64)
+    for title, curves in (
+        ("probability at t", plot.occupancy_series(subject, t)),
+        ("weight of the loss at t, per unit of time", plot.weight_series(subject, t)),
+    ):
+        parts.append(_table(title, {curve.band.name: curve.values for curve in curves}))
+    times, states = example(subject, _LENGTH, steps=10)
+    text = plot.trajectory_text(subject, times, states, members=members)
+    parts.append("an example, from noise to data, where every word is equally likely\n" + _indent(text))
+    return "\n\n".join(parts)
+
+
+def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequence[str] | None = None) -> None:
+    """Draws ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, as far as it has them.
+
+    Args:
+        subject: a process, schedule or hierarchy.
+        path: of the picture; its ending tells the format, such as .png or .svg.
+        words: a name for each word.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+        OSError: the file cannot be written.
+        TypeError: another kind of object.
+        ValueError: not as many names as words, an ending that matplotlib does not know.
+    """
+    _figure(subject, _members(subject, words)).savefig(path)
+
+
+@torch.no_grad()
+def example(
+    process: ForwardProcess, length: int, steps: int, seed: int = 0
+) -> tuple[Float64[Tensor, "n"], Int64[Tensor, "n L"]]:
+    """A trajectory of the process over independent, uniformly drawn words, from t = 1 to 0.
+
+    Of such words the model that gives all the same probability is the right one, so ``dd.sample`` with it draws the
+    states at the times below from their exact law.
+
+    Args:
+        process: any forward process.
+        length: positions L.
+        steps: number of steps, all of the same size.
+        seed: of the draw.
+
+    Returns:
+        The times (steps + 1,), falling, and the states (steps + 1, L) at these times.
+    """
+    times: list[Tensor] = []
+    states: list[Tensor] = []
+
+    def keep(step: int, t: Tensor, z: Tensor) -> None:
+        times.append(t[0])
+        states.append(z[0].clone())
+
+    def all_alike(z: Tensor, t: Tensor) -> Tensor:
+        return torch.zeros(*z.shape, process.vocab_size, device=z.device)
+
+    generator = torch.Generator(process.device).manual_seed(seed)
+    sample(process, all_alike, (1, length), steps=steps, generator=generator, on_step=keep)
+    return torch.stack(times).cpu().to(torch.float64), torch.stack(states).cpu()
+
+
+def _figure(subject: ForwardProcess | Schedule | Hierarchy, members: Members) -> Any:
+    if isinstance(subject, Schedule):
+        return plot.clock(subject).figure
+    if isinstance(subject, Hierarchy):
+        return plot.hierarchy(subject, members=members).figure
+    where = subject.hierarchy
+    figure, axes = plot.panels(1, 3) if where is None else plot.panels(2, 2)
+    plot.occupancies(subject, axes[0])
+    plot.weights(subject, axes[1])
+    plot.trajectory(subject, *example(subject, 48, steps=200), axes[2])
+    if where is not None:
+        plot.hierarchy(where, axes[3], members=members, most=20)
+    figure.suptitle(fill(repr(subject), 120))
+    return figure
+
+
+def _members(subject: Any, words: Sequence[str] | None) -> Members:
+    if not isinstance(subject, ForwardProcess | Schedule | Hierarchy):
+        raise TypeError(f"{subject!r} must be a process, schedule or hierarchy of ddlib")
+    if words is None or isinstance(subject, Schedule):
+        return None
+    require(len(words) == subject.vocab_size, f"words has {len(words)} names, must have {subject.vocab_size}")
+    return [words]
+
+
+def _states(process: ForwardProcess) -> str:
+    if process.hierarchy is not None:
+        return _levels(process.hierarchy)
+    beyond = process.num_states - process.vocab_size
+    rest = {0: "", 1: f", the mask {process.vocab_size}"}
+    more = rest.get(beyond, f", others {process.vocab_size}..{process.num_states - 1}")
+    sizes = f", of {', '.join(map(str, process.levels[1:]))}" if len(process.levels) > 2 else ""
+    return f"{process.num_states} states: words 0..{process.vocab_size - 1}{more}; {_above(process)}{sizes}"
+
+
+def _levels(hierarchy: Hierarchy) -> str:
+    rows = [("level", "name", "members", "states", "on the way up")]
+    for level, band in enumerate(plot.bands(hierarchy)):
+        first, size = hierarchy.offsets[level], hierarchy.levels[level]
+        up = (edge_text(hierarchy, level) or "speed 1") if level < hierarchy.depth else ""
+        rows.append((str(level), band.name, str(size), f"{first}..{first + size - 1}" if size > 1 else str(first), up))
+    return f"{hierarchy.num_states} states: words and {_above(hierarchy)}, the mask included\n" + _columns(rows)
+
+
+def _above(subject: ForwardProcess | Hierarchy) -> str:
+    number = len(subject.levels) - 1
+    return f"{number or 'no'} level{'s' * (number != 1)} above"
+
+
+def _clock(schedule: Schedule) -> str:
+    t = torch.tensor(TIMES, dtype=torch.float64)
+    values = {"alpha": schedule.alpha(t), "-d alpha/dt": -schedule.alpha_prime(t), "rate": schedule.rate(t)}
+    return _table(
+        "alpha(t), the probability that a token of unit speed has not jumped, and jumps per unit of time", values
+    )
+
+
+def _table(title: str, curves: Mapping[str, Tensor]) -> str:
+    rows = [("t", *(f"{t:g}" for t in TIMES))]
+    rows += [(name, *(f"{value:.4g}" for value in values.tolist())) for name, values in curves.items()]
+    return f"{title}\n" + _columns(rows)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return _indent("\n".join(lines))
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

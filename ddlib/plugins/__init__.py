@@ -1,0 +1,1 @@
+"""Plug-ins: registered names, and objects built from plain values."""

@@ -1,0 +1,162 @@
+"""From plain values to objects."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from ddlib.plugins import registry
+from ddlib.plugins.config.signature import REQUIRED, Key, check, expand, fills, keys, parameters
+
+
+def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
+    """The values of a part as one mapping: short strings written out, defaults filled in, all of it checked.
+
+    Nothing is built; modules that ``kind`` names are imported.
+
+    Args:
+        group: of plug-ins, one of ``registry.GROUPS``.
+        given: a mapping with ``kind``, or a string.
+        run: as in ``build``; its class is enough.
+        place: what errors call it.
+
+    Raises:
+        ValueError: everything that is wrong, each by its place: a key that does not exist with the nearest that does,
+            one that is missing, a value of another type.
+        ImportError: a plug-in that does not load.
+    """
+    faults: list[str] = []
+    values = _read(group, given, run, place or group, faults)
+    if faults:
+        raise ValueError("; ".join(dict.fromkeys(faults)))
+    return values
+
+
+def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
+    """The object that plain values describe.
+
+    Args:
+        group: of plug-ins, one of ``registry.GROUPS``.
+        given: a mapping with ``kind``, a string, or an object of the kind, which is returned; so may be its arguments.
+        run: an object whose methods are what a run knows. An argument of the name of a method, without a default or
+            with the default None, is filled in by its result unless it is given; one with another default if its value
+            is the word ``run``. The method's own arguments are keys of the part in its place.
+        place: what errors call it.
+
+    Raises:
+        ValueError: as ``read``; what the constructor refuses, with the place.
+        TypeError: the function gives something else than an object of the kind.
+
+    Example:
+        >>> build("schedules", {"kind": "polynomial", "power": 2})
+        Polynomial(power=2.0)
+        >>> build("schedules", "cosine")
+        Cosine()
+    """
+    if _is_one(group, given):
+        return given
+    return _build(group, read(group, given, run, place), run, place or group)
+
+
+def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[registry.Origin]:
+    """Where a part and those in it come from, each once, but for ddlib's own."""
+    found = [registry.origin(group, values["kind"])]
+    for key in keys(group, values["kind"], run, values).values():
+        value = values.get(key.name)
+        if key.group and isinstance(value, Mapping):
+            found += origins(key.group, value, run)
+        if key.function and isinstance(value, str):
+            found.append(registry.origin(group, value))
+    return [one for one in dict.fromkeys(found) if one.package != "ddlib"]
+
+
+def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> Any:
+    if _is_one(group, given):
+        return given
+    try:
+        values = expand(group, given, run) if isinstance(given, str) else dict(given)
+    except (TypeError, ValueError):
+        faults.append(f"{place}: must be a name or a mapping with the key kind, got {given!r}")
+        return {}
+    if not isinstance(values.get("kind"), str):
+        faults.append(f"{place}.kind: is missing, must be a name that `python -m ddlib` lists or package.module:object")
+        return {}
+    try:
+        allowed = keys(group, values["kind"], run, values)
+    except ValueError as error:
+        faults.append(f"{place}.kind: {error}")
+        return {}
+    name = values["kind"] if ":" in values["kind"] else values["kind"].replace("-", "_")
+    for key in values.keys() - allowed.keys() - {"kind"}:
+        near = get_close_matches(str(key), allowed, 1)
+        hint = f"did you mean {near[0]}?" if near else f"{name} has {', '.join(allowed) or 'none'}"
+        faults.append(f"{place}.{key}: no such key; {hint}")
+    result = {"kind": name}
+    for key in allowed.values():
+        here = f"{place}.{key.name}"
+        if key.name in values:
+            result[key.name] = _value(key, values[key.name], run, here, faults)
+        elif key.default is REQUIRED:
+            faults.append(f"{here}: is missing")
+        elif key.plain:
+            result[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
+    return result
+
+
+def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any:
+    if key.group and not (value is None and key.default is None):
+        return _read(key.group, value, run, place, faults)
+    try:
+        if key.function:
+            _function(value, key)
+            return value
+        checked = check(key, value)
+    except ValueError as error:
+        faults.append(f"{place}: {error}")
+        return None
+    return list(checked) if isinstance(checked, tuple) else checked
+
+
+def _function(value: Any, key: Key) -> Any:
+    """The function that a value is, or names; None where that is the default."""
+    found = registry.at(value) if isinstance(value, str) else value
+    if not (callable(found) or (found is None and key.default is None)):
+        raise ValueError(f"must be a function, or package.module:object of one, got {value!r}")
+    return found
+
+
+def _build(group: str, values: Any, run: Any, place: str) -> Any:
+    if _is_one(group, values):
+        return values
+    target, arguments = registry.find(group, values["kind"]), {}
+    allowed = keys(group, values["kind"], run, values)
+    for name, key in allowed.items():
+        if key.filled is None and name in values:
+            value = values[name]
+            if key.function:
+                arguments[name] = _function(value, key)
+            else:
+                arguments[name] = _build(key.group, value, run, f"{place}.{name}") if key.group and value else value
+    for parameter in parameters(target):
+        if parameter.name not in arguments and fills(parameter, run, values):
+            names = (name for name, key in allowed.items() if key.filled == parameter.name != name)
+            own = {name: values[name] for name in names}
+            try:
+                arguments[parameter.name] = getattr(run, parameter.name)(**own)
+            except ValueError as error:
+                raise ValueError(f"{place}.{parameter.name}: {error}") from error
+    try:
+        found = target(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from error
+    if not _is_one(group, found):
+        wanted = registry.made(group)
+        what = "callable" if wanted is None else f"a {registry.room(group)}.{wanted.__name__}"
+        raise TypeError(f"{place}: {values['kind']} gives {found!r}, must be {what}")
+    return found
+
+
+def _is_one(group: str, given: Any) -> bool:
+    kind = registry.made(group)
+    if kind is not None:
+        return isinstance(given, kind)
+    return callable(given) and not isinstance(given, str)

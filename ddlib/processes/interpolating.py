@@ -1,0 +1,285 @@
+"""Processes that keep the word or redraw it from a law of time alone."""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.processes.base import ForwardProcess, beside, interior, scalar, span, unchanged
+from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
+from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.random import Generator, rand
+
+
+class Mixing(ForwardProcess, own_times=True):
+    r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
+
+    The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
+    same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).
+
+    Args:
+        vocab_size: number of words V.
+        masked: whether there is a mask state, S = V + 1.
+        uniform: whether words are ever drawn uniformly.
+    """
+
+    def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
+        super().__init__(vocab_size, vocab_size + masked)
+        self.uniform = uniform
+
+    @abstractmethod
+    def mixture(self, t: Tensor) -> Mixture:
+        """alpha_t and beta_t pi_t at times ``t`` of any shape, float64."""
+
+    @abstractmethod
+    def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
+        """The same for the transition from ``s`` to ``t``."""
+
+    @abstractmethod
+    def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """r_t of a word and of the mask, per unit of time."""
+
+    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(x=x, t=t)
+        return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
+
+    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+        keep, word, mask = (beside(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
+        law = keep * p + word
+        return torch.cat([law, mask.expand_as(law[..., :1])], -1) if self.num_states > self.vocab_size else law
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
+        return self._into(z, word, mask) + keep * (z == x)
+
+    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+        keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
+        same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
+        return self._into(z, word, mask)[..., None] + keep[..., None] * same
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
+        """Draws z_t ~ q_t(.|x): whether the word is kept, then what it is redrawn as; no (B, L, S) tensor is built."""
+        self.check_inputs(x=x, t=t)
+        mixture = self.mixture(t.to(torch.float64))
+        keep = self._uniforms(x, generator, levels) < beside(mixture.keep)
+        z = torch.where(keep, x, self._redraw(mixture, x, generator))
+        if levels != "balanced":
+            return z
+        word, mask = (beside(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
+        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # of no weight anywhere one position is as good
+        which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
+        arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
+        return z.scatter(1, which, self._redraw(arrival, which, generator))
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The weight of the bound: its mean over states is the sum of the rates into them."""
+        word, mask = self.mixing_rates(interior(t))
+        total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
+        return beside(total).expand(z.shape), self.loss_weight(x, z, t)
+
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
+        self.check_forwards(z, s, t)
+        mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
+        keep = rand(z.shape, generator, z.device) < beside(mixture.keep)
+        return torch.where(keep, z, self._redraw(mixture, z, generator))
+
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        time = interior(scalar(t, "t", self.device))
+        into = self._into(torch.arange(self.num_states, device=time.device), *self.mixing_rates(time))
+        rates = into.expand(self.num_states, -1) * (1 - torch.eye(self.num_states).to(into))
+        return rates - torch.diag(rates.sum(1))
+
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        early, late = span(s, t, self.device)
+        keep, *redrawn = self.mixture_between(early, late)
+        into = self._into(torch.arange(self.num_states, device=late.device), *redrawn)
+        return keep * torch.eye(self.num_states).to(into) + into
+
+    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+        """The position stays with probability alpha_{t|s} q_s(z|p) / q_t(z|p); else it is drawn from q_s(.|p)."""
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        before = self.predictive(p, s)
+        keep, *redrawn = (beside(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
+        stay = keep[..., None] * before.gather(-1, z[..., None])
+        move = self._into(z, *redrawn)[..., None]
+        return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
+
+    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+        self.check_inputs(z=z, t=t, p=p)
+        law = self.predictive(p, interior(t))
+        arrival = self._into(z, *(beside(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
+        rates = arrival[..., None] * law / law.gather(-1, z[..., None])
+        return rates.scatter(-1, z[..., None], 0.0)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        t = self._one().expand(len(x)) if t is None else t
+        keep, word, _ = self.mixture(t.to(torch.float64))
+        typical = keep / self.vocab_size + word
+        same, other = keep + word, (self.vocab_size - 1) * word
+        nats = (
+            torch.xlogy(same, same)
+            - torch.xlogy(same, typical)
+            + torch.xlogy(other, word)
+            - torch.xlogy(other, typical)
+        )
+        return beside(nats.clamp_min(0)).expand(x.shape)
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
+        weight = self.loss_weight(x, z, t)
+        log_p = logits.log_softmax(-1)
+        if not self.uniform:
+            keep = beside(self.mixture(interior(t)).keep).to(log_p.dtype)
+            return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
+        evidence = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
+        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
+        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1)
+        return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
+
+    def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
+        """Log of the probability of having kept a word over that of having drawn it afresh."""
+        return log_ratio(self.mixture(interior(t)))
+
+    def divergence(
+        self, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens, t: Times
+    ) -> PerToken:
+        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) by all that it needs of the network (theory section 5).
+
+        These are log p(x), log p(z) (of any word, at masks), and the sum of log(1 + ratio p(.)) over words but x.
+        Terms vanish with the divergence, none cancel: near t = 0 the weight is huge, and so would be their rounding.
+        """
+        kl, log_odds = compared(self.mixture(interior(t)), log_px, log_pz, others, x, z)
+        # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
+        odds = torch.expm1(log_odds.clamp_max(80.0 if log_odds.dtype == torch.float32 else 700.0))
+        itakura_saito = torch.where(z < self.vocab_size, odds - log_odds, 0.0)
+        return kl.clamp_min(0) + itakura_saito.clamp_min(0)
+
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        r"""Whether the position was redrawn since s, then what it was: the chain rule.
+
+        With :math:`e_x` the probability given x that it was, :math:`e_x KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`, the
+        second of two choices: :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for :math:`\rho = q_s(z|x) / q_s(z|p)`.
+        """
+        self.check_inputs(x=x, z=z, t=t, s=s)
+        before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
+        keep, *redrawn = (beside(v) for v in since)
+        fresh, stay = self._into(z, *redrawn), keep * self.likelihood(z, x, s)
+        total = (fresh + stay).clamp_min(torch.finfo(torch.float64).tiny)
+        log_p = logits.log_softmax(-1)
+        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
+        if not self.uniform:  # a word was not redrawn, and the mask says nothing of the word
+            return (fresh / total * beside(before.keep) * -log_px).to(logits.dtype)
+        ratio = log_ratio(before)
+        evidence = log1p_exp(beside(ratio).to(log_p.dtype)[..., None] + log_p)
+        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1).double()
+        kl, log_odds = compared(before, log_px, log_pz, others, x, z)
+        share, log_total = fresh / total, total.log()
+        right = torch.logaddexp(stay.log() - log_total, fresh.log() - log_total + log_odds) - share * log_odds
+        # the same where rho <= 1; at s = 0 it is 0, and so is the chance to have stayed
+        kept_p = (keep * beside(before.keep)).log() + log_pz
+        wrong = log1p_exp(kept_p - log_total) + stay / total * log_odds
+        choice = torch.where(z == x, right, wrong).clamp_min(0)
+        return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
+
+    def word_at(self, z: Tokens) -> Tokens:
+        """The states, with some word in place of the mask."""
+        return z.clamp_max(self.vocab_size - 1)
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        time = interior(t)
+        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(time)))
+        likelihood = self.likelihood(z, x, time)
+        return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
+
+    def cases(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+        """One word as it is, as another, and as the mask: words are alike."""
+        pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
+        there = [(z, count) for z, count in pairs if z < self.num_states and count]
+        z, count = (torch.tensor(column, device=self.device) for column in zip(*there, strict=True))
+        return torch.zeros_like(z), z, count.to(torch.float64)
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """The mask, and words where they are drawn uniformly."""
+        return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draws z_s without a (B, L, S) tensor: stay, or redraw from q_s(.|p)."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        before = self.mixture(s.to(torch.float64))
+        keep, *redrawn = (beside(v) for v in self.mixture_between(s.double(), t.double()))
+        here = beside(before.keep) * self._log_here(logits, z).exp()
+        stay = keep * (here + self._into(z, beside(before.word), beside(before.mask)))
+        stay = stay / (stay + self._into(z, *redrawn))
+        moves = rand(z.shape, generator, z.device) >= stay
+        from_model = rand(z.shape, generator, z.device) < beside(before.keep)
+        u = rand(z.shape, generator, z.device)
+        result = torch.where(moves, self._redraw(before, z, generator), z)
+        rows = moves & from_model
+        result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
+        return result
+
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"] | None:
+        """r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
+        if logits is None:
+            return None
+        apart, here = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
+        arrival = self._into(z, *(beside(v) for v in self.mixing_rates(interior(t))))
+        rate = arrival * (apart.keep + apart.word + apart.mask)
+        return torch.where(here > 0, rate / torch.where(here > 0, here, 1.0), 0.0)
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """A draw of q_t(.|p) given that it is not z, without a (B, L, S) tensor."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        apart, _ = self._apart(sharpen(logits), z, t)
+        share = rand(z.shape, generator, z.device) * (apart.keep + apart.word + apart.mask)
+        other = (rand(z.shape, generator, z.device) * (self.vocab_size - (z < self.vocab_size).long())).long()
+        other = other + (other >= z)
+        u = rand(z.shape, generator, z.device)
+        result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
+        result = torch.where(moves, result, z)
+        rows = moves & (share < apart.keep)
+        state, law = self.word_at(z)[rows][:, None], sharpen(logits[rows])
+        itself = (z < self.vocab_size)[rows][:, None]
+        law = law.scatter(-1, state, torch.where(itself, -torch.inf, law.gather(-1, state)))
+        result[rows] = draw_logits(law, u[rows])
+        return result
+
+    def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
+        """What q_t(.|p) gives to states other than z, and what to z, (B, L) each.
+
+        ``word`` is that of all words that are redrawn, not of each.
+        """
+        keep, word, mask = (beside(v) for v in self.mixture(interior(t)))
+        log_here = self._log_here(logits, z)
+        words = self.vocab_size - (z < self.vocab_size).long()
+        apart = Mixture(keep * -torch.expm1(log_here), word * words, self._into(z, mask, torch.zeros_like(mask)))
+        return apart, keep * log_here.exp() + self._into(z, word, mask)
+
+    def _log_here(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
+        """log p(z), -inf at masks."""
+        log_p = logits.gather(-1, self.word_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
+        return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
+
+    def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
+        """``word`` where z is a word, ``mask`` where it is the mask: what does not depend on where z came from."""
+        return torch.where(z < self.vocab_size, word, mask)
+
+    def _redraw(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
+        """States drawn from pi_t: the mask, or a uniform word."""
+        words = self._uniform_words(like.shape, generator, like.device)
+        share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
+        masks = rand(like.shape, generator, like.device) < beside(share)
+        return torch.where(masks, self.vocab_size, words)

@@ -1,0 +1,210 @@
+"""Levels that move on their own: what samplers ask of a process with a hierarchy and a clock."""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
+from ddlib.processes.level_chain import LevelChain, exchange, most_lift
+from ddlib.processes.tree_kernels import climb, descent, shared
+from ddlib.schedules import Schedule
+from ddlib.typing import Logits, Sharpen, Times, Tokens
+from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.random import Generator, rand
+
+
+class Levelled(ForwardProcess, own_times=True):
+    """The part of ``Hierarchical`` that draws: forwards, backwards, and the levels alone.
+
+    Which positions jump, when and how far does not depend on the words, nor, in reverse, on the network.
+
+    Args:
+        hierarchy: where tokens jump.
+        schedule: when.
+
+    Raises:
+        TypeError: arguments of another kind.
+        ValueError: alpha not decreasing from 1 to 0.
+    """
+
+    schedule: Schedule
+    hierarchy: Hierarchy
+
+    def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
+        if not isinstance(hierarchy, Hierarchy):
+            raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        schedule.check()
+        slowest = min(hierarchy.speeds)
+        schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+        super().__init__(hierarchy.vocab_size, hierarchy.num_states)
+        self.hierarchy, self.schedule = hierarchy, schedule
+        self._fixed = LevelChain(hierarchy.speeds) if hierarchy.learned is None else None
+
+    @property
+    def chain(self) -> LevelChain:
+        """The levels alone; made anew for each answer where speeds are learned, so that gradients reach them."""
+        learned = self.hierarchy.learned
+        return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
+
+    def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
+        """a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
+        return self.chain.occupancies(self._clock(t))
+
+    def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
+        """w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for words.
+
+        Each integrates to one against its occupancy. At t = 0 and 1, where weights may be infinite, their value a
+        rounding error away from the end is given.
+        """
+        t = interior(t)
+        return self.chain.weights(self._clock(t), self.schedule.rate(t))
+
+    def level_of(self, z: Tokens) -> Tokens:
+        return self.hierarchy.level_of(z)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return self.hierarchy.levels
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
+        """Draws z_t ~ q_t(.|x): the level first, the way up second; nothing larger than (B, L, levels) is built."""
+        self.check_inputs(x=x, t=t)
+        reached = beside(self.occupancies(t), 1)[..., :-1].cumsum(-1)
+        level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
+        if levels == "balanced":
+            one, inflow = rand((len(x), 2), generator, x.device), beside(self._inflow(t), 1)
+            which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
+            there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
+            level = level.scatter(1, which[:, None], draw(there, one[:, 1])[:, None])
+        return self.climb(x, level, generator)
+
+    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """The weight of the bound: its mean over levels is the sum of the fluxes."""
+        return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
+
+    def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
+        t = interior(t)
+        return self.chain.inflow(self._clock(t), self.schedule.rate(t))
+
+    def level_posterior(
+        self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
+    ) -> Float64[Tensor, "B L levels"]:
+        """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3.
+
+        With ``lift`` it is another coupling of the levels at t and at s, see ``levels.exchange``.
+        """
+        joint = self._joint(t, s)
+        law = into(joint, level)
+        if lift is not None:
+            law = law + exchange(joint, level, lift)
+        total = law.sum(-1, keepdim=True)
+        stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
+        return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
+
+    def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
+        return self.chain.transition(self._duration(s, t))
+
+    def most_lift(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
+        """(B, n) or (B, L, n), see ``levels.most_lift``."""
+        return most_lift(self._joint(t, s))
+
+    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None) -> Tokens:
+        law = self.level_posterior(self.level_of(z), t, s, lift)
+        return draw(law, rand(z.shape, generator, z.device))
+
+    def land(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draws the members that jumping positions land on, by the law that ``descent`` gives.
+
+        Only rows of ``logits`` at jumping positions are looked at.
+        """
+        level = self.level_of(z)
+        target = self.jump(z, t, s, generator) if target is None else target
+        u = rand(z.shape, generator, z.device)
+        result = z.clone()
+        for i in range(self._depth):
+            for j in range(i + 1, self._depth + 1):
+                rows = (target == i) & (level == j)
+                if rows.any():
+                    law = self.descent(logits[rows], z[rows], j, i, force)
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(law), u[rows])
+        return result
+
+    def descent(
+        self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
+    ) -> Float[Tensor, "N K"]:
+        return descent(self.hierarchy, logits, z, level, target, force)
+
+    def leaving(
+        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
+    ) -> Float64[Tensor, "B L"]:
+        """``weights``, which the network has no say in."""
+        return taken(self.weights(t), self.level_of(z))
+
+    def leave(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """One level down."""
+        target = (self.level_of(z) - moves.long()).clamp_min(0)
+        return self.land(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
+
+    def descends(self, level: int, target: int, force: bool = False) -> bool:
+        """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
+        if target >= level:
+            return False
+        mixed = target > 0 and self.hierarchy.between(0, target).spread is not None
+        kept = level == self._depth or force or self.hierarchy.between(target, level).spread is None
+        return kept and not mixed
+
+    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """The mask, and clusters that tokens of other clusters may stray to."""
+        return shared(self.hierarchy, z)
+
+    def draw_path(
+        self, shape: Sequence[int], generator: Generator, device: torch.device
+    ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
+        """The levels of the reverse process are those of the forward process, so their path is drawn forwards.
+
+        Holding times are exponential on the clock.
+        """
+        holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
+        clock = holding.cumsum(-1)
+        reached = clock <= self._clock(self._one().to(device))
+        entries = torch.where(reached, self.schedule.time_of(clock).clamp(0, 1), 2.0)
+        return entries, self.climb(self._uniform_words(shape, generator, device), reached.sum(-1), generator)
+
+    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draws z_t ~ q_{t|s}(.|z_s): how far up first, the way second; nothing larger than (B, L, levels) is built."""
+        self.check_forwards(z, s, t)
+        reached = into(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
+        level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
+        return self.climb(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
+
+    def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
+        """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
+        return climb(self.hierarchy, z, level, generator)
+
+    @property
+    def _depth(self) -> int:
+        return self.hierarchy.depth
+
+    def _clock(self, t: Tensor) -> Tensor:
+        return self.schedule.hazard(t.to(torch.float64))
+
+    def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
+        """The probability of each level at s (rows) together with each at t."""
+        return self.level_transition(s, t) * self.occupancies(s)[..., None]
+
+    def _duration(self, s: Tensor, t: Tensor) -> Tensor:
+        return elapsed(self.schedule, s, t)

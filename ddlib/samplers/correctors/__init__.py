@@ -1,0 +1,1 @@
+"""Correctors: steps that keep the distribution of the states at a time."""

@@ -1,0 +1,95 @@
+"""Any sampler, corrected after its steps."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from ddlib.samplers.ancestral import Ancestral
+from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.correctors.base import Corrector
+from ddlib.samplers.correctors.edge_balance import EdgeBalance
+from ddlib.samplers.correctors.forward_backward import ForwardBackward
+from ddlib.samplers.correctors.gibbs import Gibbs
+from ddlib.samplers.correctors.self_correction import SelfCorrection
+from ddlib.samplers.psi import Psi
+from ddlib.typing import Tokens
+from ddlib.utils.validation import check_count, check_number, require
+
+
+class Corrected(Sampler):
+    """Steps of one sampler, the predictor, each followed by corrections at the time it leads to.
+
+    A corrector keeps what is right and mends what the steps before did wrong, such as words that were drawn at once
+    and do not go together. Song et al. (2021), for discrete states Campbell et al. (2022).
+
+    Args:
+        predictor: a sampler whose states are at the times of the grid; ``FirstHitting`` goes from event to event.
+        corrector: what to do after its steps.
+        steps: corrections after each, at least 1.
+        interval: two times; corrections are made where a step ends between them, ends included, and not at t = 0.
+
+    Raises:
+        TypeError: no sampler, no corrector, a predictor that is not ``on_grid``; when sampling, a process that the
+            corrector cannot serve.
+        ValueError: steps below 1, an interval outside [0, 1] or without a width.
+    """
+
+    def __init__(
+        self, predictor: Sampler, corrector: Corrector, steps: int = 1, interval: Sequence[float] = (0.0, 1.0)
+    ) -> None:
+        if not isinstance(predictor, Sampler):
+            raise TypeError(f"predictor is {predictor!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
+        if not isinstance(corrector, Corrector):
+            raise TypeError(f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as Gibbs()")
+        if not predictor.on_grid:
+            raise TypeError(
+                f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): "
+                "those of events are at no time that a corrector could be told, Ancestral draws from the same law; "
+                "Particles take Corrected inside"
+            )
+        require(len(interval) == 2, f"interval is {interval!r}, must be two times")
+        low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
+        require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
+        self.predictor, self.corrector = predictor, corrector
+        self.steps, self.interval = check_count("steps", steps), (low, high)
+        self.exact_word = predictor.exact_word and corrector.exact_word
+        self.exact_text = predictor.exact_text and corrector.exact_text
+        self.calls = predictor.calls + self.steps * corrector.calls
+        self.end_calls = predictor.end_calls + corrector.end_calls
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [  # so much that a mistake shows
+            cls(Ancestral(), ForwardBackward(3.0)),
+            cls(Ancestral(), EdgeBalance(3.0)),
+            cls(Psi(0.9), Gibbs(), 2, (0.0, 0.6)),
+            cls(Ancestral(), SelfCorrection(steps=4)),
+        ]
+
+    def init(self, run: Run) -> State:
+        """The predictor's, after the corrector was asked whether it serves the process."""
+        self.corrector.check(run.process)
+        return self.predictor.init(run)
+
+    def step(self, run: Run, state: State, k: int) -> State:
+        here, (low, high), s = state.z, self.interval, float(run.times[k + 1])
+        state = self.predictor.step(run, state, k)
+        if s == 0 or not low <= s <= high:
+            return state
+        t, h = at(run, k + 1), at(run, k) - at(run, k + 1)
+        z = torch.where(run.free, state.z, here)  # the prompt stands, whatever the predictor made of it
+        for _ in range(self.steps):
+            z = torch.where(run.free, self.corrector.correct(run, z, t, h), z)
+        return state._replace(z=z)
+
+    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+        """The predictor's: the memo is."""
+        return self.predictor.pick(state, rows)
+
+    def finalize(self, run: Run, state: State) -> Tokens:
+        """The predictor's words, and what the corrector makes of them in the end."""
+        words = torch.where(run.free, self.predictor.finalize(run, state), state.z)
+        return self.corrector.end(run, words)

@@ -1,0 +1,57 @@
+"""A corrector that lets as many climb each edge of a hierarchy as come down."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from ddlib.processes import ForwardProcess
+from ddlib.samplers.base import Run
+from ddlib.samplers.correctors.base import Corrector
+from ddlib.samplers.runtime.reverse_step import shift
+from ddlib.typing import Times, Tokens
+from ddlib.utils.validation import check_number
+
+
+class EdgeBalance(Corrector):
+    r"""On each edge tokens climb with probability :math:`\sigma_i`, and as many come down in their place.
+
+    :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times what the forward process climbs in a step
+    of the same length, T its level transition, and no more than ``most_lift``. Every level keeps its law (theory
+    section 8). For masks and small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat
+    et al., 2024). The network runs where somebody comes down. Needs a process with levels.
+
+    Args:
+        strength: in [0, 10]; 0 moves nothing.
+
+    Raises:
+        TypeError, ValueError: another strength; when sampling, a process without levels.
+    """
+
+    def __init__(self, strength: float = 1.0) -> None:
+        self.strength = check_number("strength", strength, 0, 10, "in [0, 10]")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        return [cls(3.0)]  # so much that a mistake shows
+
+    def check(self, process: ForwardProcess) -> None:
+        s, t = torch.tensor([[0.4], [0.6]], dtype=torch.float64, device=process.device)
+        if process.level_transition(s, t) is None or process.most_lift(t, t) is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a process with levels, {process!r} has none: "
+                "ForwardBackward serves it, and the sampler Psi"
+            )
+
+    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+        target = run.process.jump(z, t, t, run.generator, self.sigma(run.process, t, h))
+        assert target is not None
+        return shift(run, z, t, t, target, force=False)
+
+    def sigma(self, process: ForwardProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
+        """The chance to climb each edge in a correction after a step of length ``h``, (B, n)."""
+        stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.most_lift(t, t)
+        assert stay is not None and most is not None
+        return (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])).clamp_min(0).minimum(most)

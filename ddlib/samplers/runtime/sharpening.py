@@ -1,0 +1,69 @@
+"""Laws made sharper, or cut, before anything is drawn from them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ddlib.processes.sampled import unchanged
+from ddlib.typing import Sharpen
+from ddlib.utils.validation import check_count, check_number
+
+Knob = float | Callable[[float], float]
+"""A number, or a function of the time, which runs from 1, noise, to 0."""
+
+
+class Sharpening:
+    """Temperature, then top-k, top-p and min-p, of every law of words or clusters that is drawn from.
+
+    Args:
+        temperature: logits are divided by it; 0 is greedy. A number or a function of the time.
+        top_p: keep the fewest members that hold this much probability (Holtzman et al., 2020); likewise.
+        top_k: keep the likeliest so many, and those that are as likely as the last of them; None for all.
+        min_p: keep members at least this share as likely as the likeliest (arXiv 2407.01082); 0 for all.
+
+    Raises:
+        TypeError, ValueError: one of them out of range; of functions, when they are asked.
+    """
+
+    def __init__(self, temperature: Knob = 1.0, top_p: Knob = 1.0, top_k: int | None = None, min_p: float = 0.0):
+        self.temperature, self.top_p = temperature, top_p
+        self.top_k = None if top_k is None else check_count("top_k", top_k)
+        self.min_p = check_number("min_p", min_p, 0, 1, "in [0, 1]")
+        self.at(1.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it does nothing, at any time."""
+        return self.temperature == 1 and self.top_p == 1 and self.top_k is None and self.min_p == 0
+
+    def at(self, t: float) -> Sharpen:
+        """What it does at a time; ``unchanged`` if nothing."""
+        temperature = check_number(*_asked("temperature", self.temperature, t), 0, 1e6, ">= 0")
+        top_p = check_number(*_asked("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
+        if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
+            return unchanged
+        return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p)
+
+
+def _asked(name: str, knob: Knob, t: float) -> tuple[str, float]:
+    return (f"{name}({t:g})", knob(t)) if callable(knob) else (name, knob)
+
+
+def _sharpen(log_law: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
+    log_law = log_law - log_law.amax(-1, keepdim=True)
+    if temperature == 0:
+        log_law = torch.where(log_law == 0, 0.0, -torch.inf)
+    elif temperature != 1:
+        log_law = (log_law.to(torch.float64) / temperature).to(log_law.dtype)
+    if top_k is not None and top_k < log_law.shape[-1]:
+        log_law = log_law.masked_fill(log_law < log_law.topk(top_k, -1).values[..., -1:], -torch.inf)
+    if top_p < 1:
+        ordered, order = log_law.softmax(-1).sort(-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        log_law = log_law.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    if min_p > 0:
+        log_law = log_law.masked_fill(log_law < math.log(min_p), -torch.inf)
+    return log_law

@@ -1,0 +1,1 @@
+"""Helpers of all packages: validation, randomness, precision, printing."""

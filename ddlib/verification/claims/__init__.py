@@ -1,0 +1,1 @@
+"""Claims that ``dd.verify`` checks, by the kind of object."""

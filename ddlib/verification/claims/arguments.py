@@ -1,0 +1,80 @@
+"""What follows from arguments and what is state: values that make a part again, learned numbers that are saved."""
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
+
+from ddlib.arguments import Part, apart, rebuilt, written
+from ddlib.processes import ForwardProcess
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+
+
+def _unknown(part: Part) -> str:
+    """Why the values of a part cannot be compared; empty where they can."""
+    try:
+        written(part)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _values(part: Part, point: Point) -> Iterator[Comparison]:
+    again = rebuilt(part, json.loads(json.dumps(written(part))))
+    found = apart(part, again)
+    says = f"{found} is not what the constructor makes of the same arguments"
+    hint = "the constructor must decide all that the object is; a constant must follow from its arguments alone"
+    yield stated("the part made again from dd.values", not found, says, hint)
+
+
+def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    learned = {name for name, _ in process.named_parameters()}
+    held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
+    says = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
+    hint = "write self.name = tensor in a ddlib.utils.precision.ExactModule, no buffer; a parameter where it is learned"
+    yield stated("tensors in the state that are not learned", not held, says, hint)
+    other = copy.deepcopy(process)
+    other.load_state_dict(process.state_dict())
+    found = apart(process, other)
+    yield stated("the process after it loaded its own state", not found, f"{found} changed by load_state_dict")
+
+
+def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """As the weights of a network are averaged that the process is a submodule of."""
+    network = nn.Module()
+    network.process = copy.deepcopy(process)
+    average = AveragedModel(network, avg_fn=get_ema_avg_fn(0.9), use_buffers=True)
+    for _ in range(3):
+        average.update_parameters(network)
+    mean = cast(ForwardProcess, average.module.process)
+    found = [name for name, value in process.named_buffers() if not torch.equal(value, mean.get_buffer(name))]
+    says = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
+    hint = (
+        "write self.name = tensor in a ddlib.utils.precision.ExactModule, which no average touches; not register_buffer"
+    )
+    yield stated("constants that an average of weights changes", not found, says, hint)
+    if not list(process.parameters()):
+        t = float(point["t"])
+        yield Comparison(
+            "q_{t|0} after averaging", ("from", "to"), mean.transition(0.0, t), process.transition(0.0, t), 0
+        )
+
+
+PART_CLAIMS = (
+    Claim("arguments", "values", "dd.values has all that makes the object", "exactly", _values, applies=_unknown),
+)
+
+CLAIMS = (
+    *PART_CLAIMS,
+    Claim("arguments", "state", "the state holds learned numbers only, and loads", "exactly", _state),
+    Claim("arguments", "averages", "an average of weights leaves the process as it is", "exactly", _average,
+          ({"t": 0.6},), rests_on=("state", "rates", "laws")),
+)  # fmt: skip
+
+SIZE_CLAIMS = tuple(replace(claim, room="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
+"""Those of a process at its size, beside a proof on its reduction."""

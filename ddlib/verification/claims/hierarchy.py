@@ -1,0 +1,123 @@
+"""What holds for every hierarchy."""
+
+from collections.abc import Iterator
+
+import torch
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+
+
+def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    for i, edge in enumerate(hierarchy.maps):
+        dense = edge.matrix()
+        ones = torch.ones(len(dense), dtype=torch.float64)
+        yield Comparison(f"sum of the row of maps[{i}]", ("child",), dense.sum(1), ones, 1e-12)
+        yield Comparison(f"entry of maps[{i}]", ("child", "parent"), dense, dense.clamp(0, 1), 1e-15)
+
+
+def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    for i, edge in enumerate(hierarchy.maps):
+        children = torch.bincount(edge.parents, minlength=edge.num_parents)
+        yield Comparison(f"children of a member of level {i + 1}, at least one", ("parent",),
+                         children.clamp_max(1), torch.ones_like(children), 0.0)  # fmt: skip
+        yield Comparison(f"mass into level {i + 1} is positive", ("parent",),
+                         (edge.matrix().sum(0) > 0).double(), torch.ones(edge.num_parents), 0.0)  # fmt: skip
+
+
+def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    sizes = torch.tensor([hierarchy.maps[0].num_children, *(edge.num_parents for edge in hierarchy.maps)])
+    states = torch.arange(int(sizes.sum()))
+    level = torch.arange(len(sizes)).repeat_interleave(sizes)
+    yield Comparison("levels", ("level",), torch.tensor(hierarchy.levels), sizes, 0.0)
+    yield Comparison("members of the top level, the mask", (), torch.tensor(hierarchy.levels[-1]), torch.tensor(1), 0.0)
+    yield Comparison("vocab_size", (), torch.tensor(hierarchy.vocab_size), sizes[0], 0.0)
+    yield Comparison("num_states", (), torch.tensor(hierarchy.num_states), sizes.sum(), 0.0)
+    yield Comparison("speeds per edge", (), torch.tensor(len(hierarchy.speeds)), torch.tensor(len(sizes) - 1), 0.0)
+    positive = torch.tensor(hierarchy.speeds) > 0
+    yield Comparison("speed > 0", ("edge",), positive.double(), torch.ones(len(positive)), 0.0)
+    yield Comparison("level_of", ("z",), hierarchy.level_of(states), level, 0.0)
+    for i, offset in enumerate((sizes.cumsum(0) - sizes).tolist()):
+        mine = states[level == i]
+        yield Comparison(f"local index in level {i}", (), hierarchy.local(mine, i), mine - offset, 0.0, {"z": mine})
+        yield Comparison("offset", (), torch.tensor(hierarchy.offsets[i]), torch.tensor(offset), 0.0)
+
+
+def _composition(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    for i in range(hierarchy.depth):
+        product = torch.eye(hierarchy.levels[i], dtype=torch.float64)
+        for j in range(i, hierarchy.depth):
+            product = product @ hierarchy.maps[j].matrix()
+            got = hierarchy.between(i, j + 1).matrix()
+            yield Comparison(f"K from level {i} to {j + 1}", ("child", "ancestor"), got, product, 1e-12)
+
+
+def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    for i, edge in enumerate(hierarchy.maps):
+        dense, name = edge.matrix(), f"of maps[{i}]"
+        child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
+        generator = torch.Generator().manual_seed(i)
+        log_law = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+        law = log_law.exp()
+        yield Comparison(f"row {name}", ("child", "parent"), edge.row(child), dense, 1e-15)
+        yield Comparison(f"column {name}", ("parent", "child"), edge.column(parent), dense.T, 1e-15)
+        entry = edge.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape))
+        yield Comparison(f"entry {name}", ("child", "parent"), entry, dense, 1e-15)
+        yield Comparison(f"push {name}", ("law", "parent"), edge.push(law), law @ dense, 1e-13)
+        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_law).exp(), law @ dense, 1e-13)
+        # an even grid of uniforms hits every parent as often as its row says: no chance is involved
+        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+        for first in child[:: max(1, len(child) // 8)].tolist():
+            hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
+            yield Comparison(f"sample {name} for child {first}", ("parent",), hits, dense[first], 2 / 2000)
+
+
+def _drawn(count: int, most: int) -> torch.Tensor:
+    """At most ``most`` of the numbers below ``count``, from the first to the last."""
+    return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
+
+
+def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
+    pairs = [(i, j) for i in range(hierarchy.depth) for j in range(i + 1, hierarchy.depth + 1)]
+    for i, j in pairs:
+        edge, name = hierarchy.between(i, j), f"of the map from level {i} to {j}"
+        children = torch.bincount(edge.parents, minlength=edge.num_parents)
+        yield Comparison(f"children {name}, at least one", ("parent",), children.clamp_max(1),
+                         torch.ones_like(children), 0.0)  # fmt: skip
+        child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
+        rows, columns = edge.row(child), edge.column(parent)
+        yield Comparison(f"sum of a row {name}", (), rows.sum(1), torch.ones(len(child)).double(), 1e-12,
+                         {"child": child})  # fmt: skip
+        yield Comparison(f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, {"child": child})
+        yield Comparison(f"column {name}", ("", ""), columns[:, child], rows[:, parent].T, 1e-14, {"parent": parent})
+        entry = edge.entry(child[:, None].expand(-1, len(parent)), parent.expand(len(child), -1))
+        yield Comparison(f"entry {name}", ("", ""), entry, rows[:, parent], 1e-14, {"child": child})
+        generator = torch.Generator().manual_seed(i)
+        log_p = torch.randn(edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+        mass = columns @ log_p.exp()
+        yield Comparison(f"push {name}", (), edge.push(log_p.exp())[parent], mass, 1e-12, {"parent": parent})
+        yield Comparison(f"log_push {name}", (), edge.log_push(log_p).exp()[parent], mass, 1e-12, {"parent": parent})
+        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+        for first in child[:: max(1, len(child) // 4)].tolist():
+            hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
+            yield Comparison(f"sample {name} for child {first}", ("parent",), hits, edge.row(torch.tensor(first)), 1e-3)
+
+
+AT_SIZE = (
+    Claim("hierarchy as given", "level order at size", "states are tokens, then levels upwards, one mask last",
+          "exactly", _levels),
+    Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
+          "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
+)  # fmt: skip
+"""What is checked of a hierarchy as it was given, beside the proof on its reduction."""
+
+CLAIMS = (
+    Claim("hierarchy", "stochastic rows", "every map's rows are laws", "1e-12", _rows),
+    Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
+          rests_on=("stochastic rows",)),
+    Claim("hierarchy", "level order", "states are words, then levels upwards, one mask last", "exactly", _levels),
+    Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
+          _composition, rests_on=("stochastic rows", "level order")),
+    Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",
+          _actions, rests_on=("stochastic rows", "surjective")),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Claims about the bound, the training loss, times and weightings."""

@@ -1,0 +1,106 @@
+"""What holds for losses on all edges below a state: the bound in the mean, the whole way at full weight."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from ddlib.kernels import linear_training_loss
+from ddlib.objective.nelbo import nelbo
+from ddlib.objective.training import training_loss
+from ddlib.parameterization.logits import Parameterization, posterior_logits
+from ddlib.parameterization.tree_softmax import Children
+from ddlib.processes import ForwardProcess
+from ddlib.verification.claims.objective.bound import turnover
+from ddlib.verification.claims.objective.tree_softmax import trees
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import logits, pairs, per_pair
+
+_WIDTH = 3
+"""Of the hidden states."""
+
+
+def _loss(
+    process: ForwardProcess, scores: Tensor, x: Tensor, z: Tensor, t: Tensor, weights: Sequence[float] | None = None
+) -> Tensor:
+    return training_loss(process, scores, x, z, t, mode="edges", edge_weights=weights, reduction="none")
+
+
+def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Of a law that does not look at the token's own state, for every word."""
+    x, z, t = pairs(process, float(point["t"]))
+    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    chance = process.likelihood(z, x, t)
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.zeros(process.vocab_size, dtype=torch.float64).index_add(0, x[0], (chance * values)[0])
+
+    expected = mean(nelbo(process, scores, x, z, t))
+    got = mean(_loss(process, scores, x, z, t))
+    unit = mean(turnover(process, x, z, t, scores.exp()))
+    yield Comparison("mean over z of the losses on all edges", ("x",), got, expected, 1e-9 * (unit + expected))
+
+
+def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """At full weight the edges are the way from z to the word: -log of the word's probability given z."""
+    x, z, t = pairs(process, float(point["t"]))
+    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    word = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    expected = process.loss_weight(x, z, t) * word
+    depth = len(process.levels) - 1
+    got = _loss(process, scores, x, z, t, [1.0] * depth)
+    allowed = 1e-9 * (turnover(process, x, z, t, scores.exp()) + expected)
+    yield per_pair("all edges at full weight", x, z, got, expected, allowed)
+    twice = _loss(process, scores, x, z, t, [2.0 * (edge == 0) + 1 for edge in range(depth)])
+    bound = nelbo(process, scores, x, z, t)
+    yield per_pair("no weight below 1: at least the bound", x, z, twice.minimum(bound - allowed), bound - allowed, 0.0)
+
+
+def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t = pairs(process, float(point["t"]))
+    generator = torch.Generator().manual_seed(int(point["law"]))
+    meanings: dict[str, tuple[Parameterization, int]] = {"words": ("cavity", process.vocab_size)}
+    meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
+    some = [0.5 + edge for edge in range(len(process.levels) - 1)]
+    for name, (meaning, size) in meanings.items():
+        shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
+        layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        for weights in (None, some):
+            with torch.enable_grad():
+                given = [part.clone().requires_grad_() for part in layer]
+                hidden, weight, bias = given
+                fused = linear_training_loss(
+                    process, hidden, weight, x, z, t, bias, None, "edges", edge_weights=weights,
+                    parameterization=meaning, reduction="none",
+                )  # fmt: skip
+                assert isinstance(fused, Tensor)
+                ours = torch.autograd.grad(fused.sum(), given)
+                plain = training_loss(
+                    process, linear(hidden, weight, bias), x, z, t, None, "edges", edge_weights=weights,
+                    parameterization=meaning, reduction="none",
+                )  # fmt: skip
+                theirs = torch.autograd.grad(plain.sum(), given)
+            unit = 1 + process.loss_weight(x, z, t) + plain.detach()
+            what = f"with {name} in the output, " + ("weights of the bound" if weights is None else "others")
+            yield per_pair(f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit)
+            for of, one, other in zip(("hidden", "weight", "bias"), ours, theirs, strict=True):
+                worst = float((1e-9 * unit).sum())
+                yield Comparison(f"gradient by {of} {what}", (), one.flatten(), other.flatten(), worst)
+
+
+def _no_edges(process: ForwardProcess) -> str:
+    return "" if "edges" in process.modes else "it has no edges"
+
+
+CLAIMS = (
+    Claim("objective", "edges", "losses on all edges have the bound's mean, of a law that does not look at z itself",
+          "1e-9 of the turnover", _mean, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}),
+          ({"t": 0.99, "law": 3}, {"t": 1e-8, "law": 4}), _no_edges, ("closed = generic",)),
+    Claim("objective", "way to the word", "at full weight they are -log of the word's law given z, an upper bound",
+          "1e-9 of the turnover", _way, ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
+          _no_edges, ("closed = generic",)),
+    Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",
+          "1e-10 of the weight", _fused, ({"t": 0.4, "law": 1},), ({"t": 0.05, "law": 2},), _no_edges,
+          ("edges", "way to the word")),
+)  # fmt: skip

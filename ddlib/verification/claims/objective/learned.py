@@ -1,0 +1,82 @@
+"""What holds for processes with speeds to learn: gradients are the slopes of what is computed."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.objective.nelbo import nelbo
+from ddlib.processes import ForwardProcess
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.inputs import logits, pairs
+from ddlib.verification.framework.oracle import states
+
+_STEP, _MOST = 1e-4, 8
+
+
+def parameters(process: ForwardProcess) -> list[Tensor]:
+    """What is to be learned of the process."""
+    return [parameter for parameter in process.parameters() if parameter.requires_grad]
+
+
+def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
+    """Numbers that speeds decide, each mixed so that nothing cancels by symmetry."""
+    x, z, t = pairs(process, float(point["t"]))
+    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    step = process.transition(float(point["t"]) / 2, float(point["t"]))
+    generator = torch.Generator().manual_seed(3)
+    law = scores[:, :1].exp()
+    found = {
+        "log q_t(z|x)": process.likelihood(z, x, t).log(),
+        "q_t(z|p)": process.predictive(law, t),
+        "q_{t|s}": step,
+        "Q_t": process.rate_matrix(float(point["t"])),
+        "reverse rate": process.reverse_rate(law.expand(1, process.num_states, -1), states(process), t),
+        "bound's integrand": nelbo(process, scores, x, z, t),
+    }
+    return {
+        name: (answer * torch.rand(answer.shape, generator=generator, dtype=torch.float64)).sum()
+        for name, answer in found.items()
+    }
+
+
+def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Autograd against central differences, for a few entries of each parameter."""
+    learned = parameters(process)
+    with torch.enable_grad():
+        answers = _answers(process, point)
+        slopes = {
+            name: torch.autograd.grad(answer, learned, retain_graph=True, allow_unused=True)
+            if answer.requires_grad
+            else [None] * len(learned)
+            for name, answer in answers.items()
+        }
+    for which, parameter in enumerate(learned):
+        start, chosen = parameter.detach().clone(), range(min(parameter.numel(), _MOST))
+        differences: dict[str, list[Tensor]] = {name: [] for name in answers}
+        for entry in chosen:
+            ends = []
+            for step in (_STEP, -_STEP):
+                with torch.no_grad():
+                    parameter.view(-1)[entry] += step
+                    ends.append(_answers(process, point))
+                    parameter.copy_(start)
+            for name in answers:
+                differences[name].append((ends[0][name] - ends[1][name]) / (2 * _STEP))
+        moved = any(float(one.abs()) > 0 for found in differences.values() for one in found)
+        says = f"parameter {which} of the process is learned, and nothing depends on it"
+        yield stated("what is learned decides something", moved or parameter.numel() == 1, says)
+        for name, found in differences.items():
+            slope = slopes[name][which]
+            got = torch.zeros(len(found), dtype=torch.float64) if slope is None else slope.flatten()[: len(found)]
+            expected = torch.stack(found)
+            size = answers[name].detach().abs()
+            yield Comparison(f"d {name} / d parameter", ("entry",), got, expected, 1e-6 * (expected.abs() + size + 1))
+
+
+CLAIMS = (
+    Claim("learned", "slopes", "gradients by what is learned are slopes: of laws, rates and the bound's integrand",
+          "1e-6 of central differences", _slopes, ({"t": 0.5, "law": 1}, {"t": 0.02, "law": 2}),
+          ({"t": 0.9, "law": 3}, {"t": 1e-4, "law": 4}, {"t": 0.999, "law": 5}),
+          rests_on=("rates", "laws", "marginals", "reverse rate", "closed = generic")),
+)  # fmt: skip

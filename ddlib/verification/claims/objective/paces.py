@@ -1,0 +1,185 @@
+"""What holds for every pace: it is a path from data to noise, and what it counts along the way is the whole bound."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib import presets
+from ddlib.objective.nelbo import closed_nelbo
+from ddlib.paces import Pace
+from ddlib.processes import ForwardProcess, beside
+from ddlib.verification.claims.objective.times import integral
+from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
+from ddlib.verification.framework.oracle import exact_cavity
+
+_LENGTHS = (1, 2, 3, 4, 6, 12)
+_GRID = torch.linspace(0, 1, 121, dtype=torch.float64)
+_BESIDE = 1e-9
+"""So far from the ends of a part, where a path may turn."""
+_STEP, _MANY = 1e-7, 4096
+
+
+def _served(pace: Pace, most: int = 12) -> list[int]:
+    """Lengths that it takes, shortest first."""
+    found = []
+    for length in _LENGTHS:
+        try:
+            pace.parts(length)
+        except ValueError:
+            continue
+        found += [length] * (length <= most)
+    return found
+
+
+def _chance(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.rand(rows, length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _along(pace: Pace, u: Tensor, length: int, speeds: bool = False) -> Tensor:
+    """Times, or speeds, of one text at every place u (N,) of its path, (N, L)."""
+    chance = _chance(1, length).expand(len(u), -1) * pace.random
+    return beside((pace.speeds if speeds else pace.times)(u, chance)).expand(-1, length)
+
+
+def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
+    for length in _served(pace):
+        t, where = _along(pace, _GRID, length), ("u", "position")
+        labels = {"u": _GRID}
+        says = (
+            f"of a text of {length} position(s) the time {{got:.6g}} of position {{position}} must be {{expected:.6g}}"
+        )
+        yield Comparison("times lie in [0, 1]", where, t, t.clamp(0, 1), 0.0, labels, f"{says}: times lie in [0, 1]")
+        ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        reached = t[[0, -1]]
+        want = ends[:, None].expand_as(reached)
+        yield Comparison("times at the ends", where, reached, want, 1e-12, {"u": ends}, f"{says} at u = {{u:g}}")
+        rising = t.diff(dim=0)
+        falls = f"of a text of {length} position(s) the time of position {{position}} falls after u = {{u:.6g}}"
+        yield Comparison("times rise", where, rising, rising.clamp_min(0), 1e-12, {"u": _GRID[:-1]}, falls)
+        yield of_dtype("times(u)", t, torch.float64)
+
+
+def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
+    """At places where paths hardly turn, and in the sum over so many that a turn does not matter."""
+    for length in _served(pace):
+        parts, of = pace.parts(length), f"of a text of {length} position(s)"
+        u = (torch.arange(97 * parts, dtype=torch.float64) + 0.381966) / (97 * parts)
+        slope = (_along(pace, u + _STEP, length) - _along(pace, u - _STEP, length)) / (2 * _STEP)
+        speed = _along(pace, u, length, True)
+        allowed = 1e-6 * parts * (1 + slope.abs())
+        says = f"{of} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
+        yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, says)
+        u = (torch.arange(_MANY * parts, dtype=torch.float64) + 0.5) / (_MANY * parts)
+        every = _along(pace, u, length, True)
+        total, turns = every.mean(0), 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
+        says = f"{of} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
+        yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, says=says)
+
+
+def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
+    for length in _served(pace):
+        u, chance = _GRID[7::30], _chance(len(_GRID[7::30]), length) * pace.random
+        together = pace.times(u, chance)
+        alone = torch.cat([pace.times(u[i : i + 1], chance[i : i + 1]) for i in range(len(u))])
+        yield Comparison(f"times of {length} position(s), alone in the batch", ("text",), together, alone, 0.0)
+
+
+def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
+    """Before the block that moves is data, behind it noise."""
+    for length in _served(pace):
+        size, parts = int(pace.block or 0), pace.parts(length)
+        u = (torch.arange(parts, dtype=torch.float64) + 0.375) / parts
+        block = torch.arange(length) // size
+        turn = torch.arange(parts - 1, -1, -1)[:, None]
+        want = torch.where(block < turn, 0.0, torch.where(block > turn, 1.0, 0.375)).double()
+        says = (
+            f"of a text of {length} the time of position {{position}} is {{got:.6g}}, block by block {{expected:.6g}}"
+        )
+        got = _along(pace, u, length)
+        yield Comparison("times of blocks", ("u", "position"), got, want, 1e-12, {"u": u}, says)
+
+
+def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
+    """Of draws in strata the mean of the measure is one, at every position and in every third of its own time."""
+    for length in _served(pace):
+        rows = 1800 * pace.parts(length)
+        drawn = pace.draw(rows, length, torch.Generator().manual_seed(3))
+        t, measure = (beside(v).expand(-1, length).double() for v in (drawn.t, drawn.measure))
+        third = (3 * t).floor().clamp(0, 2)
+        got = torch.stack([(measure * (third == k)).mean(0) for k in range(3)])
+        says = (
+            f"of a text of {length} position(s) the draws of position {{position}} in a third of its time count "
+            "{got:.4g}, not a third"
+        )
+        allowed = 12 / 1800 if not pace.random else 0.1
+        yield Comparison(
+            "measure of draws", ("third", "position"), got, torch.full_like(got, 1 / 3), allowed, says=says
+        )
+
+
+def _law(words: int, length: int) -> Tensor:
+    """A joint law in which all words depend on each other."""
+    noise = torch.randn(words**length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+    return noise.softmax(0).view([words] * length)
+
+
+def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor) -> Tensor:
+    """The bound of the best denoiser along one path, averaged over texts and noise exactly, in nats."""
+    length, size = law.ndim, process.num_states
+    z = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
+    x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
+    x, z = x.repeat_interleave(len(z), 0), z.repeat(len(x), 1)
+    texts, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
+
+    def at(u: Tensor) -> Tensor:
+        count, own = len(u), chance.expand(len(u), -1)
+        many = (beside(of(u, own)).expand(-1, length) for of in (pace.times, pace.speeds))
+        t, speed = (values.repeat_interleave(len(x), 0) for values in many)
+        said, noisy, of = x.repeat(count, 1), z.repeat(count, 1), torch.arange(count).repeat_interleave(len(x))
+        mass = texts.repeat(count) * process.likelihood(noisy, said, t).prod(-1)
+        kept = (mass > 0) & (speed > 0).any(-1)
+        said, noisy, t, speed, mass, of = (value[kept] for value in (said, noisy, t, speed, mass, of))
+        terms = closed_nelbo(process, best(noisy, t), said, noisy, t)
+        terms = torch.where(speed > 0, speed * terms, 0.0).sum(-1) * mass
+        return torch.zeros(count, dtype=torch.float64).index_add_(0, of, terms)
+
+    low = torch.arange(pace.parts(length), dtype=torch.float64) / pace.parts(length)
+    return integral(at, low + _BESIDE, low + 1 / len(low) - _BESIDE, 1e-6).sum()
+
+
+def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
+    for length in _served(pace, most=2):
+        for name, process in _PROCESSES.items():
+            law = _law(process.vocab_size, length)
+            chance = _chance(1, length) * pace.random
+            got = bound_along(pace, process, law, chance)
+            entropy = -torch.xlogy(law, law).sum()
+            says = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
+            yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, says=says)
+
+
+_PROCESSES: dict[str, ForwardProcess] = {
+    "masks": presets.mdlm(3),
+    "two levels": presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8),
+}
+
+
+def _no_blocks(pace: Pace) -> str:
+    return "" if pace.block is not None else "texts do not go block by block"
+
+
+CLAIMS = (
+    Claim("pace", "path", "times go from 0 to 1 in every position and never fall", "1e-12", _path,
+          means="the bound is an integral over a path from data to noise: what goes back, or does not arrive, is none"),
+    Claim("pace", "measure", "speeds are the derivative of times: the measure of every position is one", "1e-6",
+          _measure, rests_on=("path",), means="each position must be counted once: speeds(u) must be d times / du"),
+    Claim("pace", "texts apart", "a text's times depend on its own place and chance alone", "exactly", _apart,
+          rests_on=("path",)),
+    Claim("pace", "blocks", "before the block that moves is data, behind it noise", "1e-12", _blocks,
+          applies=_no_blocks, rests_on=("path",)),
+    Claim("pace", "draws", "draws in strata count one in the mean", "1e-2", _draws, rests_on=("measure", "texts apart"),
+          means="parts must be how many even parts of the path there are"),
+    Claim("pace", "bound = entropy", "along the path the bound of the best denoiser is the entropy of two tokens",
+          "1e-4", _entropy, rests_on=("measure",)),
+)  # fmt: skip

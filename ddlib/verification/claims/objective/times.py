@@ -1,0 +1,228 @@
+"""What holds for every density of times, and for the one that a process makes for itself."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.polynomial import legendre
+from torch import Tensor
+
+from ddlib import presets
+from ddlib.objective.nelbo import closed_nelbo
+from ddlib.processes import ForwardProcess
+from ddlib.times import TimeDensity, sample_times
+from ddlib.typing import Levelled
+from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
+from ddlib.verification.framework.inputs import at, logits, pairs
+
+_ROUNDING = 2.0**-52
+_GRID = torch.linspace(-16, 16, 129, dtype=torch.float64).sigmoid()
+"""Times that are even in their log-odds, 1e-7 from either end."""
+
+
+def integral(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, tolerance: float = 1e-11) -> Tensor:
+    """Of a function (N,) -> (N,) between each ``low`` and ``high`` (n,), by halves until both rules agree.
+
+    A jump inside costs halvings, no digits: tables have many. The rule is Lobatto's, for one without nodes at the ends
+    does not see a jump beside them.
+    """
+    last = [0.0] * 9 + [1.0]  # the coefficients of P_9
+    u = np.concatenate([[-1.0], legendre.legroots(legendre.legder(last)), [1.0]])
+    nodes, weights = torch.as_tensor((u + 1) / 2), torch.as_tensor(2 / (90 * legendre.legval(u, last) ** 2))
+    result, owner = torch.zeros_like(low), torch.arange(len(low))
+    whole: Tensor | None = None
+
+    def rule(a: Tensor, b: Tensor) -> Tensor:
+        points = a[:, None] + (b - a)[:, None] * nodes
+        return (function(points.flatten()).view(points.shape) * weights).sum(-1) * (b - a) / 2
+
+    for depth in range(60):
+        whole = rule(low, high) if whole is None else whole
+        middle = (low + high) / 2
+        halves = rule(low, middle), rule(middle, high)
+        apart = (halves[0] + halves[1] - whole).abs()
+        done = (apart <= tolerance) | ~apart.isfinite() | (depth == 59)  # no halving makes infinity or NaN a number
+        result.index_add_(0, owner[done], (halves[0] + halves[1])[done])
+        low, high = torch.cat([low[~done], middle[~done]]), torch.cat([middle[~done], high[~done]])
+        owner, whole = owner[~done].repeat(2), torch.cat([half[~done] for half in halves])
+        if not len(owner):
+            break
+    return result
+
+
+def _ends(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    yield Comparison("cumulative(t)", (), density.cumulative(ends), ends, 1e-12, {"t": ends})
+    rising = density.cumulative(_GRID).diff()
+    says = "cumulative falls after t = {t:.6g}: must rise"
+    yield Comparison("cumulative rises", (), rising, rising.clamp_min(0), 0.0, {"t": _GRID[:-1]}, says)
+    yield of_dtype("cumulative(t)", density.cumulative(ends), torch.float64)
+
+
+def _positive(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    g = density.density(_GRID)
+    good = (g.isfinite() & (g > 0)).double()
+    says = "density({t:.6g}) must be positive and finite: what is never drawn would be missing in the bound"
+    yield Comparison("density is positive", (), good, torch.ones_like(g), 0.0, {"t": _GRID}, says)
+    yield of_dtype("density(t)", g, torch.float64)
+
+
+def _integrates(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    low, high = _GRID[:-1], _GRID[1:]
+    got, reached = density.cumulative(_GRID).diff(), integral(density.density, low, high)
+    quantity = "G(t + step) - G(t), where g integrates to the expected"
+    yield Comparison(quantity, (), got, reached, 1e-9, {"t": low})
+
+
+def _inverse(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    g = density.density(_GRID)
+    # G is known to a rounding error, so its time is known to that over g
+    allowed = 1e-12 + 4 * _ROUNDING / g
+    back = density.inverse(density.cumulative(_GRID))
+    yield Comparison("inverse(cumulative(t))", (), back, _GRID, allowed, {"t": _GRID})
+    u = torch.linspace(0, 1, 257, dtype=torch.float64)
+    t = density.inverse(u)
+    yield Comparison("inverse(u) lies in [0, 1]", (), t, t.clamp(0, 1), 0.0, {"u": u})
+    slope = density.density(t.clamp(1e-16, 1 - _ROUNDING)).nan_to_num(0.0, posinf=0.0)
+    yield Comparison("cumulative(inverse(u))", (), density.cumulative(t), u, 1e-12 + _ROUNDING * slope, {"u": u})
+
+
+def _weighs(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    g = density.density(_GRID)
+    yield Comparison("weight(t)", (), density.weight(_GRID), 1 / g, 1e-12 / g, {"t": _GRID})
+    ends = torch.tensor([0.1, 0.8], dtype=torch.float64)
+    inner = _GRID[(ends[0] < _GRID) & (ends[1] > _GRID)]
+    part = density.cumulative(ends).diff()
+    expected = part / density.density(inner)
+    got = density.weight(inner, (0.1, 0.8))
+    yield Comparison("weight(t) between 0.1 and 0.8", (), got, expected, 1e-12 * expected, {"t": inner})
+
+
+def _draws(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    """One draw in each slice of equal probability, so G(t) is known to one slice."""
+    count = 512
+    slices = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    for low, high in ((0.0, 1.0), (0.1, 0.8)):
+        generator = torch.Generator().manual_seed(1)
+        t = sample_times(count, generator=generator, density=density, interval=(low, high), dtype=torch.float64)
+        start, end = density.cumulative(torch.tensor([low, high], dtype=torch.float64))
+        share = (density.cumulative(t.sort().values) - start) / (end - start)
+        yield Comparison(f"share of the draws before t, of [{low}, {high}]", ("draw",), share, slices, 0.5001 / count)
+
+
+def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
+    """The mean over draws is an integral over u = G(t), the bound's own one over t."""
+    for name, process in _PROCESSES.items():
+        scores = logits(process, point["law"])[0, 0]
+
+        def integrand(t: Tensor, process: ForwardProcess = process, scores: Tensor = scores) -> Tensor:
+            return mean_bound(process, scores, t)
+
+        def drawn(u: Tensor, integrand: Callable[[Tensor], Tensor] = integrand) -> Tensor:
+            t = density.inverse(u)
+            return density.weight(t) * integrand(t)
+
+        edges = _GRID[::8]
+        u = density.cumulative(edges)
+        rare = density.weight(edges) > 1e5  # there u has lost the digits that tell its time
+        kept = ~(rare[:-1] | rare[1:])
+        low, high = edges[:-1][kept], edges[1:][kept]
+        expected = integral(integrand, low, high, 1e-9)
+        got = integral(drawn, u[:-1][kept], u[1:][kept], 1e-9)
+        yield Comparison(f"mean of the weighted bound, {name}", (), got, expected, 1e-6, {"t": low})
+
+
+def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
+    """E over uniform words and noise of the bound's integrand under one law of words, at times (N,)."""
+    return bound_moment(process, scores, t, 1)
+
+
+def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int) -> Tensor:
+    """E over uniform tokens and noise of a power of the integrand, at times (N,); ``scores`` (V,) or (1, V S, V)."""
+    words, states = process.vocab_size, process.num_states
+    x = torch.arange(words).repeat_interleave(states).expand(len(t), -1)
+    z = torch.arange(states).repeat(words).expand(len(t), -1)
+    mass = process.likelihood(z, x, t)
+    value = closed_nelbo(process, scores.expand(*x.shape, -1), x, z, t)
+    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / words
+
+
+_PROCESSES: dict[str, ForwardProcess] = {
+    "masks": presets.mdlm(3),
+    "two levels": presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8),
+    "GIDD": presets.gidd(3, 0.3),
+}
+
+
+def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    density = process.time_density(32)
+    for ask in (_ends, _positive, _inverse, _weighs):
+        yield from ask(density, point)
+
+
+def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Sums over levels, against the same over words and states."""
+    time = at(float(point["t"]))
+    x, z, t = pairs(process, float(point["t"]), 8)
+    nats = torch.arange(1.0, len(process.levels), dtype=torch.float64)
+    mass = process.likelihood(z, x, t)[0]
+    paid = (process.loss_weight(x, z, t) * torch.cat([nats.new_zeros(1), nats])[process.level_of(z)])[0]
+    got = process.time_moments(time, nats.tolist())
+    for power, moment in enumerate(got, start=1):
+        expected = (mass * paid**power).sum()[None] / mass.sum()
+        yield Comparison(f"E[(w k)^{power}]", (), moment, expected, 1e-9 * (1 + expected), {"t": time})
+
+
+def _efficient(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """The second moment of one draw, which is least, (int sqrt(s) dt)^2, where g is proportional to sqrt(s)."""
+    flat, width = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID * (1 - _GRID) / 4  # log-odds 1/4 apart
+    second = bound_moment(process, flat, _GRID, 2)
+    got = (second / process.time_density(1).density(_GRID) * width).sum()[None]
+    least = (second.sqrt() * width).sum()[None] ** 2
+    yield Comparison(
+        "second moment of one draw under time_density", (), got, got.clamp_max(_EFFICIENT * least), 0.0, {},
+        f"must be at most {_EFFICIENT} times the least, which g ~ sqrt(E f^2) has",
+    )  # fmt: skip
+
+
+def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    flat, early = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID.new_tensor([4e-7, 4e-6])
+    second = bound_moment(process, flat, early, 2).clamp_min(torch.finfo(torch.float64).tiny).log10()
+    got = _GRID.new_tensor(process.tail_exponents()[:1])
+    yield Comparison("tail_exponents()[0]", (), got, (second[0] - second[1])[None], 0.2, {})
+
+
+_EFFICIENT = 2.0
+"""What guesses of a process may cost: a level that pays half or twice as much as guessed makes 1.9."""
+
+_LAW = ({"law": 1},)
+
+CLAIMS = (
+    Claim("times", "ends", "G rises from 0 at t = 0 to 1 at t = 1", "1e-12", _ends),
+    Claim("times", "positive", "g is positive and finite inside (0, 1)", "exactly", _positive),
+    Claim("times", "integrates", "G is the integral of g, which is one", "1e-9", _integrates,
+          rests_on=("ends", "positive")),
+    Claim("times", "inverse", "inverse undoes cumulative, and cumulative inverse", "1e-12 (+ rounding / g)", _inverse,
+          rests_on=("ends", "positive")),
+    Claim("times", "weight", "the weight is (G(high) - G(low)) / g", "relative 1e-12", _weighs, rests_on=("positive",)),
+    Claim("times", "draws", "stratified draws are one in each slice of equal probability, in any interval",
+          "exactly", _draws, rests_on=("inverse",)),
+    Claim("times", "same bound", "the weighted estimate of a bound has the expectation of uniform times",
+          "1e-6", _same_bound, _LAW, rests_on=("integrates", "inverse", "weight")),
+)  # fmt: skip
+
+
+def _no_levels(process: ForwardProcess) -> str:
+    return "" if isinstance(process, Levelled) else "levels have no weights of their own"
+
+
+PROCESS_CLAIMS = (
+    Claim("times", "own density", "time_density gives a density of times", "1e-12", _own,
+          means="time_density must give a ddlib.times.TimeDensity that is positive inside (0, 1)"),
+    Claim("times", "efficient", "time_density has nearly the least variance", "2 times the least", _efficient,
+          rests_on=("own density",)),
+    Claim("times", "tails", "tail_exponents are those of the mean square near the data", "0.2", _tails),
+    Claim("times", "moments", "time_moments are mean and mean square of weight times what a level pays",
+          "relative 1e-9", _moments, ({"t": 0.5}, {"t": 1e-4}), ({"t": 0.99},), _no_levels),
+)  # fmt: skip
+"""What holds for every process beside."""

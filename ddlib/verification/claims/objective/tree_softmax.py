@@ -1,0 +1,88 @@
+"""What holds for child logits: they mean the word law that they tell, in every loss, and the best ones are tight."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.kernels import linear_nelbo
+from ddlib.objective.nelbo import nelbo
+from ddlib.parameterization.tree_softmax import Children, word_logits
+from ddlib.processes import ForwardProcess
+from ddlib.typing import Denoiser
+from ddlib.verification.claims.objective.bound import integrated, turnover
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import logits, pairs, per_pair
+
+_WIDTH = 3
+"""Of the hidden states."""
+
+
+def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
+    """Trees of the output: that of the noise, and others of one to three levels above the words."""
+    size = process.vocab_size
+    found: dict[str, Hierarchy] = {"no": Flat(size)}
+    if size > 2:
+        pairs_of_words = torch.arange(size) // 2
+        found["pairs"] = Tree([pairs_of_words])
+        if size > 4:
+            found["pairs of pairs"] = Tree([pairs_of_words, torch.arange(int(pairs_of_words[-1]) + 1) // 2])
+    return found | ({} if process.hierarchy is None else {"the noise's": process.hierarchy})
+
+
+def of_law(tree: Hierarchy, log_law: Tensor) -> Tensor:
+    """Child logits that tell a law of words: the log of each state's mass, (S - 1,)."""
+    masses = [log_law.exp()]
+    for edge in tree.maps[:-1]:
+        masses.append(masses[-1].new_zeros(edge.num_parents).index_add(0, edge.parents, masses[-1]))
+    return torch.cat(masses).log()
+
+
+def _constant(scores: Tensor) -> Denoiser:
+    """A network that says the same everywhere."""
+    return lambda z, t: scores.expand(*z.shape, -1)
+
+
+def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t = pairs(process, float(point["t"]))
+    generator = torch.Generator().manual_seed(int(point["law"]))
+    for name, tree in trees(process).items():
+        meaning, size = Children(tree), tree.num_states - 1
+        shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
+        layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        with torch.enable_grad():
+            given = [part.clone().requires_grad_() for part in layer]
+            fused = linear_nelbo(process, given[0], given[1], x, z, t, given[2], parameterization=meaning)
+            fused_slopes = torch.autograd.grad(fused.sum(), given)
+            expanded = nelbo(process, linear(*given), x, z, t, parameterization=meaning)
+            slopes = torch.autograd.grad(expanded.sum(), given)
+        p = word_logits(tree, linear(*layer))
+        generic = nelbo(process, p, x, z, t, "generic")
+        unit = turnover(process, x, z, t, p.exp())
+        allowed = 1e-10 * unit + 1e-8 * generic
+        what = f"with {name} clusters in the output"
+        yield per_pair(f"bound from child logits {what}", x, z, expanded.detach(), generic, allowed)
+        yield per_pair(f"fused bound from child logits {what}", x, z, fused.detach(), generic, allowed)
+        for of, one, other in zip(("hidden", "weight", "bias"), fused_slopes, slopes, strict=True):
+            worst = float((1e-9 * unit).sum())
+            yield Comparison(f"gradient by {of} of the fused bound {what}", (), one.flatten(), other.flatten(), worst)
+
+
+def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    best = logits(process, point["law"])[0, 0]
+    value, *_, change = integrated(process, point, _constant(best), "cavity")
+    for name, tree in trees(process).items():
+        found, *_ = integrated(process, point, _constant(of_law(tree, best)), Children(tree))
+        quantity = f"bound of each word from the child logits of a law, with {name} clusters"
+        yield Comparison(quantity, ("x",), found, value, 1e-8 * (1 + value) + change)
+
+
+CLAIMS = (
+    Claim("objective", "child logits", "a head over children has the bound and the gradients of the word law it tells",
+          "1e-10 of the turnover", _same_bound, ({"t": 0.5, "law": 1}, {"t": 0.05, "law": 2}),
+          ({"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4}), rests_on=("closed = generic",)),
+    Claim("objective", "best child logits", "of the words' law they have its bound, which is the entropy",
+          "relative 1e-8", _tight, ({"law": 1, "reach": 4.0, "words": 12},), rests_on=("child logits", "telescopes")),
+)  # fmt: skip

@@ -1,0 +1,287 @@
+"""Claims on a process as it was given, at hundreds of states or more."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.objective.nelbo import nelbo
+from ddlib.processes import ForwardProcess
+from ddlib.verification.claims.objective.bound import entropy
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import (
+    at,
+    draws,
+    frequencies,
+    law,
+    logits,
+    no_closed_form,
+    per_pair,
+    some_words,
+    tally,
+)
+
+WHOLE, DENSE = 1_000, 4_096
+"""Up to ``WHOLE`` states all rows of a transition are compared, up to ``DENSE`` drawn rows of it; beyond none is built.
+"""
+
+_QUICK = 400
+"""Beyond this many states the bound is compared with the entropy for cavity logits only."""
+
+_SEEN = 1e-30
+"""Probabilities below this need no digits: no draw of a chain this large meets them."""
+
+
+def too_many(most: int, process: ForwardProcess) -> str:
+    """Return why a claim does not apply to a process of more than ``most`` states; empty where it does."""
+    return f"{process.num_states} states, of at most {most:,}" if process.num_states > most else ""
+
+
+def _rows(process: ForwardProcess) -> Tensor | None:
+    """Drawn distributions of states, (8, S), by which transitions are multiplied; None for all rows."""
+    if process.num_states <= WHOLE:
+        return None
+    generator = torch.Generator().manual_seed(3)
+    peaked = torch.randn(8, process.num_states, generator=generator, dtype=torch.float64) * 8
+    return peaked.softmax(-1)
+
+
+def _times(rows: Tensor | None, *matrices: Tensor) -> Tensor:
+    """The product of matrices from the left, begun with ``rows``."""
+    result, *others = matrices if rows is None else (rows, *matrices)
+    for matrix in others:
+        result = result @ matrix
+    return result
+
+
+def _tokens(process: ForwardProcess) -> Tensor:
+    return some_words(process, 32)[None]
+
+
+def _states(process: ForwardProcess, most: int = 64) -> Tensor:
+    """States from the first to the last, (1, n)."""
+    count = min(most, process.num_states)
+    return torch.linspace(0, process.num_states - 1, count, dtype=torch.float64).long()[None]
+
+
+def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, t = _tokens(process), at(float(point["t"]))
+    marginal = process.marginal(x, t)
+    total, least = marginal.sum(-1)[0], marginal.amin(-1)[0]
+    yield Comparison("sum of q_t(.|x)", (), total, torch.ones_like(total), 1e-9, {"x": x[0]})
+    yield Comparison("least q_t(z|x) >= 0", (), least, least.clamp_min(0), 0.0, {"x": x[0]})
+    z = process.sample(x, t, torch.Generator().manual_seed(1))
+    chance = marginal.gather(-1, z[..., None])[..., 0]
+    yield per_pair("z_t is possible", x, z, (chance > 0).double(), torch.ones_like(chance), 0.0)
+    yield per_pair("likelihood q_t(z|x)", x, z, process.likelihood(z, x, t), chance, 1e-9 * chance)
+    evidence = process.word_likelihood(z, t)[0]
+    for i in range(x.shape[1]):
+        expected = process.marginal(x, t)[0, :, z[0, i]]
+        yield Comparison("word_likelihood q_t(z|x)", (), evidence[i, x[0]], expected, 1e-9 * expected, {"x": x[0]})
+    p = law(process, 1)
+    mixed = process.predictive(p, t)[0]
+    yield Comparison("sum of q_t(.|p)", (), mixed.sum(-1), torch.ones(1, dtype=torch.float64), 1e-9)
+
+
+def _transitions(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    rows = _rows(process)
+    step = _times(rows, process.transition(s, t))
+    ones = torch.ones(len(step), dtype=torch.float64)
+    yield Comparison("sum of the row of q_{t|s}", ("from",), step.sum(1), ones, 1e-9)
+    yield Comparison("q_{t|s} >= 0", ("from", "to"), step, step.clamp_min(0), 0.0)
+    rates = process.rate_matrix(t)
+    size = 1e-12 * (1 + rates.abs().sum(1))
+    yield Comparison("sum of the row of Q_t", ("from",), rates.sum(1), torch.zeros_like(size), size)
+    off = rates.clone().fill_diagonal_(0)
+    yield Comparison("least Q_t(y, z) >= 0", ("from",), off.amin(1), off.amin(1).clamp_min(0), 0.0)
+
+
+def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, u, t = (float(point[name]) for name in ("s", "u", "t"))
+    rows = _rows(process)
+    direct = _times(rows, process.transition(s, t))
+    stepwise = _times(rows, process.transition(s, u), process.transition(u, t))
+    yield Comparison("q_{t|s}", ("from", "to"), direct, stepwise, 1e-9)
+    kept = stepwise > _SEEN
+    yield Comparison("digits of q_{t|s}", ("from", "to"), direct * kept, stepwise * kept, 1e-6 * stepwise)
+
+
+def _from_start(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t, x = float(point["t"]), _tokens(process)
+    start, transition = process.marginal(x, at(0.0))[0], process.transition(0.0, t)
+    if process.exact_ends:
+        data = torch.nn.functional.one_hot(x[0], process.num_states).to(torch.float64)
+        yield Comparison("q_0(z|x)", ("x", "z"), start, data, 1e-9)
+    expected = start @ transition
+    yield Comparison("q_t(z|x)", ("x", "z"), process.marginal(x, at(t))[0], expected, 1e-9)
+    p = law(process, 2)
+    mixed = p[0] @ _all_tokens(process, at(0.0)) @ transition
+    yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], mixed, 1e-9)
+
+
+def _all_tokens(process: ForwardProcess, t: Tensor) -> Tensor:
+    return process.marginal(torch.arange(process.vocab_size)[None], t)[0]
+
+
+def _rates_integrate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """The change of a transition over short and long spans around t, against the integral of its product with Q.
+
+    The integral is Simpson's; its error is estimated by Simpson's rule on one span instead of two. A long span finds a
+    chain that stands still after its fast modes have decayed, when derivatives are far smaller than the rates.
+    """
+    s, t = float(point["s"]), float(point["t"])
+    rows = _rows(process)
+    exits = float(-process.rate_matrix(t).diagonal().min())
+    long = 0.1 * min(t - s, 1 - t)
+    short = min(long, 0.1 / max(exits, 1e-300))
+    for half in sorted({short, math.sqrt(short * long), long}):
+        nodes = [t + share * half for share in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+        at_nodes = [_times(rows, process.transition(s, node)) for node in nodes]
+        a, b, c, d, e = (step @ process.rate_matrix(node) for step, node in zip(at_nodes, nodes, strict=True))
+        fine = half / 6 * (a + 4 * b + 2 * c + 4 * d + e)
+        error = (fine - half / 3 * (a + 4 * c + e)).abs().amax(1, keepdim=True)
+        allowed = (error + 1e-12 * (1 + half * exits) + 1e-11).expand_as(fine)
+        got = at_nodes[-1] - at_nodes[0]
+        yield Comparison(f"change of q_{{t|s}} over {2 * half:.3g}", ("from", "to"), got, fine, allowed)
+
+
+def _posterior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t, z = float(point["s"]), float(point["t"]), _states(process)
+    p = law(process, point["law"], z.shape[1])
+    early = process.predictive(p, at(s))[0]
+    joint = early * process.transition(s, t)[:, z[0]].T
+    total = joint.sum(1, keepdim=True)
+    reached = (total > 1e-200).expand_as(joint)
+    expected = torch.where(reached, joint / total, 0.0)
+    got = torch.where(reached, process.posterior(p, z, at(t), at(s))[0], 0.0)
+    yield Comparison("p(z_s|z_t)", ("", "z_s"), got, expected, 1e-8, {"z_t": z[0]})
+
+
+def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """What follows from one chain behind all answers, without a transition: Bayes is linear in q_t(z|p) p(z_s|z_t, p).
+
+    And the rate at which the forward chain leaves a state, by the flow into it, is one for all distributions.
+    """
+    s, t = float(point["s"]), float(point["t"])
+    one, other = (law(process, seed) for seed in (1, 2))
+    # the states that noise leads to, and tokens themselves
+    x = _tokens(process)[:, :8]
+    z = torch.cat([process.sample(x, at(t), torch.Generator().manual_seed(4)), x[:, :4]], 1)
+    mixtures = [p.expand(1, z.shape[1], -1).contiguous() for p in (one, other, (one + other) / 2)]
+    now = [process.predictive(p, at(t)).gather(-1, z[..., None]) for p in mixtures]
+    joint = [mass * process.posterior(p, z, at(t), at(s)) for mass, p in zip(now, mixtures, strict=True)]
+    quantity = "q_t(z_t|p) p(z_s|z_t, p) of a mixture"
+    expected = (joint[0] + joint[1])[0] / 2
+    yield Comparison(quantity, ("", "z_s"), joint[2][0], expected, 1e-9 + 1e-8 * expected, {"z_t": z[0]})
+    step, leaving = 1e-4 * min(t, 1 - t), []
+    for p, mass in zip(mixtures, now, strict=True):
+        before, after = (process.predictive(p, at(time)).gather(-1, z[..., None]) for time in (t - step, t + step))
+        slope = (after - before) / (2 * step * mass)
+        leaving.append((process.reverse_rate(p, z, at(t)).sum(-1, keepdim=True) - slope)[0, :, 0])
+    for rate in leaving[1:]:
+        allowed = 1e-5 * (1 + leaving[0].abs() + 1 / min(t, 1 - t))
+        yield Comparison("rate at which a state is left", (), rate, leaving[0], allowed, {"z": z[0]})
+
+
+def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t, n = float(point["s"]), float(point["t"]), max(draws(process), 2000)
+    x = some_words(process, 3)
+    generator = torch.Generator().manual_seed(5)
+    z = process.sample(x.expand(n, -1).contiguous(), at(t, n), generator)
+    marginal = process.marginal(x[None], at(t))[0]
+    counts = tally(z, process.num_states)
+    yield frequencies("draws of z_t", ("", "z"), counts, marginal, n)._replace(labels={"x": x})
+    n = max(100, min(n, 2 * 10**7 // (3 * process.vocab_size)))
+    scores = logits(process, 1)
+    start = process.sample(x[None], at(t), generator).expand(n, -1).contiguous()
+    target = process.jump(start, at(t, n), at(s, n), generator)
+    landed = process.land(scores.expand(n, 3, -1), start, at(t, n), at(s, n), target, generator)
+    expected = process.posterior(scores.exp().expand(1, 3, -1), start[:1], at(t), at(s))[0]
+    counts = tally(landed, process.num_states)
+    yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": start[0]})
+    prior = process.sample_prior((n, 2), generator)
+    yield frequencies("draws from the prior", ("position", "z"), tally(prior, process.num_states),
+                      process.prior().expand(2, -1), n)  # fmt: skip
+
+
+def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, t = _tokens(process), at(float(point["t"]))
+    generator = torch.Generator().manual_seed(2)
+    z = process.sample(x, t, generator)
+    scores = torch.randn(1, x.shape[1], process.vocab_size, generator=generator)
+    single, double = (nelbo(process, each, x, z, t) for each in (scores, scores.double()))
+    yield per_pair("bound >= 0", x, z, double, double.clamp(0, 1e300), 0.0)
+    yield per_pair("float32 bound", x, z, single, double, 1e-3 * (1 + double))
+
+
+def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, t = _tokens(process), at(float(point["t"]))
+    z = process.sample(x, t, torch.Generator().manual_seed(6))
+    scores = logits(process, 3, x.shape[1])
+    closed, generic = (nelbo(process, scores, x, z, t, method) for method in ("auto", "generic"))
+    yield per_pair("bound", x, z, closed, generic, 1e-8 * (1 + generic))
+
+
+def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    tokens = max(2, min(int(point["words"]), 400_000 // process.num_states**2))
+    kinds = 2 if process.num_states <= _QUICK else 1
+    yield from entropy(process, {**point, "words": tokens, "kinds": kinds})
+
+
+def _dense_no_closed_form(process: ForwardProcess) -> str:
+    return no_closed_form(process) or too_many(DENSE, process)
+
+
+def _dense(process: ForwardProcess) -> str:
+    return too_many(DENSE, process)
+
+
+def _whole(process: ForwardProcess) -> str:
+    return too_many(WHOLE, process)
+
+
+_ST = ({"s": 0.0, "t": 0.3}, {"s": 0.0, "t": 0.7}, {"s": 0.4, "t": 0.9})
+_SUT = (
+    {"s": 0.0, "u": 3e-5, "t": 1e-4},
+    {"s": 0.0, "u": 0.3, "t": 0.6},
+    {"s": 0.2, "u": 0.6, "t": 0.95},
+    {"s": 0.0, "u": 0.9, "t": 0.99},
+)
+_FREEZES = "transition and rate_matrix disagree: expected is what the rates lead to. Is a duration cut short?"
+
+CLAIMS = (
+    Claim("as given", "distributions at size", "marginals sum to 1, draws are possible, likelihoods are the marginal's",
+          "1e-9", _marginals, ({"t": 0.5}, {"t": 1e-6}), ({"t": 0.9}, {"t": 1.0})),
+    Claim("as given", "transitions at size", "rows of q_{t|s} sum to 1, rows of Q_t to 0, none is negative", "1e-9",
+          _transitions, (*_ST, {"s": 0.0, "t": 1e-4}, {"s": 0.0, "t": 1 - 1e-6}),
+          ({"s": 0.0, "t": 1e-8}, {"s": 0.9, "t": 0.901}), _dense),
+    Claim("as given", "Chapman-Kolmogorov at size", "q_{t|s} = q_{u|s} q_{t|u}", "1e-9; relative 1e-6",
+          _chapman_kolmogorov, _SUT, ({"s": 0.0, "u": 1e-6, "t": 1e-3}, {"s": 0.0, "u": 0.5, "t": 1 - 1e-8}),
+          _dense, rests_on=("transitions at size",)),
+    Claim("as given", "rates at size", "transitions change by their product with Q_t, over short and long spans",
+          "Simpson's rule and its error", _rates_integrate, _ST, ({"s": 0.0, "t": 0.01}, {"s": 0.0, "t": 0.97}), _dense,
+          rests_on=("Chapman-Kolmogorov at size",), means=_FREEZES),
+    Claim("as given", "marginals at size", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-9", _from_start,
+          ({"t": 0.3}, {"t": 0.9}), ({"t": 1e-6}, {"t": 1.0}), _dense, rests_on=("rates at size",)),
+    Claim("as given", "posterior at size", "p(z_s|z_t) is Bayes's rule at drawn states", "1e-8", _posterior,
+          ({"s": 0.25, "t": 0.5, "law": 1},), ({"s": 0.0, "t": 0.9, "law": 2}, {"s": 0.49, "t": 0.5, "law": 0}),
+          _dense, rests_on=("marginals at size",)),
+    Claim("as given", "one chain at size", "posteriors and reverse rates of any two distributions share one chain",
+          "1e-8; relative 1e-5", _linear, ({"s": 0.25, "t": 0.5},), ({"s": 0.1, "t": 0.9}, {"s": 0.0, "t": 0.05}),
+          rests_on=("distributions at size",)),
+    Claim("as given", "draws at size", "z_t, z_s and the prior follow their distributions",
+          "binomial bounds, false alarm 1e-6", _draws, ({"s": 0.25, "t": 0.5},), ({"s": 0.0, "t": 0.9},),
+          rests_on=("distributions at size", "one chain at size")),
+    Claim("as given", "bound", "the bound is finite and >= 0, in float32 as in float64", "relative 1e-3", _bound,
+          ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form,
+          rests_on=("closed = generic", "float32", "distributions at size")),
+    Claim("as given", "closed = generic at size", "the closed form is the bound from rates and marginals",
+          "relative 1e-8", _closed, ({"t": 0.5}, {"t": 0.05}), ({"t": 0.95},), _dense_no_closed_form,
+          rests_on=("distributions at size", "one chain at size")),
+    Claim("as given", "bound = entropy at size", "with the best distribution, bound and end terms are H(X)",
+          "relative 1e-6", _entropy, ({"law": 1, "reach": 4.0, "words": 3, "nodes": 40},),
+          ({"law": 2, "reach": 9.0, "words": 12},), _whole,
+          rests_on=("posterior at size", "closed = generic at size")),
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""What holds for texts whose tokens share their noise: each keeps its law, and ``balance`` makes up for the rest."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.objective.nelbo import nelbo
+from ddlib.processes import ForwardProcess
+from ddlib.utils.random import KeyedGenerator
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
+
+_NUMBERS = 2_000_000
+"""That a batch of pairs may hold, for processes that answer by dense tensors."""
+
+
+def _cannot(process: ForwardProcess) -> str:
+    """Why levels are drawn independently alone; empty where they need not be."""
+    try:
+        process.check_levels("systematic")
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _systematic(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t, n = float(point["t"]), max(50, draws(process) // 4)
+    text = words(process).expand(n, -1).contiguous()
+    z = process.sample(text, at(t, n), torch.Generator().manual_seed(13), levels="systematic")
+    yield frequencies("draws of z_t", ("x", "z"), tally(z, process.num_states), marginals(process, t), n)
+
+
+def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor:
+    rows = max(1, _NUMBERS // process.num_states**2)
+    parts = zip(x.split(rows), z.split(rows), strict=True)
+    return torch.cat([process.balance(some, there, at(t, len(some))) for some, there in parts])
+
+
+def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Two tokens, all their states: draws follow what ``balance`` says of them, which misses nothing of the bound."""
+    t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
+    everywhere = torch.arange(size)
+    z = torch.cartesian_prod(everywhere, everywhere)
+    text = torch.tensor([0, process.vocab_size - 1])
+    x = text.expand_as(z).contiguous()
+    chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
+    balance = _balances(process, x, z, t)
+    drawn = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
+    yield Comparison("chances of all draws, summed", (), drawn.sum(), torch.ones_like(drawn.sum()), 1e-9)
+    missed = (balance <= 0) & (chance > 0)
+    if bool(missed.any()):
+        some, there = x[missed], z[missed]
+        scores = logits(process, point["law"]).expand(*some.shape, -1)
+        lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
+        quantity = "bound of a text that is never drawn"
+        yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
+    pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
+    counts = tally(pairs @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    yield frequencies("balanced draws", ("z_0", "z_1"), counts, drawn.view(size, size), n)
+
+
+def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t = float(point["t"])
+    x = words(process).repeat(4, 8)[:, :8].contiguous()
+    for levels in ("systematic", "balanced"):
+        whole, *parts = (
+            process.sample(x[rows], at(t, len(x[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]), levels)
+            for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+        )
+        quantity = f"{levels} z_t of an example in another batch"
+        yield Comparison(quantity, ("example", "position"), torch.cat(parts), whole, 0.0)
+
+
+CLAIMS = (
+    Claim("levels", "systematic levels", "each token of a text with levels in strata follows q_t(.|x)",
+          "binomial bounds, false alarm 1e-6", _systematic, ({"t": 0.5},), ({"t": 0.05}, {"t": 0.9}, {"t": 1.0}),
+          _cannot, ("sample",)),
+    Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
+          "1e-9; binomial bounds, false alarm 1e-6", _balanced, ({"t": 0.4, "law": 1},),
+          ({"t": 0.05, "law": 2}, {"t": 0.95, "law": 3}), _cannot, ("sample", "rates", "weights")),
+    Claim("levels", "keyed levels", "levels that a text's tokens share belong to the example, not to its batch",
+          "exactly", _keyed, ({"t": 0.5},), applies=_cannot, rests_on=("keyed noise",)),
+)  # fmt: skip

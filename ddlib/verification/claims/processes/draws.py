@@ -1,0 +1,131 @@
+"""What holds for draws: forwards they follow the marginal, backwards the posterior."""
+
+from collections.abc import Iterator
+
+import torch
+
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import sample
+from ddlib.utils.random import KeyedGenerator
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import at, draws, frequencies, law, logits, marginals, remembers, tally, words
+from ddlib.verification.framework.oracle import exact_cavity, exact_posterior
+
+
+def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t, n = float(point["t"]), draws(process)
+    generator = torch.Generator().manual_seed(7)
+    z = process.sample(words(process).expand(n, -1).contiguous(), at(t, n), generator)
+    counts = tally(z, process.num_states)
+    yield frequencies("draws of z_t", ("x", "z"), counts, marginals(process, t), n)
+
+
+def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    n, everyone = max(50, draws(process) // 4), torch.arange(process.num_states)
+    z = everyone.expand(n, -1).contiguous()
+    later = process.advance(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
+    counts, labels = tally(later, process.num_states), {"z_s": everyone}
+    yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
+    keyed = [
+        process.advance(z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]))
+        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+    ]
+    quantity = "z_t from z_s of an example in another batch"
+    yield Comparison(quantity, ("example", "position"), torch.cat(keyed[1:]), keyed[0], 0.0)
+
+
+def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    n = draws(process)
+    z = process.sample_prior((n, 4), torch.Generator().manual_seed(8))
+    prior = process.prior().expand(4, -1)
+    yield frequencies("draws from the prior", ("position", "z"), tally(z, process.num_states), prior, n)
+
+
+def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    n = max(50, draws(process) // 4)
+    scores = logits(process, point["law"])
+    reached = (scores.exp()[0, 0] @ marginals(process, t) > 1e-12).nonzero()[:, 0]
+    z = reached.expand(n, -1).contiguous()
+    generator = torch.Generator().manual_seed(9)
+    target = process.jump(z, at(t, n), at(s, n), generator)
+    landed = process.land(scores.expand(*z.shape, -1), z, at(t, n), at(s, n), target, generator)
+    expected = process.posterior(scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s))[0]
+    counts = tally(landed, process.num_states)
+    yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": reached})
+    if target is not None:
+        levels = process.level_of(landed)
+        yield Comparison("level reached", ("draw", "position"), levels, target, 0.0)
+
+
+def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Backwards through three steps from the prior, with the best denoiser of a word: its law, exactly."""
+    n, truth = max(50, draws(process) // 4), law(process, point["law"])[0, 0]
+    for kind, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
+        generator = torch.Generator().manual_seed(11)
+        denoiser = oracle(process, truth)
+        tokens = sample(process, denoiser, (n, 1), steps=3, parameterization=kind, generator=generator)
+        counts = tally(tokens, process.vocab_size)
+        yield frequencies(f"words generated from {kind} logits", ("position", "x"), counts, truth[None], n)
+
+
+def _path(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    n = draws(process)
+    entries, z = process.draw_path((n, 1), torch.Generator().manual_seed(10), torch.device("cpu"))
+    yield Comparison("order of entry times", ("draw", "position", "level"), entries.diff(dim=-1).clamp_max(0),
+                     torch.zeros_like(entries[..., 1:]), 0.0)  # fmt: skip
+    states = torch.arange(process.num_states)[None]
+    level = process.level_of(states)[0]
+    count = entries.shape[-1] + 1
+    for t in (0.1, 0.5, 0.9):
+        occupancy = torch.zeros(count, dtype=torch.float64).index_add_(0, level, marginals(process, t).mean(0))
+        counts = torch.bincount((entries[:, 0] <= t).sum(-1), minlength=count)
+        yield frequencies(f"levels at t = {t}", ("level",), counts, occupancy, n)
+    yield frequencies("states at the end of the path", ("z",), torch.bincount(z[:, 0], minlength=process.num_states),
+                      process.prior(), n)  # fmt: skip
+
+
+def _no_path(process: ForwardProcess) -> str:
+    try:
+        process.draw_path((1, 1), torch.Generator().manual_seed(0), torch.device("cpu"))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """An example meets the same noise whatever shares its batch."""
+    t = float(point["t"])
+    x = words(process).repeat(4, 8)[:, :8].contiguous()
+
+    def noised(rows: slice) -> torch.Tensor:
+        keyed = KeyedGenerator(seed=1, step=2, index=torch.arange(4)[rows])
+        return process.sample(x[rows], at(t, len(x[rows])), keyed)
+
+    whole = noised(slice(0, 4))
+    parts = torch.cat([noised(slice(0, 1)), noised(slice(1, 4))])
+    yield Comparison("z_t of an example in another batch", ("example", "position"), parts, whole, 0.0)
+    yield Comparison("z_t drawn again", ("example", "position"), noised(slice(0, 4)), whole, 0.0)
+
+
+CLAIMS = (
+    Claim("draws", "sample", "z_t follows q_t(.|x)", "binomial bounds, false alarm 1e-6", _forward,
+          ({"t": 0.5}, {"t": 0.05}), ({"t": 0.9}, {"t": 0.0}, {"t": 1.0}, {"t": 0.3}),
+          rests_on=("marginals",)),
+    Claim("draws", "advance", "states go forwards by q_{t|s}", "binomial bounds, false alarm 1e-6", _onward,
+          ({"s": 0.2, "t": 0.6},), ({"s": 0.0, "t": 1.0}, {"s": 0.5, "t": 0.501}), rests_on=("laws",)),
+    Claim("draws", "sample_prior", "z_1 follows the prior", "binomial bounds, false alarm 1e-6", _prior,
+          rests_on=("prior", "sample")),
+    Claim("draws", "jump and land", "z_s follows p(z_s|z_t)", "binomial bounds, false alarm 1e-6", _backward,
+          ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.0, "t": 0.9, "law": 2}),
+          ({"s": 0.05, "t": 0.1, "law": 3}, {"s": 0.5, "t": 1.0, "law": 0}),
+          rests_on=("posterior", "sample")),
+    Claim("draws", "generation", "ancestral sampling with the best model of a word draws it from its law",
+          "binomial bounds, false alarm 1e-6", _generation, ({"law": 1},), ({"law": 0},), remembers,
+          rests_on=("jump and land", "sample_prior", "forgets")),
+    Claim("draws", "path", "jump times drawn up front are those of the chain", "binomial bounds, false alarm 1e-6",
+          _path, applies=_no_path, rests_on=("marginals", "prior", "inverse")),
+    Claim("draws", "keyed noise", "noise belongs to the example, not to its batch", "exactly", _keyed, ({"t": 0.5},),
+          rests_on=("sample",)),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""What holds in the precision that networks train in, and after a process was moved."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.objective.nelbo import nelbo
+from ddlib.processes import ForwardProcess
+from ddlib.verification.claims.objective.bound import turnover
+from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
+from ddlib.verification.framework.inputs import law, logits, pairs, per_pair, words
+
+
+def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t = pairs(process, float(point["t"]))
+    scores = logits(process, point["law"]).float().expand(*x.shape, -1)
+    exact = nelbo(process, scores.double(), x, z, t)
+    given = scores.clone()
+    got = nelbo(process, given, x, z, t.float())
+    yield Comparison("float32 logits after the call", ("B", "pair", "x"), given, scores, 0.0)
+    allowed = 1e-5 * turnover(process, x, z, t, scores.double().softmax(-1)) + 1e-4 * exact
+    yield per_pair("float32 bound", x, z, got, exact, allowed)
+    time = torch.tensor([point["t"]], dtype=torch.float32)
+    single, double = (process.marginal(words(process), v)[0] for v in (time, time.double()))
+    yield of_dtype("marginal at a float32 time", single, torch.float32)
+    yield Comparison("q_t(z|x) at a float32 time", ("x", "z"), single, double, 1e-6 * double.abs() + 1e-37)
+
+
+def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, z, t = pairs(process, float(point["t"]))
+    for dtype in (torch.bfloat16, torch.float16):
+        scores = logits(process, point["law"]).expand(*x.shape, -1).to(dtype).clone()
+        before = scores.clone()
+        got = nelbo(process, scores, x, z, t.float())
+        yield of_dtype(f"bound of {dtype} logits", got, torch.float32)
+        exact = nelbo(process, scores.float(), x, z, t.float())
+        yield per_pair(f"bound of {dtype} logits", x, z, got, exact, 0.0)
+        yield Comparison(f"{dtype} logits after the call", ("B", "pair", "x"), scores, before, 0.0)
+
+
+def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x = words(process)
+    for dtype in (torch.float32, torch.float64):
+        t = torch.tensor([point["t"]], dtype=dtype)
+        p = law(process, 0, process.vocab_size).to(dtype)
+        answers = {
+            "marginal": process.marginal(x, t),
+            "predictive": process.predictive(p, t),
+            "posterior": process.posterior(p, x, t, t / 2),
+            "reverse_rate": process.reverse_rate(p, x, t),
+        }
+        for name, answer in answers.items():
+            yield of_dtype(f"{name} of {dtype} arguments", answer, dtype)
+            shape = torch.tensor(answer.shape)
+            want = torch.tensor([1, process.vocab_size, process.num_states])
+            yield Comparison(f"shape of {name}", ("axis",), shape, want, 0.0)
+
+
+def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Every tensor the process holds moves with it; none loses precision on the way."""
+    s, t = float(point["s"]), float(point["t"])
+    moved = copy.deepcopy(process).to(torch.bfloat16)
+    yield Comparison("q_{t|s} after .to(bfloat16)", ("from", "to"), moved.transition(s, t), process.transition(s, t), 0)
+    yield Comparison("Q_t after .to(bfloat16)", ("from", "to"), moved.rate_matrix(t), process.rate_matrix(t), 0.0)
+    away = copy.deepcopy(process).to("meta")
+    left = sorted({name for module in away.modules() for name in _left_behind(module)})
+    says = f"{', '.join(left)}: left behind by .to(device), must move with the process"
+    hint = "a tensor moves as an attribute of a ddlib.utils.precision.ExactModule, which every process is"
+    yield stated("tensors left behind by .to(device)", not left, says, hint)
+
+
+def _left_behind(module: nn.Module) -> Iterator[str]:
+    """Names of attributes that hold tensors on another device than "meta"."""
+    held = {**module._buffers, **module._parameters}
+    held |= {name: value for name, value in vars(module).items() if name not in ("_buffers", "_parameters", "_modules")}
+    for name, value in held.items():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(tensor, Tensor) and tensor.device.type != "meta" for tensor in inside):
+            yield f"{type(module).__name__}.{name}"
+
+
+CLAIMS = (
+    Claim("numerics", "float32", "float32 follows float64", "1e-5 of the turnover", _single,
+          ({"t": 0.5, "law": 1}, {"t": 1e-3, "law": 2}), ({"t": 1 - 1e-3, "law": 3}, {"t": 0.03, "law": 0}),
+          rests_on=("rates", "laws", "elementwise", "dtypes and shapes")),
+    Claim("numerics", "half precision", "half-precision logits are computed in float32 and left alone", "exactly",
+          _half, ({"t": 0.5, "law": 1},), rests_on=("closed = generic", "float32")),
+    Claim("numerics", "dtypes and shapes", "answers have the dtype of the arguments and one entry per state", "exactly",
+          _dtypes, ({"t": 0.5},), rests_on=("answers",)),
+    Claim("numerics", "moves", ".to moves every tensor and changes no number", "exactly", _moves,
+          ({"s": 0.2, "t": 0.6},), rests_on=("rates", "laws")),
+)  # fmt: skip

@@ -1,0 +1,100 @@
+"""What holds where each position has a time of its own: it is answered and drawn as if it were alone."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.kernels import linear_training_loss
+from ddlib.objective.nelbo import nelbo
+from ddlib.objective.training import training_loss
+from ddlib.parameterization.logits import cavity_logits
+from ddlib.processes import ForwardProcess
+from ddlib.utils.random import KeyedGenerator
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
+
+
+def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
+    p, layer = scores.softmax(-1), torch.eye(process.vocab_size, dtype=torch.float64)
+    found = {
+        "marginal": process.marginal(x, t), "predictive": process.predictive(p, t),
+        "likelihood": process.likelihood(z, x, t), "word_likelihood": process.word_likelihood(z, t),
+        "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
+        "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
+        "step_divergence": process.step_divergence(scores, x, z, t, s),
+        "cavity logits of a posterior": cavity_logits(process, scores, z, t, "posterior"),
+        "nelbo": nelbo(process, scores, x, z, t), "generic nelbo": nelbo(process, scores, x, z, t, "generic"),
+    }  # fmt: skip
+    leaving = process.leaving(z, t, scores)
+    if leaving is not None:
+        found["leaving"] = leaving
+    for mode in process.modes:
+        found[f"training_loss, {mode}"] = training_loss(process, scores, x, z, t, mode=mode, reduction="none")
+        fused = linear_training_loss(process, scores, layer, x, z, t, mode=mode, reduction="none")
+        assert isinstance(fused, Tensor)  # per_token alone asks for two
+        found[f"linear_training_loss, {mode}"] = fused
+    return found
+
+
+def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Two texts of two positions at four times, against four texts of one."""
+    t = torch.tensor([[0.2, point["t"]], [0.7, 0.4]], dtype=torch.float64)
+    s = t * torch.tensor([[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64)  # of some clocks only s / t matters
+    x = (torch.arange(4) + 1) % process.vocab_size
+    likely = process.marginal(x[:, None], t.flatten())[:, 0].topk(2)
+    second = torch.tensor([True, False, False, True]) & (likely.values[:, 1] > 0)
+    z = torch.where(second, likely.indices[:, 1], likely.indices[:, 0])
+    scores = logits(process, 1, 4)[0]
+    whole = _answers(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
+    alone = _answers(process, x[:, None], z[:, None], scores[:, None], s.flatten(), t.flatten())
+    for name, expected in alone.items():
+        quantity, want = f"{name} at times (B, L)", expected.view(2, 2, *expected.shape[2:])
+        yield Comparison(quantity, ("sequence", "position"), whole[name], want, 1e-11 * (1 + want.abs()))
+
+
+def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Every word, and every state, twice in a text, at two times."""
+    n, size = max(50, draws(process) // 4), process.num_states
+    early, late = (float(point["s"]), float(point["u"])), (float(point["u"]), float(point["t"]))
+
+    def told(times: tuple[float, float], count: int) -> Tensor:
+        return torch.tensor(times, dtype=torch.float64).repeat_interleave(count).expand(n, -1)
+
+    twice = words(process).repeat(1, 2).expand(n, -1)
+    z = process.sample(twice, told(late, process.vocab_size), torch.Generator().manual_seed(21))
+    law = torch.cat([marginals(process, t) for t in late])
+    yield frequencies("draws of z_t at times (B, L)", ("position", "z"), tally(z, size), law, n)
+    z = torch.arange(size).repeat(2).expand(n, -1)
+    later = process.advance(z, told(early, size), told(late, size), torch.Generator().manual_seed(22))
+    law = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
+    yield frequencies("draws of z_t from z_s at times (B, L)", ("position", "z_t"), tally(later, size), law, n)
+    scores = logits(process, 1)
+    reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
+    z, count = reached.repeat(2).expand(n, -1), len(reached)
+    noise, t, s = torch.Generator().manual_seed(23), told(late, count), told(early, count)
+    landed = process.land(scores.expand(*z.shape, -1), z, t, s, process.jump(z, t, s, noise), noise)
+    p = scores.exp().expand(1, count, -1)
+    law = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
+    yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(landed, size), law, n)
+    x, t = twice[:4], told(late, process.vocab_size)[:4]
+    parts = [
+        process.sample(x[rows], t[rows], KeyedGenerator(1, 2, torch.arange(4)[rows]))
+        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+    ]
+    quantity = "z_t at times (B, L) of an example in another batch"
+    yield Comparison(quantity, ("example", "position"), torch.cat(parts[1:]), parts[0], 0.0)
+
+
+_MEANS = (
+    "a class says own_times=True whose methods do not take times (B, L): place what depends on time by beside, or "
+    "leave the word out"
+)
+
+CLAIMS = (
+    Claim("process", "own times", "an answer at times (B, L) is that of each position by itself", "relative 1e-11",
+          _apart, ({"t": 0.9},), ({"t": 1e-6}, {"t": 1 - 1e-6}), rests_on=("batches",), means=_MEANS),
+    Claim("draws", "own times drawn", "positions are drawn by their own times", "binomial bounds, false alarm 1e-6",
+          _drawn, ({"s": 0.2, "u": 0.5, "t": 0.8},), rests_on=("sample", "advance", "jump and land", "own times"),
+          means=_MEANS),
+)  # fmt: skip

@@ -1,0 +1,222 @@
+"""What holds for every process: generator, transitions and marginals belong to one chain."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ddlib.processes import ForwardProcess
+from ddlib.verification.framework.claim import FLOAT64, Claim, Comparison, Point, stated
+from ddlib.verification.framework.inputs import at, law, marginals, remembers, words
+from ddlib.verification.framework.oracle import integrate_forward, states
+
+
+def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = point["s"], point["t"]
+    square = (process.num_states, process.num_states)
+    asked: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
+        "rate_matrix(t)": (lambda: process.rate_matrix(t), square),
+        "transition(s, t)": (lambda: process.transition(s, t), square),
+        "marginal(x, t)": (lambda: process.marginal(words(process), at(float(t))), (1, process.vocab_size, square[0])),
+    }
+    for call, (answer, shape) in asked.items():
+        got = answer()
+        if isinstance(got, torch.Tensor):
+            is_, right = f"{got.dtype} of shape {tuple(got.shape)}", got.dtype == torch.float64 and got.shape == shape
+            hint = FLOAT64 if got.shape == shape else ""
+        else:
+            is_, right, hint = f"{type(got).__name__}", False, f"{call} must return a tensor"
+        yield stated(call, right, f"{call} is {is_}, must be torch.float64 of shape {shape}", hint)
+
+
+def _transposed(matrix: torch.Tensor, total: float) -> str:
+    """A hint where the columns of a matrix sum to what its rows should."""
+    columns = matrix.sum(0)
+    if bool(((columns - total).abs() <= 1e-9 * (1 + matrix.abs().sum(0))).all()):
+        return f"its columns sum to {total:g}: row = from, column = to, so return the transpose"
+    return ""
+
+
+def _rates(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    q = process.rate_matrix(point["t"])
+    off = q - torch.diag(q.diagonal())
+    zero = torch.zeros(process.num_states, dtype=torch.float64)
+    yield Comparison("sum of the row of Q_t", ("from",), q.sum(1), zero, 1e-12 * (1 + off.abs().sum(1)),
+                     hint=_transposed(q, 0.0))  # fmt: skip
+    yield Comparison("rate Q_t(y, z) >= 0", ("from", "to"), off, off.clamp_min(0), 0.0)
+    moving = torch.tensor(float(off.isfinite().all() and off.max() > 0))
+    yield Comparison("Q_t is finite and moves something", (), moving, torch.tensor(1.0), 0.0)
+
+
+def _laws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    step = process.transition(point["s"], point["t"])
+    ones = torch.ones(process.num_states, dtype=torch.float64)
+    yield Comparison("sum of the row of q_{t|s}", ("from",), step.sum(1), ones, 1e-10, hint=_transposed(step, 1.0))
+    yield Comparison("q_{t|s} >= 0", ("from", "to"), step, step.clamp_min(0), 0.0)
+    still = process.transition(point["t"], point["t"])
+    yield Comparison("q_{t|t}", ("from", "to"), still, torch.diag(ones), 1e-12)
+    law = marginals(process, point["t"])
+    yield Comparison("sum of q_t(.|x)", ("x",), law.sum(1), ones[: process.vocab_size], 1e-10)
+    yield Comparison("q_t(z|x) >= 0", ("x", "z"), law, law.clamp_min(0), 0.0)
+
+
+def _kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    yield Comparison("q_{t|s}", ("from", "to"), process.transition(s, t), integrate_forward(process, s, t), 2e-7)
+
+
+def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, u, t = (float(point[name]) for name in ("s", "u", "t"))
+    direct, stepwise = process.transition(s, t), process.transition(s, u) @ process.transition(u, t)
+    yield Comparison("q_{t|s}", ("from", "to"), direct, stepwise, 1e-10)
+
+
+def _digits(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """A product of non-negative numbers does not cancel, so it tells how many digits of q_t are left at small t."""
+    t = float(point["t"])
+    direct = process.transition(0.0, t)
+    halves = process.transition(0.0, t / 2) @ process.transition(t / 2, t)
+    kept = halves > 1e-200
+    yield Comparison("q_{t|0}", ("from", "to"), direct * kept, halves * kept, 1e-6 * halves)
+    law, dense = marginals(process, t), marginals(process, 0.0) @ halves
+    yield Comparison("q_t(z|x)", ("x", "z"), law * (dense > 1e-200), dense * (dense > 1e-200), 1e-6 * dense)
+
+
+def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t = float(point["t"])
+    start = marginals(process, 0.0)
+    if process.exact_ends:
+        data = torch.eye(process.vocab_size, process.num_states, dtype=torch.float64)
+        yield Comparison("q_0(z|x)", ("x", "z"), start, data, 1e-9)
+    yield Comparison("q_t(z|x)", ("x", "z"), marginals(process, t), start @ process.transition(0.0, t), 1e-10)
+
+
+def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t, dense = float(point["t"]), marginals(process, float(point["t"]))
+    p = law(process, point["law"], 3)
+    yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], p[0] @ dense, 1e-12)
+    evidence = process.word_likelihood(states(process), at(t))[0]
+    yield Comparison("word_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
+    x = words(process).T.expand(-1, process.num_states)
+    likelihood = process.likelihood(states(process).expand_as(x), x, at(t, process.vocab_size))
+    yield Comparison("likelihood q_t(z|x)", ("x", "z"), likelihood, dense, 1e-12)
+
+
+def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Every sequence has its own time and every position its own word: nothing is shared within a batch."""
+    t = torch.tensor([0.2, point["t"], 0.7], dtype=torch.float64)
+    x = (torch.arange(6).view(3, 2) + 1) % process.vocab_size
+    z = (
+        x
+        if process.num_states == process.vocab_size
+        else torch.tensor([[0, -1], [-1, 0], [-1, -2]]) % process.num_states
+    )
+    p = law(process, 1, 6).view(3, 2, -1)
+
+    def answers(rows: slice, columns: slice) -> tuple[torch.Tensor, ...]:
+        here = (rows, columns)
+        return (
+            process.marginal(x[here], t[rows]), process.predictive(p[here], t[rows]),
+            process.posterior(p[here], z[here], t[rows], t[rows] / 2), process.reverse_rate(p[here], z[here], t[rows]),
+            process.word_likelihood(z[here], t[rows]), process.likelihood(z[here], x[here], t[rows]),
+            process.prior_kl(x[here], t[rows]),
+        )  # fmt: skip
+
+    names = ("marginal", "predictive", "posterior", "reverse_rate", "word_likelihood", "likelihood", "prior_kl")
+    whole = answers(slice(0, 3), slice(0, 2))
+    for b in range(3):
+        for i in range(2):
+            alone = answers(slice(b, b + 1), slice(i, i + 1))
+            for name, one, many in zip(names, alone, whole, strict=True):
+                quantity = f"{name} of position {i} of sequence {b}, alone"
+                yield Comparison(quantity, (), one[0, 0], many[b, i], 1e-12 * (1 + many[b, i].abs().max()))
+
+
+def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    x, t, size = words(process), at(0.5), process.vocab_size
+    bad: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
+        f"x = {size}, where words are 0 to {size - 1},": (x + 1, t), "x = -1": (x - 1, t), "x in int32": (x.int(), t),
+        "t = 1.5": (x, t + 1), "t = nan": (x, t * float("nan")), "two times for one sequence": (x, at(0.5, 2)),
+    }  # fmt: skip
+    for call, method in (("marginal", process.marginal), ("sample", process.sample)):
+        hint = f"write as the first line of {call}: self.check_inputs(x=x, t=t)"
+        for what, arguments in bad.items():
+            answer = _answer(method, arguments)
+            says = f"{call} {answer} {what.rstrip(',')}: must raise a ValueError or TypeError that says so"
+            yield stated(f"{call} refuses {what}", not answer, says, hint)
+
+
+def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:
+    """What a method does with bad arguments; empty if it refuses them."""
+    try:
+        method(*arguments)
+    except (TypeError, ValueError):
+        return ""
+    except Exception as error:  # an index error deep inside names neither argument nor rule
+        return f"raises {type(error).__name__} for"
+    return "takes"
+
+
+def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    for t in (1.0, 0.5):
+        end = marginals(process, t)
+        typical = end.mean(0)
+        if t == 1.0:
+            yield Comparison("prior", ("z",), process.prior(), typical, 1e-12)
+        nats = (torch.xlogy(end, end) - torch.xlogy(end, typical)).sum(-1)
+        ours = process.prior_kl(words(process), at(t))[0]
+        yield Comparison(f"prior_kl at t = {t}", ("x",), ours, nats, 1e-10)
+    default = process.prior_kl(words(process))[0]
+    yield Comparison("prior_kl", ("x",), default, process.prior_kl(words(process), at(1.0))[0], 1e-12)
+
+
+def _forgets(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    end = marginals(process, 1.0)
+    yield Comparison("q_1(z|x)", ("x", "z"), end, process.prior().expand_as(end), 1e-9)
+
+
+_NEAR = ({"t": 1e-6}, {"t": 1 - 1e-6})
+_T = ({"t": 0.5}, {"t": 0.25}, {"t": 0.9})
+_MORE = ({"t": 0.0}, {"t": 1e-12}, {"t": 0.01}, {"t": 0.37}, {"t": 0.75}, {"t": 0.999}, {"t": 1.0})
+_ST = ({"s": 0.25, "t": 0.5}, {"s": 0.1, "t": 0.9})
+_SUT = ({"s": 0.25, "u": 0.5, "t": 0.75}, {"s": 0.0, "u": 0.1, "t": 0.9}, {"s": 0.0, "u": 0.5, "t": 1.0})
+
+_PARTS = ("answers", "ends", "decreasing", "rate", "level order", "composition", "actions")
+"""What a process is made of: its three answers, a clock, a hierarchy."""
+
+CLAIMS = (
+    Claim("process", "answers", "rate_matrix and transition are (S, S), marginal is (B, L, S), in float64", "exactly",
+          _answers, ({"s": 0.25, "t": 0.5},)),
+    Claim("process", "rates", "rows of Q_t sum to 0, off the diagonal it is >= 0", "relative 1e-12", _rates,
+          (*_T, *_NEAR), _MORE, rests_on=_PARTS),
+    Claim("process", "laws", "transitions and marginals are laws", "1e-10", _laws,
+          (*_ST, {"s": 0.0, "t": 1.0}), ({"s": 0.0, "t": 1e-6}, {"s": 0.999, "t": 1 - 1e-6}, {"s": 0.3, "t": 0.31}),
+          rests_on=_PARTS),
+    Claim("process", "Kolmogorov", "transitions solve dP/dt = P Q_t, by an ODE solver", "2e-7", _kolmogorov,
+          _ST, ({"s": 0.02, "t": 0.98}, {"s": 0.5, "t": 0.75}, {"s": 0.01, "t": 0.05}, {"s": 0.9, "t": 0.99}),
+          rests_on=("rates", "Chapman-Kolmogorov"),
+          means="rate_matrix and transition disagree: expected is what the rates lead to, got what transition returns"),
+    Claim("process", "Chapman-Kolmogorov", "q_{t|s} = q_{u|s} q_{t|u}", "1e-10", _chapman_kolmogorov,
+          _SUT, ({"s": 1e-3, "u": 0.01, "t": 0.999}, {"s": 0.0, "u": 1e-6, "t": 0.5},
+                 {"s": 0.5, "u": 0.9, "t": 1 - 1e-6}, {"s": 0.3, "u": 0.3001, "t": 0.3002}),
+          rests_on=("laws",),
+          means="transition disagrees with itself: expected is two steps by way of u, got is one step"),
+    Claim("process", "digits", "small probabilities keep their digits near the data", "relative 1e-6", _digits,
+          ({"t": 1e-4},), ({"t": 1e-7}, {"t": 1e-2}), rests_on=("Chapman-Kolmogorov", "marginals"),
+          means="small probabilities have lost their digits: expected is two half steps, got is one step. For a "
+                "constant rate matrix ddlib.processes.MatrixExponential(rates)(duration) keeps them; otherwise sum and "
+                "multiply non-negative numbers only"),
+    Claim("process", "marginals", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-10", _marginals, _T, (*_NEAR, *_MORE),
+          rests_on=("Kolmogorov",),
+          means="marginal and transition disagree: expected is what transition leads to, got what marginal returns"),
+    Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
+          ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3}),
+          rests_on=("laws",)),
+    Claim("process", "batches", "a position's answers depend on its own word and time alone", "1e-12", _rows,
+          ({"t": 0.5},), rests_on=("laws",),
+          means="sequences of one batch share something: t is (B,), a time for each"),
+    Claim("process", "refusals", "bad words and times are refused, and say so", "exactly", _refusals),
+    Claim("process", "prior", "the prior is z_1 of a uniform word and prior_kl is KL(q_t(.|x) || that of q_t)",
+          "1e-10", _prior, rests_on=("linearity",)),
+    Claim("process", "forgets", "z_1 does not depend on the word", "1e-9", _forgets, applies=remembers,
+          rests_on=("prior", "marginals")),
+)  # fmt: skip

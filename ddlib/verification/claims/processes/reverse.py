@@ -1,0 +1,65 @@
+"""What holds backwards: the posterior is Bayes's, the reverse rate its limit."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.processes import ForwardProcess
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import at, law, marginals
+from ddlib.verification.framework.oracle import states
+
+
+def _believed(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
+    """A word law for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
+    p = law(process, point["law"], process.num_states)
+    return p, p[0] @ marginals(process, t)
+
+
+def _bayes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    s, t = float(point["s"]), float(point["t"])
+    p, early = _believed(process, point, s)
+    joint = early * process.transition(s, t).T  # row z_t, column z_s
+    total = joint.sum(1, keepdim=True)
+    reached = (total > 1e-200).expand_as(joint)
+    expected = torch.where(reached, joint / total, 0.0)
+    got = process.posterior(p, states(process), at(t), at(s))[0]
+    yield Comparison("p(z_s|z_t)", ("z_t", "z_s"), torch.where(reached, got, 0.0), expected, 1e-8)
+
+
+def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t = float(point["t"])
+    p, now = _believed(process, point, t)
+    here = now.diagonal()[:, None]
+    reached = (here > 1e-200).expand_as(now)
+    expected = torch.where(reached, process.rate_matrix(t).T * now / here, 0.0).fill_diagonal_(0)
+    got = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
+    allowed = 1e-7 * expected.abs() + 1e-9 * (1 + expected.max())
+    yield Comparison("reverse rate", ("z_t", "y"), got, expected, allowed)
+
+
+def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    t = float(point["t"])
+    p, now = _believed(process, point, t)
+    reached = (now.diagonal() > 1e-12)[:, None]
+    rate = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
+    step = 1e-7 / (1 + float(rate.max()))
+    law = process.posterior(p, states(process), at(t), at(t) - step)[0]
+    law = torch.where(reached, law, 0.0).fill_diagonal_(0)
+    yield Comparison("reverse rate", ("z_t", "y"), rate, law / step, 1e-4 * rate + 1e-4 * (1 + rate.max()))
+
+
+_POINTS = ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.3, "t": 0.9, "law": 2}, {"s": 0.0, "t": 0.5, "law": 0})
+_MORE = ({"s": 1e-6, "t": 1e-3, "law": 3}, {"s": 0.5, "t": 1.0, "law": 4}, {"s": 0.4, "t": 0.41, "law": 5})
+
+CLAIMS = (
+    Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", _bayes,
+          _POINTS, _MORE, rests_on=("linearity", "marginals")),
+    Claim("reverse", "reverse rate", "it is Q_t(y, z) q_t(y|p) / q_t(z|p)", "relative 1e-7", _rate,
+          ({"t": 0.5, "law": 1}, {"t": 0.9, "law": 2}), ({"t": 1e-3, "law": 3}, {"t": 0.25, "law": 0}),
+          rests_on=("linearity", "marginals")),
+    Claim("reverse", "limit", "the reverse rate is the limit of the posterior", "relative 1e-4", _limit,
+          ({"t": 0.5, "law": 1},), ({"t": 0.1, "law": 2}, {"t": 0.9, "law": 3}),
+          rests_on=("posterior", "reverse rate")),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Claims about samplers, correctors, guidance and likelihoods."""

@@ -1,0 +1,145 @@
+"""What holds for a sampler whose positions go one after the other: the joint law, with few steps, and what is kept."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlib.paces import LeftToRight, RandomOrder
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import sample
+from ddlib.utils.random import KeyedGenerator
+from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.oracle import exact_cavity
+
+_DRAWS, _ROWS = 2000, 12
+
+
+class Told:
+    """The best denoiser of a joint law, which says that it may be told times (B, L)."""
+
+    own_times = True
+
+    def __init__(self, process: ForwardProcess, law: Tensor) -> None:
+        self._best = exact_cavity(process, law)
+
+    def __call__(self, z: Tensor, t: Tensor) -> Tensor:
+        return self._best(z, t)
+
+
+class Words(NamedTuple):
+    """The cache of ``InTurn``."""
+
+    words: Tensor
+
+    def rows(self, index: Tensor) -> "Words":
+        """Of some of the sequences."""
+        return Words(self.words[index])
+
+
+class InTurn:
+    """The best denoiser that sees a position and those before it, and keeps these: what it is told of others is lost.
+
+    Args:
+        process: the forward process.
+        law: the joint law of a text.
+    """
+
+    own_times, block_size = True, 1
+
+    def __init__(self, process: ForwardProcess, law: Tensor) -> None:
+        self._best = [
+            exact_cavity(process, law.sum(tuple(range(n, law.ndim))) if n < law.ndim else law)
+            for n in range(1, law.ndim + 1)
+        ]
+
+    def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
+        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        return torch.stack([self._best[i](z[:, : i + 1], own[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
+
+    def prefill(self, x: Tensor, cache: Words | None = None) -> Words:
+        """What it is told of words."""
+        return Words(x if cache is None else torch.cat([cache.words, x], 1))
+
+    def extend(self, z: Tensor, t: Tensor, cache: Words) -> Tensor:
+        """What it says of what follows them."""
+        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        times = torch.cat([torch.zeros_like(cache.words).to(own), own], 1)
+        return self(torch.cat([cache.words, z], 1), times)[:, cache.words.shape[1] :]
+
+
+def _draw(run: Run, denoiser: object, rows: int, steps: int, **options: object) -> Tensor:
+    return sample(run.process, denoiser, (rows, 3), run.sampler, steps, **options)  # type: ignore[arg-type]
+
+
+def _law(run: Run) -> Tensor:
+    """Three words: two that depend on each other, and a third that is most often like the first."""
+    size, pair = run.process.vocab_size, run.pair
+    copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
+    return pair[:, :, None] * copy[:, None, :]
+
+
+def _counted(run: Run, what: str, texts: Tensor) -> Comparison:
+    size, law = run.process.vocab_size, _law(run)
+    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(law.shape)
+    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, law, _DRAWS)
+
+
+def _left_to_right(run: Run, point: Point) -> Iterator[Comparison]:
+    law, steps = _law(run), int(point["steps"])
+    for what, denoiser in (("position by position", Told), ("position by position, kept", InTurn)):
+        texts = _draw(
+            run, denoiser(run.process, law), _DRAWS, steps, pace=LeftToRight(),
+            generator=torch.Generator().manual_seed(6),
+        )  # fmt: skip
+        yield _counted(run, what, texts)
+
+
+def _in_any_order(run: Run, point: Point) -> Iterator[Comparison]:
+    law, steps = _law(run), int(point["steps"])
+    texts = _draw(
+        run, Told(run.process, law), _DRAWS, steps, pace=RandomOrder(), generator=torch.Generator().manual_seed(7)
+    )
+    yield _counted(run, "in random orders", texts)
+
+
+def _kept(run: Run, point: Point) -> Iterator[Comparison]:
+    denoiser, prompt = InTurn(run.process, _law(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
+
+    def drawn(keep: bool, given: Tensor | None) -> Tensor:
+        noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
+        return _draw(run, denoiser, _ROWS, 3, pace=LeftToRight(), keep=keep, prompt=given, generator=noise)
+
+    for what, given in (("", None), (" behind a prompt", prompt)):
+        quantity = f"words{what} with what is kept of those before"
+        yield Comparison(quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0)
+
+
+def _several(run: Run) -> str:
+    return "" if run.sampler.ends else f"a row of {type(run.sampler).__name__} is several texts"
+
+
+def _no_word(run: Run) -> str:
+    exact = run.sampler.exact_word
+    return _several(run) or ("" if exact else f"{type(run.sampler).__name__} says that its steps are approximate")
+
+
+def _one_time(run: Run) -> str:
+    own = run.sampler.own_times
+    return "" if own else f"{type(run.sampler).__name__} takes all positions of a text at one time"
+
+
+CLAIMS = (
+    Claim("sampler", "position by position", "dependent words follow their joint law after few steps each",
+          "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _no_word,
+          rests_on=("one word",),
+          means="words before a window are told at time 0, what is behind it as noise at time 1"),
+    Claim("sampler", "words kept", "a denoiser that keeps what it was told of finished blocks draws the same words",
+          "exactly", _kept, applies=_several, rests_on=("keyed noise",)),
+    Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
+          "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,
+          rests_on=("one word",)),
+)  # fmt: skip

@@ -1,0 +1,262 @@
+"""What holds for every guidance: at their strengths it is its parts, elsewhere what its formula says, densely."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddlib.guidance import Guidance
+from ddlib.processes import ForwardProcess
+from ddlib.processes.sampled import unchanged
+from ddlib.samplers import Ancestral, Run
+from ddlib.samplers.runtime.model import Network
+from ddlib.typing import Denoiser
+from ddlib.utils.random import Generator
+from ddlib.verification.claims.samplers.guidance_oracle import (
+    EARLY,
+    LATE,
+    SMALL,
+    by_level,
+    dense,
+    kind,
+    steered,
+    tempered,
+    texts,
+    told,
+)
+from ddlib.verification.claims.samplers.sampler import few
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
+from ddlib.verification.framework.oracle import exact_cavity
+
+_DRAWS, _TEXTS = 3000, 4
+_MANY = 64
+"""States of a process all of whose single changes are tried one by one."""
+_AXES = ("text", "position", "choice")
+
+
+def labelled(size: int) -> Tensor:
+    """A joint law of two words and a label of two, (V, V, 2), float64."""
+    generator = torch.Generator().manual_seed(3)
+    law = torch.rand(size, size, 2, generator=generator, dtype=torch.float64) ** 3 + 1e-3
+    return law / law.sum()
+
+
+def classifier(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """log p(y = 0|z) for ``labelled`` texts."""
+
+    def label(states: Tensor, t: Tensor) -> Tensor:
+        first, second = states.to(torch.float64).unbind(1)
+        noised = marginals(process, float(t[0]))
+        both = torch.einsum("nz,xz,xwy,wo,no->ny", first, noised, joint, noised, second)
+        return both[:, 0].log() - both.sum(1).log()
+
+    return label
+
+
+def _refuse(*given: Any) -> Tensor:
+    raise AssertionError("a part is called that has no say")
+
+
+def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)) -> Guidance:
+    """The guidance with all parts but one replaced by such as may not be called."""
+    others = {name: _refuse for name in guided.parts if getattr(guided, name) is not part}
+    return guided.replaced(**others, strength=strength, interval=interval)
+
+
+def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
+    process, z = guided.process, texts(guided.process)
+    t = at(LATE, len(z))
+    for strength, part in guided.limits.items():
+        only, what = _alone(guided, part, strength), f"at strength {strength:g}"
+        yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
+        same = only.parameterization == guided.of_parts and only.step_law is None
+        yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
+        moving = _alone(guided, part, lambda t, strength=strength: strength)
+        law = told(process, part, guided.of_parts, z, kind(moving))
+        yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), law, 1e-6)
+    part = guided.limits[guided.outside]
+    elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
+    law = told(process, part, guided.of_parts, z, kind(elsewhere))
+    yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), law, 1e-6)
+
+
+def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
+    process, z, gamma = guided.process, texts(guided.process), float(point["strength"])
+    one = guided.replaced(strength=gamma, interval=(0.0, 1.0))
+    what = kind(one)
+    given, every = (told(process, part, one.of_parts, z, what) for part in (one.conditional, one.unconditional))
+    expected = tempered(process, given, every, gamma, what)
+    yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-9 if _double(one, z) else 1e-4)
+
+
+def _double(guided: Any, z: Tensor) -> bool:
+    """Whether its parts answer in float64."""
+    parts = (guided.conditional, guided.unconditional)
+    return all(part(z, at(LATE, len(z))).dtype == torch.float64 for part in parts)
+
+
+def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
+    process, gamma = few(guided.process), float(point["strength"])
+    joint = labelled(process.vocab_size)
+    laws = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
+    conditional, unconditional = (exact_cavity(process, law) for law in laws)
+    one = guided.replaced(
+        process=process, conditional=conditional, unconditional=unconditional, strength=gamma, interval=(0.0, 1.0),
+        parameterization="cavity",
+    )  # fmt: skip
+    what, z = kind(one), _every(process)
+    given, every = (dense(process, law, what) for law in laws)
+    expected = tempered(process, given, every, gamma, what)
+    yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
+
+
+def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
+    process = few(guided.process)
+    joint = labelled(process.vocab_size)
+    given, every = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
+    one = guided.replaced(
+        process=process, denoiser=exact_cavity(process, every), classifier=classifier(process, joint), strength=1.0,
+        how="exact", interval=(0.0, 1.0), parameterization="cavity",
+    )  # fmt: skip
+    what, z = kind(one), _every(process)
+    if what != "step":
+        yield _possible(
+            f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
+        )
+        return
+    # of a step as short as nothing: what the classifier does to the law of z_s, done to the rates
+    t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
+    assert one.step_law is not None and none.step_law is not None
+    base = none.step_law(z, t, s)
+    change = torch.where(base > -torch.inf, one.step_law(z, t, s) - base, 0.0)
+    rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
+    yield _possible("the law of the jump, given the label", process, z, rates, dense(process, given, "jump"))
+
+
+def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
+    process, z = guided.process, texts(guided.process)
+    weight = 0.5 * torch.randn(process.num_states, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+    def total(states: Tensor) -> Tensor:
+        return (states.to(torch.float64) @ weight).sum(1)
+
+    linear = guided.replaced(classifier=lambda states, t: total(states), strength=1.5, interval=(0.0, 1.0))
+    first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
+    yield Comparison("the law by a linear classifier, to first order", _AXES, first, exact, 1e-5)
+    square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
+    law = told(process, square.denoiser, square.of_parts, z, kind(square))
+    slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: law.shape[-1]] - weight[z][..., None])
+    expected = by_level(process, law * (1.5 * slope).exp(), kind(square))
+    yield Comparison("the law by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
+
+
+def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
+    """Every single change, asked for by itself."""
+    process, gamma = guided.process, float(point["strength"])
+    z = texts(process)[:: max(1, len(texts(process)) // 40)]
+    one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
+    what, t = kind(one), at(LATE).to(torch.get_default_dtype())
+    law = told(process, one.denoiser, one.of_parts, z, what)
+    lean = torch.zeros_like(law)
+    for n, i, k in (law > 0).nonzero().tolist():
+        both = torch.stack([z[n], z[n]])
+        both[1, i] = k
+        states = torch.nn.functional.one_hot(both, process.num_states).to(torch.get_default_dtype())
+        here, there = (one.classifier(state[None], t)[0] for state in states)
+        lean[n, i, k] = there - here
+    expected = by_level(process, law * (gamma * lean).exp(), what)
+    yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-5)
+
+
+def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
+    process, generator = guided.process, torch.Generator().manual_seed(5)
+    some = texts(process)
+    some = some[torch.randperm(len(some), generator=generator)[:_TEXTS]]
+    t, s = at(LATE, len(some)), at(EARLY, len(some))
+    law, level = steered(guided, some), process.level_of(torch.arange(process.num_states)[None])[0]
+    if process.level_transition(s, t) is not None:  # where it lands is steered, not in which level
+        uniform = torch.full((*some.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
+        after = process.posterior(uniform, some, t, s)
+        law = law * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
+    z = some.repeat_interleave(_DRAWS, 0)
+    drawn = _back(guided, z, generator).view(len(some), _DRAWS, -1).transpose(0, 1).flatten(1)
+    counts = tally(drawn, process.num_states).view_as(law)
+    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, law, _DRAWS)
+
+
+def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
+    """One step of ``Ancestral`` from states at LATE."""
+    grid, free = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool)
+    network = Network(guided.process, guided, guided.parameterization)
+    run = Run(guided.process, network, unchanged, grid, free, generator)
+    return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
+
+
+def _every(process: ForwardProcess) -> Tensor:
+    states = torch.arange(process.num_states)
+    return torch.cartesian_prod(states, states)
+
+
+def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
+    """A comparison at the texts that noise leads to."""
+    known = (process.word_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
+    return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
+
+
+def _two(guided: Guidance) -> str:
+    return "" if hasattr(guided, "unconditional") else "it is not made of two denoisers"
+
+
+def _one(guided: Guidance) -> str:
+    return "" if hasattr(guided, "classifier") else "it has no classifier"
+
+
+def _listed(guided: Guidance) -> str:
+    try:
+        size = few(guided.process).num_states
+    except TypeError as error:
+        return str(error)
+    return "" if size <= SMALL else f"more than {SMALL} states: not all texts are listed"
+
+
+def _tried(guided: Guidance) -> str:
+    size = guided.process.num_states
+    return _one(guided) or ("" if size <= _MANY else f"more than {_MANY} states: not all changes are tried")
+
+
+def _certain(guided: Guidance) -> str:
+    """Bayes's rule for words needs words that are what they are."""
+    if guided.on == "words":
+        words = torch.arange(guided.process.vocab_size)[None]
+        known = guided.process.word_likelihood(words, at(LATE))[0] > 0
+        if not torch.equal(known, torch.eye(len(known)) > 0):
+            return "a word may be noise here: what a classifier says of it is not what it says of the word"
+    return ""
+
+
+def _by_logits(guided: Guidance) -> str:
+    return "" if guided.step_law is not None else "its logits tell the law, which samplers are verified to draw from"
+
+
+_STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})
+
+CLAIMS = (
+    Claim("guidance", "limits", "at the strengths of its parts and outside its interval it is the part, called alone",
+          "exactly, laws to 1e-6", _limits),
+    Claim("guidance", "tempering", "the next law of a position is those of both parts to gamma and 1 - gamma",
+          "1e-9", _tempers, _STRENGTHS, ({"strength": 0.1}, {"strength": 6.0}), _two, rests_on=("limits",)),
+    Claim("guidance", "tempered joint", "with exact parts it is what all texts of two words, listed, say", "1e-9",
+          _joint_free, _STRENGTHS, ({"strength": 6.0},), lambda guided: _two(guided) or _listed(guided),
+          rests_on=("tempering",)),
+    Claim("guidance", "single changes", "each change is weighed by what the classifier says of it, asked by itself",
+          "1e-5", _leans, _STRENGTHS, ({"strength": -1.0},), _tried, rests_on=("limits",)),
+    Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next law is that given the label",
+          "1e-9", _bayes, applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
+          rests_on=("single changes",)),
+    Claim("guidance", "first order", "of a linear classifier it is exact, of a square it is its slope at z", "1e-5",
+          _slopes, applies=_one, rests_on=("single changes",)),
+    Claim("guidance", "draws", "z_s is drawn by the steered law, and levels are as without",
+          "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
+)  # fmt: skip

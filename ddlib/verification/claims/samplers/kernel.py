@@ -1,0 +1,90 @@
+"""What holds for samplers that tell the law of their step: draws follow it, and it errs as little as they say."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ddlib.hierarchies import Tree
+from ddlib.processes import Hierarchical, Masked, Uniform
+from ddlib.processes.sampled import unchanged
+from ddlib.samplers import Run as Call
+from ddlib.samplers import Sampler, State
+from ddlib.schedules import Cosine, Linear
+from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.inputs import at, frequencies, tally
+from ddlib.verification.framework.oracle import exact_cavity
+
+STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
+WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
+"""So weak that no extrapolation of one word's law from another's turns negative."""
+_GRID = torch.tensor([1.0, 0.7, 0.45, 0.0], dtype=torch.float64)
+_DRAWS, _SLACK, _ROUNDING = 40_000, 0.3, 1e-12
+
+
+def runs(sampler: Sampler) -> list[Run]:
+    """The sampler on processes over three words, all of whose texts of two can be listed."""
+    tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
+    small = (Masked(3, Cosine()), tree, Uniform(3, Linear()))
+    return [Run(sampler, process) for process in small] if sampler.order else []
+
+
+def _texts(run: Run) -> Tensor:
+    states = torch.arange(run.process.num_states)
+    return torch.cartesian_prod(states, states)
+
+
+def _draws(run: Run, point: Point) -> Iterator[Comparison]:
+    """One step from every text of two states."""
+    texts, k = _texts(run), int(point["step"])
+    number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
+    each = _DRAWS // number
+    z = texts.repeat_interleave(each, 0)
+    everywhere, generator = torch.ones_like(z, dtype=torch.bool), torch.Generator().manual_seed(6 + k)
+    call = Call(run.process, predict, unchanged, _GRID, everywhere, generator)
+    t, s = float(_GRID[k]), float(_GRID[k + 1])
+    drawn = run.sampler.step(call, State(z, at(t, len(z))), k).z
+    counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
+    law = run.sampler.kernel(run.process, predict, texts, at(t, number), at(s, number))
+    sums = law.sum(1)
+    yield Comparison("the kernel's rows, summed", ("z_t",), sums, torch.ones_like(sums), 1e-9)
+    yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, law, each)
+
+
+def errors(run: Run, counts: list[int], joint: Tensor = WEAK) -> list[float]:
+    """The total variation between the law of two words after so many steps and their ``joint``, without drawing."""
+    texts, process = _texts(run), run.process
+    predict, number = exact_cavity(process, joint), len(texts)
+    words, result = (texts < process.vocab_size).all(1), []
+    for steps in counts:
+        law = process.prior()[texts].prod(1)
+        for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
+            step = run.sampler.kernel(process, predict, texts, at(t, number), at(s, number))
+            law = law @ torch.where(law[:, None] > 0, step, 0.0)  # nothing is said of states that cannot be
+        law[words] -= joint.flatten()
+        result.append(float(law.abs().sum() / 2))
+    return result
+
+
+def _order(run: Run, point: Point) -> Iterator[Comparison]:
+    order, first = run.sampler.order, int(point["steps"])
+    assert order is not None
+    counts = [first, 2 * first, 4 * first]
+    for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):
+        slope = math.inf if fine < _ROUNDING else math.log2(max(coarse, _ROUNDING) / fine)
+        says = (
+            f"from {steps} to {2 * steps} steps the error of two words falls from {coarse:.3g} to {fine:.3g}, "
+            f"as steps to the minus {slope:.2f}; order = {order} says {order}"
+        )
+        yield stated("the order of the error", slope > order - _SLACK, says)
+
+
+CLAIMS = (
+    Claim("sampler", "steps", "draws of a step follow its kernel, from every text of two states",
+          "binomial bounds, false alarm 1e-6", _draws, ({"step": 1},), ({"step": 0}, {"step": 2})),
+    Claim("sampler", "order", "twice the steps divide the error of two words by two to the order, or more",
+          f"exponent {_SLACK} less", _order, ({"steps": 8},), ({"steps": 16},), rests_on=("steps",)),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""What holds for the likelihood of texts under an order that chooses without chance."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ddlib.hierarchies import Tree
+from ddlib.processes import ForwardProcess, Hierarchical, Masked
+from ddlib.samplers import Sampler, sample
+from ddlib.samplers.likelihood import check_likelihood, likelihood
+from ddlib.schedules import Cosine, Linear
+from ddlib.verification.claims.samplers.sampler import Run, few, hurried
+from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.oracle import exact_cavity
+
+_DRAWS, _ALL = 2000, 99
+"""Steps that are enough for one edge at a time."""
+
+
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
+    """The sampler on masks and on a tree, or on the process that is given: those of which it has a likelihood."""
+    tree = Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear())
+    asked = (Masked(3, Cosine()), tree) if on is None else (few(on),)
+    return [Run(sampler, process) for process in asked if _reads(sampler, process)]
+
+
+def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
+    try:
+        check_likelihood(process, sampler)
+    except (TypeError, ValueError):
+        return False
+    except Exception:  # a mistake in it is refuted by the claims on samplers
+        return False
+    return True
+
+
+def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
+    """A network of two positions that has no joint law behind it: by each order texts have other likelihoods.
+
+    What it says at a position depends on both states and on the time.
+    """
+    generator = torch.Generator().manual_seed(8)
+
+    def randn(*shape: int) -> Tensor:
+        return 2 * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    words = process.vocab_size
+    table, late = randn(2, 2, process.num_states, words), randn(2, words)
+    places = torch.arange(2)
+
+    def logits(z: Tensor, t: Tensor) -> Tensor:
+        # (B, 1, L) states at the second position of the table, for all first ones
+        seen = table[places[:, None], places, z[:, None]].sum(2)
+        return seen + t.to(torch.float64)[:, None, None] * late
+
+    return logits
+
+
+def _texts(run: Run) -> Tensor:
+    words = torch.arange(run.process.vocab_size)
+    return torch.cartesian_prod(words, words)
+
+
+def _read(run: Run, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
+    """The probability of every text of two words."""
+    return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
+
+
+def _sums(run: Run, point: Point) -> Iterator[Comparison]:
+    total = _read(run, opinionated(run.process), int(point["steps"])).sum()
+    yield Comparison("likelihoods of all texts, summed", (), total, torch.ones_like(total), 1e-9)
+
+
+def _drawn(run: Run, point: Point) -> Iterator[Comparison]:
+    steps, size = int(point["steps"]), run.process.vocab_size
+    denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
+    words = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
+    counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
+
+
+def _known(run: Run, point: Point) -> Iterator[Comparison]:
+    found = _read(run, exact_cavity(run.process, run.pair), _ALL)
+    yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
+
+
+CLAIMS = (
+    Claim("likelihood", "sums to one", "likelihoods of all texts sum to one, whatever the network says", "1e-9", _sums,
+          ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3})),
+    Claim("likelihood", "as drawn", "texts are drawn as often as their likelihood says",
+          "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
+          rests_on=("sums to one",)),
+    Claim("likelihood", "best network", "given the best network it is the law of the text", "1e-9", _known,
+          applies=hurried, rests_on=("sums to one",)),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Framework of the claims: inputs, oracles, comparisons, dependencies, blame."""

@@ -1,0 +1,88 @@
+"""Where in its author's code an object raised."""
+
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddlib.verification.report import Place
+
+_OURS = Path(__file__).parents[2]
+_LIBRARIES = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if "lib" in name}
+_LIBRARIES |= {_OURS, Path(torch.__file__).parent}
+
+
+def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
+    """The last frame of the traceback that is the author's, and what to write there where that can be told.
+
+    The author's are the packages of the classes of ``subjects`` and of their parts, and any file that is neither
+    ddlib's, torch's, Python's nor installed. If all is ddlib's it is the last frame in the module of such a class.
+    None if there is no such frame: what was returned was of no use to whoever asked for it.
+    """
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    modules = {module for subject in subjects for module in _modules(subject)}
+    packages = {module.partition(".")[0] for module in modules} - {"ddlib"}
+    for theirs in (
+        lambda frame: _module(frame).partition(".")[0] in packages or _written(frame),
+        lambda frame: _module(frame) in modules,
+    ):
+        for frame, line in reversed(frames):
+            if theirs(frame):
+                return _place(frame, line), _advice(frame, error)
+    return None, ""
+
+
+def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
+    """The modules of the classes of an object and of its parts, without the classes of ddlib that these inherit."""
+    kinds: list[type] = []
+    for kind in type(subject).__mro__:
+        if kind.__module__.startswith("ddlib."):
+            kinds = kinds or [kind]  # a class of ddlib itself
+            break
+        kinds.append(kind)
+    else:  # no part of ddlib: a number, a tensor
+        kinds = []
+    yield from (kind.__module__ for kind in kinds)
+    if depth and (kinds or isinstance(subject, (tuple, nn.Module))):
+        parts = list(subject) if isinstance(subject, tuple) else list(getattr(subject, "__dict__", {}).values())
+        parts += list(subject.children()) if isinstance(subject, nn.Module) else []
+        for part in parts:
+            yield from _modules(part, depth - 1)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _written(frame: FrameType) -> bool:
+    """Whether the frame is of a file, and of no library's."""
+    path = Path(frame.f_code.co_filename)
+    return path.is_file() and not any(path.resolve().is_relative_to(library) for library in _LIBRARIES)
+
+
+def _place(frame: FrameType, line: int) -> Place:
+    path, here = Path(frame.f_code.co_filename), Path.cwd()
+    name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+    method = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+    code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
+    return Place(name, line, method, code)
+
+
+def _advice(frame: FrameType, error: BaseException) -> str:
+    """What to write where the error may come of a time that is no tensor, or of a namespace that is not ``xp``."""
+    given = {name: frame.f_locals.get(name) for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]}
+    floats = [name for name in ("s", "t") if isinstance(given.get(name), float)]
+    if floats and "float" in str(error):
+        line = "s, t = span(s, t, self.device)" if len(floats) > 1 else f't = scalar({floats[0]}, "t", self.device)'
+        return f"times may be floats here; write first, with the function of ddlib.processes: {line}"
+    named = {**frame.f_globals, **frame.f_locals}
+    others = [name for name in frame.f_code.co_names if name != "xp" and isinstance(named.get(name), ModuleType)]
+    if "xp" in given and others:
+        return f"xp is torch, sympy or mpmath: write xp. in place of {' and '.join(f'{name}.' for name in others)}"
+    return ""

@@ -1,0 +1,229 @@
+"""How a claim is asked, compared and, where it fails, shrunk."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddlib.verification.framework.blame import blamed
+from ddlib.verification.report import Check, Counterexample, Place
+
+Point = Mapping[str, float | int]
+"""Where a claim is asked: times by name, and ``law``, the seed of a word law (0 is uniform)."""
+
+
+class Comparison(NamedTuple):
+    """Numbers that a claim says are equal."""
+
+    quantity: str
+    axes: tuple[str, ...]
+    """What the indices of the tensors are called."""
+    got: Tensor
+    expected: Tensor
+    allowed: Tensor | float
+    """The largest difference that rounding, quadrature or chance explains."""
+    labels: Mapping[str, Tensor] = {}
+    """For tensors over a list of cases: what each case is; read at the first index."""
+    says: str = ""
+    """What to print where they differ most, if words say it better; ``{got}``, ``{expected}`` and the names of the
+    place are filled in."""
+    hint: str = ""
+    """What to write, or where to look, where they differ."""
+
+
+FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from constants in float64"
+"""What to do about rounding errors of float32."""
+
+
+def stated(quantity: str, holds: bool, says: str, hint: str = "") -> Comparison:
+    """A comparison that fails, in words, unless ``holds``."""
+    says, hint = (text.replace("{", "{{").replace("}", "}}") for text in (says, hint))
+    return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, says=says, hint=hint)
+
+
+def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
+    """That an answer has a dtype."""
+    says = f"{quantity} is {answer.dtype}, must be {dtype}"
+    return stated(f"dtype of {quantity}", answer.dtype == dtype, says, f"compute in float64 and end with .to({dtype})")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that holds for every right object of a kind."""
+
+    room: str
+    name: str
+    proves: str
+    tolerance: str
+    ask: Callable[[Any, Point], Iterable[Comparison]]
+    points: Sequence[Point] = ({},)
+    more: Sequence[Point] = ()
+    """Points asked besides at level "full"."""
+    applies: Callable[[Any], str] = lambda subject: ""
+    """Why the claim does not apply to an object; empty where it does."""
+    rests_on: tuple[str, ...] = ()
+    """Names of claims that must hold for this one to mean anything: where they fail, its failure merely follows."""
+    means: str = ""
+    """What a failure means to whoever wrote the object."""
+
+    def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
+        """Asks at every point; where the claim fails, looks for a simpler point and a smaller object."""
+        check = Check(self.room, self.name, self.proves, self.tolerance, None)
+        if reason := self._reason(subject):
+            return replace(check, note=reason)
+        worst, worst_at, compared = 0.0, "", 0
+        for point in [*self.points, *(self.more if full else ())]:
+            outcome = _ask(self.ask, subject, point)
+            compared += outcome.compared
+            if outcome.counterexample is not None:
+                found = _shrink(self.ask, subject, point, outcome, smaller)
+                return replace(
+                    check, ok=False, compared=compared, worst=found.worst, counterexample=found.counterexample,
+                    note=found.error, place=found.place, means=self.means,
+                )  # fmt: skip
+            if outcome.worst > worst:
+                worst, worst_at = outcome.worst, outcome.worst_at
+        if compared == 0:
+            return replace(check, note="none of the points asked has a case")
+        return replace(check, ok=True, compared=compared, worst=worst, worst_at=worst_at)
+
+    def _reason(self, subject: Any) -> str:
+        try:
+            return self.applies(subject)
+        except Exception:  # asked, the object will say what is wrong with it
+            return ""
+
+
+class _Outcome(NamedTuple):
+    worst: float
+    worst_at: str
+    compared: int
+    counterexample: Counterexample | None
+    error: str = ""
+    place: Place | None = None
+
+
+class _ShapeError(ValueError):
+    """An answer has another shape than it is to be compared with."""
+
+
+def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
+    worst, worst_at, compared = 0.0, "", 0
+    try:
+        for comparison in ask(subject, point):
+            share, first = _shares(comparison)
+            compared += share.numel()
+            if first is not None:
+                found = _counterexample(subject, point, comparison, first)
+                return _Outcome(float(share.max()), "", compared, found)
+            if share.numel() and float(share.max()) > worst:
+                worst = float(share.max())
+                place = _place(point, comparison, _index(int(share.argmax()), share.shape))
+                worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
+    except _ShapeError as error:
+        return _unanswered(subject, point, compared, str(error), says=str(error))
+    except Exception as error:  # a process that cannot answer is refuted, whatever it raised
+        line, advice = blamed(error, subject)
+        return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice)
+    return _Outcome(worst, worst_at, compared, None)
+
+
+def _unanswered(
+    subject: Any, point: Point, compared: int, error: str, place: Place | None = None, **words: str
+) -> _Outcome:
+    nan, infinity = float("nan"), float("inf")
+    found = Counterexample(repr(subject), dict(point), "an answer", nan, nan, infinity, **words)
+    return _Outcome(infinity, "", compared, found, error, place)
+
+
+def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
+    """Errors as shares of what is allowed, and the first index at which they exceed it; the worst for words."""
+    got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
+    if got.shape != expected.shape:
+        raise _ShapeError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
+    allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand_as(got)
+    error = torch.where(got == expected, 0.0, (got - expected).abs())  # infinities may be equal
+    fails = ~(error <= allowed)
+    share = torch.where(error == 0, 0.0, error / allowed).nan_to_num(torch.inf, posinf=torch.inf)
+    if not bool(fails.any()):
+        return share, None
+    first = int(share.argmax()) if comparison.says else int(fails.flatten().nonzero()[0])
+    return share, _index(first, share.shape)
+
+
+def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), tuple(shape)))
+
+
+def _place(point: Point, comparison: Comparison, index: tuple[int, ...]) -> dict[str, float | int]:
+    place = dict(point)
+    if comparison.labels:
+        place |= {name: values[index[0]].item() for name, values in comparison.labels.items()}
+    return place | {axis: i for axis, i in zip(comparison.axes, index, strict=False) if axis}
+
+
+def _counterexample(subject: Any, point: Point, comparison: Comparison, index: tuple[int, ...]) -> Counterexample:
+    allowed = torch.as_tensor(comparison.allowed, dtype=torch.float64).expand(comparison.got.shape)
+    place = _place(point, comparison, index)
+    expected, got = float(comparison.expected[index]), float(comparison.got[index])
+    says, hint = (text.format(**place, expected=expected, got=got) for text in (comparison.says, comparison.hint))
+    hint = hint or _precision(comparison, expected, got)
+    return Counterexample(repr(subject), place, comparison.quantity, expected, got, float(allowed[index]), says, hint)
+
+
+def _precision(comparison: Comparison, expected: float, got: float) -> str:
+    """Whether an error looks like float32's rounding."""
+    dtypes = [tensor.dtype for tensor in (comparison.got, comparison.expected)]
+    if torch.float64 in dtypes and (torch.float32 in dtypes):
+        return f"{dtypes[0]} against {dtypes[1]}: {FLOAT64}"
+    size = max(abs(expected), abs(got))
+    if size and 1e-9 < abs(got - expected) / size < 2.5e-7:
+        return f"the error is of float32's size: {FLOAT64}"
+    return ""
+
+
+def _shrink(
+    ask: Callable[[Any, Point], Iterable[Comparison]],
+    subject: Any,
+    point: Point,
+    outcome: _Outcome,
+    smaller: Callable[[], Iterator[Any]],
+) -> _Outcome:
+    """The same failure on the smallest object of its kind and at the roundest times and simplest law."""
+    for candidate in smaller():
+        attempt = _ask(ask, candidate, point)
+        if (
+            attempt.counterexample is not None
+            and attempt.place == outcome.place
+            and (bool(attempt.error) == bool(outcome.error))
+        ):
+            subject, outcome = candidate, attempt
+            break
+    for name in ("law", "s", "u", "t"):
+        for value in _simpler(point[name]) if name in point else ():
+            rounder = {**point, name: value}
+            attempt = _ask(ask, subject, rounder)
+            if attempt.counterexample is not None and attempt.error == outcome.error and _ordered(rounder):
+                point, outcome = rounder, attempt
+                break
+    return outcome
+
+
+def _simpler(value: float | int) -> Iterator[float | int]:
+    """Smaller seeds; rounder times strictly inside (0, 1). The ends of time are as simple as it gets."""
+    if isinstance(value, int):
+        yield from range(value)
+    elif 0 < value < 1:
+        for candidate in (0.5, 0.25, 0.75, 0.1, 0.9, *(round(value, digits) for digits in range(2, 6))):
+            if candidate == value:
+                return
+            if 0 < candidate < 1:
+                yield candidate
+
+
+def _ordered(point: Point) -> bool:
+    times = [point[name] for name in ("s", "u", "t") if name in point]
+    return all(early < late for early, late in pairwise(times))

@@ -1,0 +1,56 @@
+"""Which failures follow from which."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ddlib.verification.framework.claim import Claim
+from ddlib.verification.report import Check
+
+
+def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:
+    """The checks, where each failure that another one explains says which (``Check.follows``).
+
+    Exceptions of one kind from one line are one failure: that of the first check. Any other failure follows from one
+    among the claims that its own rests on, directly or not, whether or not those in between hold.
+    """
+    claims = {claim.name: claim for claim, _ in asked}
+    failed = {check.name: check for _, check in asked if check.ok is False}
+    first: dict[tuple[str, object], str] = {}
+    leader = {}
+    for name, check in failed.items():
+        key = (check.note.partition(":")[0], check.place) if check.place else (name, None)
+        leader[name] = first.setdefault(key, name)
+    above = {
+        name: {leader[other] for other in _beneath(claims, name) if other in failed} - {name}
+        for name in set(leader.values())
+    }
+    causes = {name: _cause(above, leader[name], failed) for name in failed}
+    return [
+        replace(check, follows=failed[causes[check.name]].label)
+        if check.name in failed and causes[check.name] != check.name
+        else check
+        for _, check in asked
+    ]
+
+
+def _beneath(claims: Mapping[str, Claim], name: str) -> Iterator[str]:
+    """Names of all claims that a claim rests on."""
+    seen, waiting = {name}, [name]
+    while waiting:
+        claim = claims.get(waiting.pop())
+        for other in claim.rests_on if claim is not None else ():
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+                yield other
+
+
+def _cause(above: Mapping[str, set[str]], name: str, failed: Mapping[str, Check]) -> str:
+    """The failure from which a failure follows and which follows from none; of several the first that was asked."""
+    reached, waiting = {name}, [name]
+    while waiting:
+        for other in above[waiting.pop()] - reached:
+            reached.add(other)
+            waiting.append(other)
+    free = [other for other in failed if other in reached and not above[other]]
+    return free[0] if free else next(other for other in failed if other in reached)

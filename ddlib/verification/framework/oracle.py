@@ -1,0 +1,126 @@
+"""Slow, dense and independent ways to know what a process should do."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from numpy.polynomial import legendre
+from torch import Tensor
+
+from ddlib.objective.nelbo import nelbo
+from ddlib.paces import Pace, Together
+from ddlib.parameterization.logits import Parameterization
+from ddlib.processes import ForwardProcess, beside
+
+
+def states(process: ForwardProcess) -> Tensor:
+    """All states, (1, S)."""
+    return torch.arange(process.num_states)[None]
+
+
+def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
+    """q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64."""
+    from scipy.integrate import solve_ivp  # here, for whoever imports ddlib to train need not wait for it
+
+    size = process.num_states
+
+    def flow(u: float, flat: object) -> object:
+        matrix = torch.as_tensor(flat).view(size, size)
+        return (matrix @ process.rate_matrix(u)).flatten().numpy()
+
+    start = torch.eye(size, dtype=torch.float64).flatten().numpy()
+    solution = solve_ivp(flow, (s, t), start, method="DOP853", rtol=1e-10, atol=1e-12)
+    return torch.as_tensor(solution.y[:, -1]).view(size, size)
+
+
+def tanh_sinh(points: int = 120, reach: float = 3.1) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on (0, 1) in float64 that integrate through algebraic and logarithmic ends."""
+    u = torch.linspace(-reach, reach, points, dtype=torch.float64)
+    step = u[1] - u[0]
+    nodes = torch.special.expit(math.pi * torch.sinh(u))
+    weights = step * math.pi * torch.cosh(u) * nodes * torch.special.expit(-math.pi * torch.sinh(u))
+    return nodes, weights
+
+
+def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights in the log-odds of t, from -reach to reach; algebraic ends cost nothing."""
+    u, weights = (torch.as_tensor(v) for v in legendre.leggauss(points))
+    nodes = torch.special.expit(reach * u)
+    return nodes, reach * weights * nodes * torch.special.expit(-reach * u)
+
+
+def integrate_bound(
+    process: ForwardProcess,
+    law: Tensor,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    method: str = "auto",
+    parameterization: Parameterization = "cavity",
+    points: int = 120,
+    pace: Pace | None = None,
+    chance: Tensor | None = None,
+    cells: int = 1,
+) -> Tensor:
+    """The diffusion term of the bound averaged over data, times and noise exactly, in nats per sequence.
+
+    Args:
+        process: the forward process.
+        law: joint law of a text of one or more tokens, shape (V,) * L.
+        logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
+        method: of ``nelbo``.
+        parameterization: of ``nelbo``.
+        points: quadrature points over time, in each cell of each part of a pace.
+        pace: which position when; None is all at once.
+        chance: (L,) what a random pace draws for a text.
+        cells: even ones of a part of the path, inside which it has no kink.
+    """
+    pace = pace or Together()
+    length, size = law.ndim, process.num_states
+    grid = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
+    words = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
+    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
+    texts = law.flatten().repeat_interleave(len(grid))
+    total = torch.zeros((), dtype=torch.float64)
+    own = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
+    cells *= pace.parts(length)
+    inner, weights = tanh_sinh(points)
+    nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
+    for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
+        t, speed = (of(node[None], own)[0] for of in (pace.times, pace.speeds))
+        t, speed = t.expand(len(x), *t.shape), speed.expand(len(x), *speed.shape)
+        mass = texts * process.likelihood(z, x, t).prod(-1)
+        kept = mass > 0
+        if bool(kept.any()):
+            x_, z_, t_ = x[kept], z[kept], t[kept]
+            value = nelbo(process, logits(z_, t_), x_, z_, t_, method, parameterization)
+            total = total + weight * (mass[kept, None] * beside(speed[kept]) * value).sum()
+    return total
+
+
+def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The best denoiser in cavity form for a text with joint ``law``: log p(x_i | the other noisy positions)."""
+
+    def logits(z: Tensor, t: Tensor) -> Tensor:
+        # a prompt's words are impossible at t = 1 exactly; a little earlier they are evidence like any other
+        evidence = process.word_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
+        result = []
+        for i in range(law.ndim):
+            joint = law.expand(len(z), *law.shape)
+            for j in range(law.ndim):
+                if j != i:
+                    shape = [len(z)] + [process.vocab_size if k == j else 1 for k in range(law.ndim)]
+                    joint = joint * evidence[:, j].view(shape)
+            axes = [k + 1 for k in range(law.ndim) if k != i]
+            result.append(joint.sum(axes) if axes else joint)
+        return torch.stack(result, 1).log()
+
+    return logits
+
+
+def exact_posterior(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The best denoiser in posterior form: log p(x_i | all noisy positions)."""
+    cavity = exact_cavity(process, law)
+
+    def logits(z: Tensor, t: Tensor) -> Tensor:
+        return cavity(z, t) + process.word_likelihood(z, t.to(torch.float64)).log()
+
+    return logits

@@ -1,0 +1,267 @@
+"""``dd.verify``: a process or a part of one, a sampler, corrector, guidance or weighting, proved right or refuted."""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ddlib.arguments import Part
+from ddlib.guidance import Guidance
+from ddlib.hierarchies import Hierarchy
+from ddlib.paces import Pace
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Corrector, Sampler
+from ddlib.schedules import Schedule
+from ddlib.times import TimeDensity
+from ddlib.utils.validation import require
+from ddlib.verification.claims import arguments, hierarchy, schedule
+from ddlib.verification.claims.objective import bound as objective
+from ddlib.verification.claims.objective import edges, learned, paces, times, weighting
+from ddlib.verification.claims.objective import tree_softmax as heads
+from ddlib.verification.claims.processes import at_size, discrete, draws, numerics, process, reverse
+from ddlib.verification.claims.processes import coupling as levels
+from ddlib.verification.claims.processes import per_position_times as own_times
+from ddlib.verification.claims.samplers import blocks, corrector, guidance, kernel, likelihood, particles, sampler
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.dependencies import explained
+from ddlib.verification.report import Check, Report
+from ddlib.weightings import Weighting
+
+LARGE = 50
+"""Vocabularies beyond this are verified on a reduction."""
+ENUMERATED = 160
+"""State spaces up to this are verified by all claims where there is no reduction, larger ones by those of any size."""
+_REDUCED = 24
+
+_PROCESS_CLAIMS = (
+    *process.CLAIMS,
+    *reverse.CLAIMS,
+    *objective.CLAIMS,
+    *discrete.CLAIMS,
+    *heads.CLAIMS,
+    *edges.CLAIMS,
+    *numerics.CLAIMS,
+    *draws.CLAIMS,
+    *levels.CLAIMS,
+    *times.PROCESS_CLAIMS,
+    *own_times.CLAIMS,
+    *arguments.CLAIMS,
+)
+_SIZE_CLAIMS = (*at_size.CLAIMS, *arguments.SIZE_CLAIMS)
+_SAMPLER_CLAIMS = (*sampler.CLAIMS, *blocks.CLAIMS)
+
+
+@torch.no_grad()
+def verify(
+    subject: ForwardProcess | Schedule | Hierarchy | TimeDensity | Pace | Sampler | Corrector | Guidance | Weighting,
+    level: str = "quick",
+    *,
+    on: ForwardProcess | None = None,
+) -> Report:
+    """Proves a process right, or refutes it with the smallest counterexample found.
+
+    A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
+    marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
+    their laws, that float32 suffices. Schedules, hierarchies, densities of times, paces, samplers and correctors may be
+    verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
+    its own choice.
+
+    A vocabulary of more than 50 tokens is reduced by the process itself (``process.reduced``), and the note of the
+    report names the reduction; the process as given is checked besides by the claims that are cheap at its size: rows,
+    Chapman-Kolmogorov, the change of transitions against the rates, marginals, posterior, draws, and up to 1,000 states
+    that the bound of a drawn distribution is its entropy. Beyond 1,000 states these multiply drawn vectors only, beyond
+    4,096 no transition is built. A process without a reduction is checked by these claims alone where it has more than
+    160 states.
+
+    Draws are seeded: a verdict does not change from run to run.
+
+    Args:
+        subject: the object; not modified.
+        level: "quick" (a few seconds) or "full" (more points, longer integrals).
+        on: of a sampler, the process that it is run on; default one of every kind that it serves.
+
+    Raises:
+        TypeError: another kind of object, or a sampler that does not serve the process ``on``.
+        ValueError: unknown level.
+
+    Example:
+        >>> import ddlib as dd
+        >>> dd.verify(dd.schedules.Linear()).ok
+        True
+    """
+    require(level in ("quick", "full"), f"level is {level!r}, must be 'quick' or 'full'")
+    if on is not None and not (isinstance(on, ForwardProcess) and isinstance(subject, Sampler)):
+        raise TypeError(f"on is {on!r}, must be a process, and the subject a sampler")
+    for kind, run in _KINDS.items():
+        if isinstance(subject, kind):
+            start = time.perf_counter()
+            with _one_thread():
+                checks, note = run(subject, level == "full") if on is None else _on(subject, on, level == "full")
+            return Report(repr(subject), level, tuple(checks), time.perf_counter() - start, note)
+    raise TypeError(
+        f"subject is {subject!r}, must be a process, schedule, hierarchy or sampler of ddlib, a density of times, a "
+        "pace, a corrector, a guidance or a weighting"
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tensors are small: on a busy machine a second thread costs more than it brings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _ask(
+    claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
+) -> list[tuple[Claim, Check]]:
+    return [(claim, claim.check(subject, full, smaller)) for claim in claims if claim.points or full]
+
+
+def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    if not hasattr(given, "num_states"):
+        raise TypeError(f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) first")
+    given = given if given.device.type == "cpu" else copy.deepcopy(given).to("cpu")
+    try:
+        subject = _small_enough(given)
+    except (TypeError, ValueError):
+        raise
+    except Exception:  # a mistake in it is refuted like any other
+        return explained(_ask([_REDUCES], given, full)), ""
+    whole = given if subject is None else subject
+    parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
+        (Schedule, whole.schedule, schedule.CLAIMS),
+        (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
+    )
+    asked = []
+    for kind, part, claims in parts:
+        if isinstance(part, kind):
+            asked += _ask(claims, part, full)
+    if subject is None:
+        asked += _ask(_SIZE_CLAIMS, given, full)
+        return explained(asked), f"no reduction: {given.num_states} states checked as given"
+    asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+    if learned.parameters(subject):
+        asked += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+    if subject is given:
+        return explained(asked), ""
+    if isinstance(given.hierarchy, Hierarchy):
+        asked += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
+    return explained(
+        asked + _ask(_SIZE_CLAIMS, given, full)
+    ), f"verified on its reduction {subject!r}, and at its size as given"
+
+
+def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
+    """The process or its reduction, small enough for every claim; None where it is large and has no reduction."""
+    if given.vocab_size <= LARGE:
+        return given
+    try:
+        reduced = given.reduced(_REDUCED)
+    except TypeError:  # the class offers none
+        return given if given.num_states <= ENUMERATED else None
+    if type(reduced) is not type(given):
+        raise TypeError(f"{type(given).__name__}.reduced gives a {type(reduced).__name__}, must give its own kind")
+    return reduced
+
+
+def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    yield stated("reduced", isinstance(given.reduced(_REDUCED), ForwardProcess), "reduced gives no process")
+
+
+_REDUCES = Claim("as given", "reduced", "a large process gives a small one of its kind", "exactly", _reduces)
+
+
+def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
+    """Smaller processes of its kind, smallest first."""
+    for size in range(1, min(subject.vocab_size, 8)):
+        try:
+            yield subject.reduced(size)
+        except Exception:  # that it has none is no counterexample
+            continue
+
+
+def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask((*schedule.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
+
+
+def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
+    large = given.vocab_size > LARGE
+    subject = given.reduced(_REDUCED) if large else given
+    note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
+    at_its_size = _ask(hierarchy.AT_SIZE, given, full) if large else []
+    return explained(_ask((*hierarchy.CLAIMS, *arguments.PART_CLAIMS), subject, full) + at_its_size), note
+
+
+def _times(subject: TimeDensity, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask((*times.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
+
+
+def _pace(subject: Pace, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask((*paces.CLAIMS, *arguments.PART_CLAIMS), subject, full)), ""
+
+
+def _sampler(subject: Sampler, full: bool) -> tuple[list[Check], str]:
+    checks, note = _served("sampler", sampler.runs(subject), _SAMPLER_CLAIMS, full)
+    checks += _served("step", kernel.runs(subject), kernel.CLAIMS, full)[0]
+    return checks + _further(subject, None, full) + _made_again(subject, full), note
+
+
+def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    checks, note = _served("sampler", sampler.runs(subject, process), _SAMPLER_CLAIMS, full)
+    return checks + _further(subject, process, full), note
+
+
+def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> list[Check]:
+    """What some samplers promise beside their law."""
+    rooms = {"likelihood": likelihood, "reward": particles}
+    return [c for name, room in rooms.items() for c in _served(name, room.runs(subject, process), room.CLAIMS, full)[0]]
+
+
+def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
+    checks, note = _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    return checks + _made_again(subject, full), note
+
+
+def _guidance(subject: Guidance, full: bool) -> tuple[list[Check], str]:
+    return explained(_ask(guidance.CLAIMS, subject, full)), ""
+
+
+def _weighting(subject: Weighting, full: bool) -> tuple[list[Check], str]:
+    checks, note = _served("weighting", weighting.runs(subject), weighting.CLAIMS, full)
+    return checks + _made_again(subject, full), note
+
+
+def _made_again(subject: Part, full: bool) -> list[Check]:
+    return explained(_ask(arguments.PART_CLAIMS, subject, full))
+
+
+def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
+    """The claims on each of the processes that a subject serves."""
+    names = ", ".join(type(one.process).__name__ for one in served)
+    checks = []
+    for one in served:
+        room = f"{what} on {type(one.process).__name__}"
+        asked = _ask(claims, one, full)
+        checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
+    return checks, f"run on {names}"
+
+
+_KINDS: dict[type, Callable[[Any, bool], tuple[list[Check], str]]] = {
+    ForwardProcess: _process,
+    Schedule: _schedule,
+    Hierarchy: _hierarchy,
+    TimeDensity: _times,
+    Pace: _pace,
+    Sampler: _sampler,
+    Corrector: _corrector,
+    Guidance: _guidance,
+    Weighting: _weighting,
+}

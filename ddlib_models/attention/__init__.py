@@ -1,0 +1,15 @@
+"""Attention: back ends behind one interface, and masks as rules."""
+
+from ddlib_models.attention.backends import (
+    BACKENDS,
+    SDPA,
+    Attention,
+    Flex,
+    Varlen,
+    XFormers,
+    backend,
+    kept_mask,
+    owners,
+)
+
+__all__ = ["BACKENDS", "SDPA", "Attention", "Flex", "Varlen", "XFormers", "backend", "kept_mask", "owners"]

@@ -1,0 +1,1 @@
+"""Diagnostics of pretrained networks."""

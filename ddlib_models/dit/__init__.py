@@ -1,0 +1,5 @@
+"""DiT, the diffusion transformer, with its heads and embeddings."""
+
+from ddlib_models.dit.network import DiT
+
+__all__ = ["DiT"]

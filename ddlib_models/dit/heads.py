@@ -1,0 +1,176 @@
+"""From features to logits: over words, over the children of each state, over clusters for the paper's ablation."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ddlib_models.dit.layers import LayerNorm, Modulation, modulate
+from ddlib_models.dit.tree_head import level_sizes, parents_of
+from ddlib_models.io.constants import Constants
+
+
+def round_up(size: int, multiple: int) -> int:
+    """The least multiple of ``multiple`` that is at least ``size``."""
+    return -(-size // multiple) * multiple
+
+
+class WordHead(nn.Linear):
+    """Logits over words, logits = W x + b, from a matrix that may have more rows than there are words.
+
+    The rows beyond the words make the product a size that GPUs multiply fast, or belong to other states when the matrix
+    is that of the embedding. Their logits are cut off, so that no probability and no gradient reaches them.
+
+    Shapes: (B, L, D) -> (B, L, V).
+
+    Args:
+        dim: width D.
+        vocab_size: number of words V.
+        rows: rows of the matrix, at least V. It starts at zero, and so does the bias.
+        pad_to: ... rounded up to a multiple of this.
+    """
+
+    def __init__(self, dim: int, vocab_size: int, rows: int, pad_to: int = 1) -> None:
+        super().__init__(dim, round_up(rows, pad_to))
+        self.vocab_size = vocab_size
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
+        return super().forward(x)[..., : self.vocab_size]
+
+    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
+        """The words' rows of matrix and bias, for losses that fuse the head."""
+        return self.weight[: self.vocab_size], self.bias[: self.vocab_size]
+
+    @torch.no_grad()
+    def start_at(self, log_law: Float[Tensor, " V"]) -> None:
+        """Lets the head begin at a law of words, from the bias alone."""
+        self.bias[: self.vocab_size] = log_law
+
+
+class ChildHead(Constants, nn.Linear):
+    """Logits for every state of a tree of words but its root; a softmax over siblings is the law of a child.
+
+    Which word follows from the law of the states' children, level by level, so that a loss needs the logits of a
+    family and not of the vocabulary (``ddlib.Children``). Siblings lie next to each other in memory; ``forward`` and
+    ``words`` give them in the order of the states: words, then each level's clusters.
+
+    Shapes: (B, L, D) -> (B, L, S - 1).
+
+    Args:
+        dim: width D.
+        vocab_size: number of words V.
+        tree: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
+            within its own level. The root above the last is implied. Empty: words alone.
+        pad_to: rows of the matrix are rounded up to a multiple of this. They start at zero, and so does the bias.
+        spare: rows of a matrix that is shared with an embedding: words are its first rows, clusters follow the
+                ``spare`` first ones. None: the matrix is its own.
+
+    Raises:
+        ValueError: a level of another length than the one below has clusters, or with a cluster that has no child.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        vocab_size: int,
+        tree: Sequence[Sequence[int] | Tensor] = (),
+        pad_to: int = 1,
+        spare: int | None = None,
+    ) -> None:
+        parents = parents_of("tree", vocab_size, tree)
+        sizes = level_sizes(vocab_size, parents)
+        count, clusters = sum(sizes), sum(sizes[1:])
+        super().__init__(dim, round_up(count if spare is None else spare + clusters, pad_to))
+        self.vocab_size, self.tree = vocab_size, parents
+        rows = torch.arange(count, device="cpu")
+        if spare is None:
+            levels = zip(rows.split(sizes), [*parents, rows[:0]], strict=True)
+            rows = torch.cat([states[edge.argsort(stable=True)] if len(edge) else states for states, edge in levels])
+            rows = rows.argsort()
+        else:
+            rows[vocab_size:] += spare - vocab_size
+        self.rows = rows.to(self.weight.device)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L K"]:
+        return super().forward(x)[..., self.rows]
+
+    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """Matrix and bias in the order of the states, S - 1 rows; a copy."""
+        return self.weight[self.rows], self.bias[self.rows]
+
+    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
+        """Matrix and bias as they lie in memory, and the row of each state."""
+        return self.weight, self.bias, self.rows
+
+    @torch.no_grad()
+    def start_at(self, log_law: Float[Tensor, " V"]) -> None:
+        """Lets the head begin at a law of words: a state's bias is the log of the mass of the words under it."""
+        levels = [log_law.double().exp()]
+        for parents in self.tree:
+            above = levels[-1].new_zeros(int(parents.max()) + 1)
+            levels.append(above.index_add(0, parents.to(above.device), levels[-1]))
+        self.bias[self.rows] = torch.cat(levels).log().to(self.bias)
+
+    @torch.no_grad()
+    def to_words(self, pad_to: int = 1) -> WordHead:
+        """An ordinary word head with the same law of words, which normalises once.
+
+        There is one if below the first level that branches all families are normalised by numbers that do not depend
+        on the features: children of one cluster must have equal rows of the matrix, as an only child has.
+
+        Raises:
+            ValueError: for how many clusters that does not hold.
+        """
+        sizes = level_sizes(self.vocab_size, self.tree)
+        weights, biases = (part.split(sizes) for part in self.words())
+        top = max((level for level, size in enumerate(sizes) if size > 1), default=0)
+        uneven, above = 0, torch.arange(self.vocab_size, device=self.weight.device)
+        share = torch.zeros(self.vocab_size, dtype=torch.float64, device=self.weight.device)
+        for weight, bias, edge in zip(weights[:top], biases[:top], self.tree, strict=False):
+            parents, count = edge.to(weight.device), int(edge.max()) + 1
+            first = torch.empty(count, dtype=torch.int64, device=weight.device).index_copy_(
+                0, parents, torch.arange(len(parents), device=weight.device)
+            )
+            other = (weight != weight[first[parents]]).any(1)
+            uneven += len(parents[other].unique())
+            mass = bias.new_zeros(count, dtype=torch.float64).index_add_(0, parents, bias.double().exp())
+            share += (bias.double() - mass.log()[parents])[above]
+            above = parents[above]
+        if uneven:
+            raise ValueError(
+                f"{uneven} of {sum(sizes[1:])} clusters have children with different rows: how these are normalised "
+                "depends on the features, and no word head gives the same law"
+            )
+        head = WordHead(self.in_features, self.vocab_size, self.vocab_size, pad_to).to(self.weight)
+        head.weight[: self.vocab_size] = weights[top][above]
+        head.bias[: self.vocab_size] = (biases[top][above] + share).to(head.bias)
+        return head
+
+
+class ClusterHead(nn.Module):
+    """Logits over clusters beside those over words: the auxiliary classifier c(z, t) of HDLM's ablation.
+
+    Its norm and modulation are its own. It starts at the uniform law.
+
+    Shapes: (B, L, D) -> (B, L, n).
+    """
+
+    def __init__(self, dim: int, num_clusters: int, cond_dim: int | None) -> None:
+        super().__init__()
+        self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, cond_dim)
+        self.linear = nn.Linear(dim, num_clusters)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "*batch C"] | None,
+        owner: Int[Tensor, " L"] | None = None,
+    ) -> Float[Tensor, "B L n"]:
+        return self.linear(modulate(self.norm(x), *self.modulation(condition, owner)))

@@ -1,0 +1,137 @@
+"""What one pass through the layers reads: a plain row, a packed one, noisy and clean side by side, a window."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ddlib_models.attention.backends import Attention, kept_mask
+from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.dit.layers import rotary_angles
+from ddlib_models.kv_cache import Cache, Slot
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences packed into one row: what ``DiT.pack`` makes of their offsets, once per batch."""
+
+    num_sequences: int
+    owner: Int[Tensor, " L"]
+    position: Int[Tensor, " L"]
+    mask: Any
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """What the heads read: activations after the last layer, and what modulates them."""
+
+    x: Float[Tensor, "B L D"]
+    condition: Float[Tensor, "*batch C"] | None
+    owner: Int[Tensor, " L"] | None
+
+
+@dataclass(frozen=True)
+class Pass:
+    """States and times of all tokens, where they stand and whom they see; the last layer answers at ``positions``."""
+
+    z: Tensor
+    t: Tensor
+    angles: Tensor
+    slots: Sequence[Slot | None]
+    owner: Tensor | None = None
+    mask: Any = None
+    positions: Tensor | slice | None = None
+    last_mask: Any = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Lays out passes for a network of this shape."""
+
+    num_states: int
+    vocab_size: int
+    depth: int
+    head_dim: int
+    block_size: int
+    attention: Attention
+
+    def packed(self, z: Tensor, t: Tensor, packing: Packing) -> Pass:
+        """Sequences of one row, told apart by their owner."""
+        total = (1, len(packing.owner))
+        if z.shape != total or t.shape not in ((packing.num_sequences,), total):
+            raise ValueError(
+                f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
+                "as cu_seqlens says, or a time per position"
+            )
+        check_range("z holds states", z, self.num_states, "num_states")
+        angles = rotary_angles(z.shape[1], self.head_dim, z.device)[packing.position]
+        return Pass(z, t, angles, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
+
+    def row(self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None) -> Pass:
+        """A text, or the part of one that follows what the cache holds."""
+        self._check(z, t)
+        first, slots = 0, [None] * self.depth
+        if cache is not None:
+            first, slots = cache.length, cache.slots(z.shape[1])
+        angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
+        # a block before which everything is seen needs no mask
+        rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
+        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
+
+    def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> Pass:
+        """Noisy tokens and the clean ones behind them, whose time is 0; only the noisy ones are asked for."""
+        self._check(z, t)
+        if self.block_size == 0:
+            raise ValueError("clean: not with block_size=0, whose positions all see each other; build it with blocks")
+        if clean.dtype != z.dtype:
+            raise TypeError(f"clean has dtype {clean.dtype}: expected words, of the dtype of z, {z.dtype}")
+        if clean.shape != z.shape:
+            raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
+        check_range("clean holds words", clean, self.vocab_size, "vocab_size")
+        length = z.shape[1]
+        if length <= self.block_size:
+            return self.row(z, t)  # nothing is before the only block
+        own = t if t.ndim == 2 else t[:, None].expand(z.shape)
+        angles = rotary_angles(length, self.head_dim, z.device).repeat(2, 1)
+        both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
+        found = Pass(*both, angles, [None] * self.depth, positions=slice(length))
+        return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
+
+    def _ruled(self, found: Pass, rule: ByBlocks | None, keys: int) -> Pass:
+        """The pass with its masks."""
+        if rule is None:
+            return found
+        count, device, positions = found.z.shape[1], found.z.device, found.positions
+        mask = last = kept_mask(self.attention, rule, count, keys, device)
+        if isinstance(positions, Tensor):
+            last = self.attention.mask_by(rule, positions, keys, device)
+        elif positions is not None:
+            asked = len(range(count)[positions])
+            last = kept_mask(self.attention, rule, asked, keys, device) if asked else None
+        return Pass(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
+
+    def _check(self, z: Tensor, t: Tensor) -> None:
+        if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):
+            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
+        check_range("z holds states", z, self.num_states, "num_states")
+
+
+def check_range(what: str, index: Tensor, size: int, name: str) -> None:
+    """Refuses indices outside of 0..size-1; on an accelerator that would wait for the device at every call."""
+    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
+        low, high = int(index.min()), int(index.max())
+        if low < 0 or high >= size:
+            raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")
+
+
+def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
+    """Refuses what is no words in whole blocks."""
+    if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
+            "which is at least 1"
+        )
+    check_range("x holds words", x, vocab_size, "vocab_size")

@@ -1,0 +1,214 @@
+"""The parts of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
+
+Every layer takes and returns activations (B, L, D). What must not lose digits (norm statistics, rotary angles, time
+features) is computed in float32 whatever the dtype of the weights or of an enclosing autocast; float64 stays float64.
+
+Where several sequences are packed into one row, B is 1, ``owner`` says whose position each one is, and ``mask`` is what
+the attention back end made to keep them apart.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ddlib_models.attention.backends import SDPA, Attention
+from ddlib_models.kv_cache import Slot
+
+
+def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """The tensor in float32 if it had fewer digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def dtype_of(layer: nn.Linear) -> torch.dtype:
+    """What a linear layer computes in here and now, which an enclosing autocast may decide."""
+    return layer(layer.weight.new_empty(0, layer.in_features)).dtype
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with a scale and no bias; statistics in float32 or better.
+
+    Shapes: (..., D) -> (..., D), in the dtype of the input.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        wide = widen(x)
+        return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype)).to(x.dtype)
+
+
+def rotary_angles(
+    length: int, head_dim: int, device: torch.device, base: float = 1e4, first: int = 0
+) -> Float[Tensor, "L half"]:
+    """Angle in radians of every position (row) in every plane (column): position * base^(-2 k / head_dim).
+
+    Rebuilt for the length at hand, from position ``first`` on, so there is no longest sequence.
+    """
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
+    position = torch.arange(first, first + length, device=device, dtype=torch.float32)
+    return position[:, None] * base**-exponent
+
+
+def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L H K"]:
+    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane."""
+    cos, sin = (rearrange(turn, "l half -> l 1 half") for turn in (angles.cos(), angles.sin()))
+    first, second = widen(x).chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L, C).
+
+    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use.
+    """
+
+    def __init__(self, cond_dim: int, num_features: int = 256) -> None:
+        super().__init__()
+        self.num_frequencies = num_features // 2
+        self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
+
+    def forward(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch C"]:
+        exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
+        phase = t.float()[..., None] * torch.exp(-math.log(1e4) * exponent)
+        features = torch.cat([phase.cos(), phase.sin()], dim=-1)
+        return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
+
+
+class Modulation(nn.Module):
+    """Adaptive-norm parameters: ``num`` vectors of width D per sequence, all zero at the start (adaLN-zero).
+
+    With ``cond_dim=None`` there is no condition: the vectors are plain parameters, the same for every sequence.
+
+    Shapes: condition (N, C) of N sequences -> num tensors (N, 1, D), or (1, L, D) with the ``owner`` (L,) of each
+    position of a pack; condition (B, L, C) of each position -> (B, L, D); condition None -> (1, 1, D).
+    """
+
+    def __init__(self, dim: int, num: int, cond_dim: int | None) -> None:
+        super().__init__()
+        self.num = num
+        self.bias = nn.Parameter(torch.zeros(num * dim))
+        self.weight = None if cond_dim is None else nn.Parameter(torch.zeros(num * dim, cond_dim))
+
+    def forward(
+        self, condition: Float[Tensor, "*batch C"] | None, owner: Int[Tensor, " L"] | None = None
+    ) -> tuple[Tensor, ...]:
+        if self.weight is None or condition is None:
+            vectors = rearrange(self.bias, "d -> 1 1 d")
+        elif condition.ndim == 3:
+            vectors = F.linear(condition, self.weight, self.bias)
+        elif owner is None:
+            vectors = rearrange(F.linear(condition, self.weight, self.bias), "n d -> n 1 d")
+        else:
+            vectors = rearrange(F.linear(condition, self.weight, self.bias)[owner], "l d -> 1 l d")
+        return vectors.chunk(self.num, dim=-1)
+
+
+def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
+    """Some positions of each sequence, in the given order; those of a slice; all of them for None."""
+    if isinstance(positions, slice):
+        return x[:, positions]
+    return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
+
+
+def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
+    """``pick`` of vectors that each position has for itself; those that a sequence shares, (B, 1, D), stay."""
+    return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
+
+
+def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
+    """x * (1 + scale) + shift."""
+    return torch.addcmul(shift.to(x.dtype), x, 1 + scale.to(x.dtype))
+
+
+class SelfAttention(nn.Module):
+    """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
+
+    With ``positions`` (B, n), or a slice, it answers there only, (B, n, D), still looking everywhere. With a ``slot``
+    it looks at the positions too whose keys and values are kept there.
+
+    Raises:
+        ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
+    """
+
+    def __init__(self, dim: int, heads: int, attend: Attention | None = None) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim={dim}, heads={heads}: dim must be a positive multiple of heads")
+        if dim // heads % 2:
+            raise ValueError(f"dim/heads={dim // heads}: rotary positions turn pairs of dimensions, so it must be even")
+        self.heads, self.attend = heads, attend or SDPA()
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of queries, keys and values here and now."""
+        return dtype_of(self.qkv)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        angles: Float[Tensor, "L half"],
+        mask: Any = None,
+        positions: Int[Tensor, "B n"] | slice | None = None,
+        slot: Slot | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        q, k, v = rearrange(self.qkv(x), "b l (three h k) -> three b l h k", three=3, h=self.heads)
+        q, k = pick(rotate(q, angles), positions), rotate(k, angles)
+        if slot is not None:
+            k, v = slot.join(k, v)
+        y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends can be asked nothing
+        return self.out(rearrange(y, "b l h k -> b l (h k)"))
+
+
+class GELU(nn.GELU):
+    """GELU by tanh; in place where no gradient needs its input, which is the widest tensor of a block."""
+
+    def __init__(self) -> None:
+        super().__init__(approximate="tanh")
+
+    def forward(self, x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        return super().forward(x) if torch.is_grad_enabled() else torch.ops.aten.gelu_(x, approximate=self.approximate)
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
+
+    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a slice, all but keys and
+    values is computed there only; for ``slot`` see ``SelfAttention``.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, cond_dim: int | None, dropout: float = 0.0, attend: Attention | None = None
+    ) -> None:
+        super().__init__()
+        self.norm1, self.attention = LayerNorm(dim), SelfAttention(dim, heads, attend)
+        self.norm2 = LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), GELU(), nn.Linear(4 * dim, dim))
+        self.modulation = Modulation(dim, 6, cond_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        condition: Float[Tensor, "*batch C"] | None,
+        angles: Float[Tensor, "L half"],
+        owner: Int[Tensor, " L"] | None = None,
+        mask: Any = None,
+        positions: Int[Tensor, "B n"] | slice | None = None,
+        slot: Slot | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
+        y = self.attention(modulate(self.norm1(x), shift1, scale1), angles, mask, positions, slot)
+        gate1, shift2, scale2, gate2 = (pick_own(each, positions) for each in (gate1, shift2, scale2, gate2))
+        x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
+        y = self.mlp(modulate(self.norm2(x), shift2, scale2))
+        return torch.addcmul(x, gate2.to(x.dtype), self.dropout(y).to(x.dtype))

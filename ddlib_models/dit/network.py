@@ -1,0 +1,289 @@
+"""DiT: a bidirectional transformer from noisy states and a time to logits over words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ddlib_models.attention.backends import Attention, backend
+from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.dit.embedding import StateEmbedding
+from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
+from ddlib_models.dit.inputs import Packing, Reader, Trunk, check_range
+from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate
+from ddlib_models.dit.tree_head import level_sizes, parents_of
+from ddlib_models.dit.trunk import Body
+from ddlib_models.io.pretrained import Pretrained
+from ddlib_models.kv_cache import Cache
+
+
+def _levels(parents: Sequence[Any]) -> list[Any]:
+    """``parents`` as config.json holds them; what is no vector is left for the constructor to refuse."""
+    return [level.tolist() if isinstance(level, Tensor) else level for level in parents]
+
+
+class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list)}):
+    """Diffusion transformer (Peebles & Xie 2023) over discrete states, as in MDLM, GIDD and HDLM.
+
+        logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
+
+    It reads any of ``num_states`` states (words first, then whatever the noise uses: clusters, a mask) and predicts the
+    ``vocab_size`` words. The head and all gates start at zero: a fresh model predicts the uniform law over words. (With
+    tied embeddings the head starts as the table, and only the gates at zero.)
+
+    Sequences of any lengths can be packed into one row, ``model(z, t, cu_seqlens)`` with z (1, total) and one time per
+    sequence: the logits are those of the sequences one by one.
+
+    Times may also be one per position, t of the shape of z: each position is told its own. Six vectors per position
+    and layer are then computed, not six per sequence.
+
+    With a ``block_size`` a position sees its own block of so many positions and all blocks before it, none behind
+    (block diffusion, Arriola et al. 2025, BD3-LM). Finished blocks then need no more work: ``prefill`` keeps their keys
+    and values, ``extend`` goes on from them. ``model(z, t, clean=x)`` is all blocks at once, each after the clean ones.
+
+    Example:
+        >>> import torch
+        >>> model = DiT(num_states=12, vocab_size=10, dim=16, depth=2, heads=2)
+        >>> model(torch.zeros(3, 5, dtype=torch.int64), torch.rand(3)).shape
+        torch.Size([3, 5, 10])
+
+    Args:
+        num_states: number of states it can read, at least ``vocab_size``.
+        vocab_size: number of words it predicts.
+        dim: width; a multiple of ``heads``, with dim / heads even.
+        depth: number of layers, the attribute ``blocks``.
+        heads: number of attention heads.
+        cond_dim: width of the time condition.
+        time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
+        dropout: probability on the two branches of each block.
+        tied: whether the head's matrix is the table of the embedding.
+        pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
+        parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its words.
+        num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
+        tree: None for a head over words. The parents of a tree, which need not be that of the noise, for one over the
+            children of its states, see ``ChildHead``: the logits are then (B, L, S - 1), as samplers, bound and losses
+            are told by ``parameterization=dd.Children.of(model)``.
+        block_size: positions of a block of the text, counted from its beginning; the last may be shorter. 0: all
+            positions see each other.
+        attention: a back end or its name, see ``ddlib_models.attention``.
+
+    Raises:
+        ValueError: naming the argument, its value and the rule it breaks.
+        ImportError, RuntimeError: an attention back end that does not run here.
+    """
+
+    unsaved = ("attention",)  # another machine may lack the back end, and the weights are the same
+    model_type = "ddlib-dit"
+    own_times = True  # ddlib.typing.OwnTimes
+
+    def __init__(
+        self,
+        num_states: int,
+        vocab_size: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        cond_dim: int = 128,
+        time_conditioned: bool = True,
+        dropout: float = 0.0,
+        *,
+        tied: bool = False,
+        pad_to: int = 1,
+        parents: Sequence[Sequence[int] | Tensor] = (),
+        num_clusters: int = 0,
+        tree: Sequence[Sequence[int] | Tensor] | None = None,
+        block_size: int = 0,
+        attention: str | Attention = "sdpa",
+    ) -> None:
+        super().__init__()
+        sizes = dict(vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name}={value}: must be at least 1")
+        if vocab_size > num_states:
+            raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
+        for name, value in dict(num_clusters=num_clusters, block_size=block_size).items():
+            if value < 0:
+                raise ValueError(f"{name}={value}: must be at least 0")
+        self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size
+        self.dim, self.time_conditioned = dim, time_conditioned
+        self.attention = backend(attention) if isinstance(attention, str) else attention
+        if block_size:
+            self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # refused before any work
+        condition = cond_dim if time_conditioned else None
+        clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
+        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, (num_states + clusters) * tied)
+        self.time = TimeEmbedding(cond_dim) if time_conditioned else None
+        self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
+        self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
+        if tree is None:
+            self.head = WordHead(dim, vocab_size, num_states if tied else vocab_size, pad_to)
+        else:
+            self.head = ChildHead(dim, vocab_size, tree, pad_to, num_states if tied else None)
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
+        self.reader = Reader(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
+
+    def forward(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """Logits over words at every position.
+
+        Args:
+            z: noisy states in 0..num_states-1; B = 1 if sequences are packed.
+            t: one time in [0, 1] per sequence, 0 = data, 1 = noise; or one per position, in the shape of z.
+            cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass what
+                ``pack`` makes of it, outside the compiled region.
+            clean: with blocks, the words of the same positions: each block of z is read after them, at time 0, in place
+                of what z holds before it. One pass over 2 L tokens says what a pass per block would.
+            cache: with blocks, the words in front of z, from ``prefill``; see ``extend``.
+
+        Raises:
+            ValueError: if the shapes disagree, or a CPU tensor holds a state out of range; ``clean`` without blocks;
+                a cache of other weights, sequences or digits; more than one of cu_seqlens, clean and cache.
+        """
+        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache))
+
+    def features(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
+        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache))
+
+    def features_at(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        positions: Int[Tensor, "B n"],
+        *,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B n D"]:
+        """``features`` at some positions of each sequence: the last layer computes the others' keys and values only.
+
+        Args:
+            z: noisy states in 0..num_states-1.
+            t: their times in [0, 1], (B,) or (B, L).
+            positions: which, in 0..L-1, in any order.
+            cache: see ``forward``.
+
+        Raises:
+            ValueError: as ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+        """
+        if positions.ndim != 2 or len(positions) != len(z):
+            raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
+        check_range("positions holds", positions, z.shape[1], "L")
+        return self._final(self._trunk(z, t, positions=positions, cache=cache))
+
+    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+        """Logits at the positions that follow those of the cache: one block or several, the last may be shorter.
+
+            extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
+
+        Its work per position does not depend on how many words the cache holds, but for attention to them. ``features``
+        and ``features_at`` take the cache too.
+
+        Raises:
+            ValueError: as ``forward``.
+        """
+        return self(z, t, cache=cache)
+
+    def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
+        return self.head.words()
+
+    @property
+    def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
+        """The parents of the tree whose children the head predicts; None if it predicts words."""
+        return self.head.tree if isinstance(self.head, ChildHead) else None
+
+    def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
+        """See ``ChildHead.siblings``.
+
+        Raises:
+            ValueError: the head predicts words.
+        """
+        if not isinstance(self.head, ChildHead):
+            raise ValueError("tree=None: the model predicts words, build it with a tree to predict children")
+        return self.head.siblings()
+
+    def with_clusters(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+    ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
+        """The logits over words and those of the auxiliary head over clusters, from one pass through the blocks.
+
+        Raises:
+            ValueError: if the model was built without ``num_clusters``.
+        """
+        features, clusters = self.features_with_clusters(z, t, cu_seqlens, clean=clean)
+        return self.head(features), clusters
+
+    def features_with_clusters(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
+        """As ``with_clusters``, with ``features`` in place of the logits over words."""
+        if self.cluster_head is None:
+            raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
+        trunk = self._trunk(z, t, cu_seqlens, clean=clean)
+        return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
+
+    @torch.no_grad()
+    def start_at(self, log_law: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
+        """Lets an untrained network begin at a law of words and at embeddings of states.
+
+        The gates of the blocks, which adaLN-zero shuts, start half open: a short run would spend itself opening them.
+
+        Args:
+            log_law: log-probability of each word.
+            vectors: of all states.
+
+        Raises:
+            ValueError: another number of words, of states or of channels.
+        """
+        want = ((self.vocab_size,), (self.num_states, self.dim))
+        if (tuple(log_law.shape), tuple(vectors.shape)) != want:
+            raise ValueError(
+                f"log_law is {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]} and {want[1]}"
+            )
+        self.head.start_at(log_law)
+        self.embedding.weight[: self.num_states] = vectors
+        for block in self.blocks:
+            for gate in block.modulation.bias.chunk(6)[2::3]:
+                gate.fill_(0.3)
+
+    def num_params(self, embeddings: bool) -> int:
+        """Number of parameters; with ``embeddings=False`` of the blocks alone.
+
+        Those are what the papers call non-embedding parameters: 92.1M for SMALL leaves out the embeddings of states and
+        of time and the whole output layer.
+        """
+        return sum(p.numel() for p in (self if embeddings else self.blocks).parameters())
+
+    def _final(self, trunk: Trunk) -> Tensor:
+        return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))

@@ -1,0 +1,1 @@
+"""Backbones from Hugging Face transformers."""

@@ -1,0 +1,120 @@
+"""DiT in transformers' registry.
+
+After ``import ddlib_models.hf.auto``, ``AutoModel.from_pretrained`` loads what it saved.
+
+No remote code is involved. The files are those of ``DiT.save_pretrained`` and are checked as ``DiT.from_pretrained``
+checks them. Needs transformers: ``pip install 'ddlib[hf]'``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+
+from ddlib_models.dit import DiT
+from ddlib_models.dit.inputs import Packing
+from ddlib_models.kv_cache import Cache
+
+_OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # it passes them along; they say nothing here
+
+
+class DiTConfig(PreTrainedConfig):
+    """The arguments of a ``DiT`` as attributes."""
+
+    model_type = DiT.model_type
+
+    def __init__(self, **kwargs: Any) -> None:  # the one generated here has annotations that only transformers can read
+        super().__init__(**kwargs)
+
+    def arguments(self) -> dict[str, Any]:
+        """What to call ``DiT`` with."""
+        return {name: value for name, value in vars(self).items() if name in DiT.__signature__.parameters}
+
+
+class DiTModel(PreTrainedModel):
+    """A ``DiT``, the attribute ``backbone``, as a transformers model: (z, t) -> logits over words.
+
+    Args:
+        config: the arguments of the ``DiT``.
+        backbone: a ``DiT`` built with them; by default a fresh one is.
+    """
+
+    config_class = DiTConfig
+    base_model_prefix = "backbone"
+    main_input_name = "z"
+    own_times = True
+
+    def __init__(self, config: DiTConfig, backbone: DiT | None = None) -> None:
+        super().__init__(config)
+        self.backbone = DiT(**config.arguments()) if backbone is None else backbone
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: a ``DiT`` starts as its constructor says, or as its file."""
+
+    def forward(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """See ``DiT.forward``."""
+        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache)
+
+    @property
+    def block_size(self) -> int:
+        """Positions of a block, 0 without blocks."""
+        return self.backbone.block_size
+
+    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
+        """See ``DiT.prefill``."""
+        return self.backbone.prefill(x, cache)
+
+    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+        """See ``DiT.extend``."""
+        return self(z, t, cache=cache)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        config: DiTConfig | None = None,
+        dtype: torch.dtype | str | None = None,
+        **kwargs: Any,
+    ) -> "DiTModel":
+        """The model of a folder or a hub repository, in evaluation mode, after every file has been checked.
+
+        Args:
+            pretrained_model_name_or_path: see ``DiT.from_pretrained``.
+            config: arguments that replace those of the file.
+            dtype: of the weights; by default, and for "auto", that of the file.
+            **kwargs: see ``DiT.from_pretrained``.
+
+        Raises:
+            ManifestError, ValueError, FileNotFoundError: see ``DiT.from_pretrained``.
+        """
+        changed = {} if config is None else config.arguments()
+        changed |= {name: value for name, value in kwargs.items() if name not in _OF_AUTO_MODEL}
+        backbone = DiT.from_pretrained(pretrained_model_name_or_path, **changed)
+        if dtype not in (None, "auto"):
+            backbone.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        return cls(DiTConfig(**backbone.saved_arguments()) if config is None else config, backbone).eval()
+
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """See ``DiT.save_pretrained``: the files are the same."""
+        return self.backbone.save_pretrained(save_directory, **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """See ``DiT.push_to_hub``."""
+        return self.backbone.push_to_hub(repo_id, **kwargs)
+
+
+AutoConfig.register(DiT.model_type, DiTConfig)
+AutoModel.register(DiTConfig, DiTModel)

@@ -1,0 +1,298 @@
+"""Language models of Hugging Face's as backbones: what those with an encoder and those with a decoder share."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ddlib_models.io.json_files import described, line
+from ddlib_models.io.pretrained import Pretrained
+from ddlib_models.io.safetensors import filled_network
+
+# what config.json says of one machine or one copy, and what could send transformers to code of the hub
+_DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
+
+
+class Adopted(Pretrained, nn.Module, ABC):
+    """A language model of transformers' whose input and output are the states and words of a process.
+
+        logits = features @ weight.T + bias,   weight and bias the output layer's rows of the words
+
+    Words are the ids 0..V-1 of the model's tokenizer; rows of the model's tables beyond them have no logits. States
+    beyond the words have embeddings of their own, but for a mask that is read as a row of the model's table.
+
+    Args:
+        num_states: number of states it can read, at least ``vocab_size``.
+        vocab_size: number of words it predicts, at most the rows of the model's table.
+        architecture: transformers' configuration of the model in JSON, with its ``model_type``.
+        mask_id: row of the model's table that the last state is read as; None if there is none.
+
+    Attributes:
+        blocks: the layers; there is no such attribute if the network has no list of layers of one class.
+        max_length: the longest sequence that it can read, or None.
+    """
+
+    auto = ""
+    """Name of transformers' class that makes the network of a configuration."""
+
+    def __init__(
+        self, num_states: int, vocab_size: int, architecture: dict[str, Any], mask_id: int | None = None
+    ) -> None:
+        super().__init__()
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size={vocab_size}: must be at least 1")
+        if vocab_size > num_states:
+            raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
+        self.num_states, self.vocab_size, self.mask_id = num_states, vocab_size, mask_id
+        config = self.configuration(architecture)
+        made = getattr(transformers_of(self), self.auto).from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+        self._adopt(made)
+
+    @classmethod
+    @abstractmethod
+    def configuration(cls, architecture: dict[str, Any]) -> Any:
+        """transformers' configuration, if it is of a network that this class can adopt.
+
+        Raises:
+            ValueError: it is not.
+        """
+
+    @abstractmethod
+    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L D"]:
+        """What the output layer reads, so that ``forward`` is ``features(...) @ weight.T + bias``."""
+
+    def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
+        """The words' rows of the output layer's matrix and bias."""
+        bias = self.decoder.bias
+        return self.decoder.weight[: self.vocab_size], None if bias is None else bias[: self.vocab_size]
+
+    def embed(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        """The embeddings of states, before positions and norm are added."""
+        table = self.network.get_input_embeddings()
+        if self.num_states == self.vocab_size:
+            return table(z)
+        x = table(torch.where(z < self.vocab_size, z, 0 if self.mask_id is None else self.mask_id))
+        if self.clusters is None:
+            return x
+        row = z - self.vocab_size
+        own = (row >= 0) & (row < self.clusters.num_embeddings)
+        return torch.where(own[..., None], self.clusters(torch.where(own, row, 0)), x)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        lists = [part for part in self.network.modules() if isinstance(part, nn.ModuleList)]
+        alike = [part for part in lists if len({type(block) for block in part}) == 1]
+        if not alike:
+            raise AttributeError(f"{type(self.network).__name__} has no list of layers of one class")
+        return max(alike, key=len)
+
+    def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
+        """The network between its embeddings and its output layer, as transformers runs it."""
+        return self.network(inputs_embeds=x, return_dict=True, **how).logits
+
+    def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
+        """Where the embeddings of states begin that have no row of the network's."""
+        row = torch.tensor(self.mask_id, device=table.weight.device)
+        return table(row)  # through the table: it may scale
+
+    @torch.no_grad()
+    def _adopt(self, network: nn.Module) -> None:
+        """Takes the network, splits its output layer off, and begins the states that it does not know."""
+        name, decoder = type(network).__name__, network.get_output_embeddings()
+        if not isinstance(decoder, nn.Linear):
+            raise ValueError(f"architecture: {name} has no linear output layer, which a language model needs")
+        table = network.get_input_embeddings()
+        if not isinstance(table, nn.Embedding):
+            raise ValueError(f"architecture: the input of {name} is {type(table).__name__}, must be an nn.Embedding")
+        rows = min(table.num_embeddings, decoder.out_features)
+        if self.vocab_size > rows:
+            raise ValueError(f"vocab_size={self.vocab_size}: must be <= {rows}, the rows of {name}'s table")
+        if self.mask_id is not None and not 0 <= self.mask_id < table.num_embeddings:
+            raise ValueError(f"mask_id={self.mask_id}: must lie in 0..{table.num_embeddings - 1}, {name}'s table")
+        sample = [word for word in range(min(self.vocab_size, 5)) if word != network.config.pad_token_id]
+        sample += [] if self.mask_id is None else [self.mask_id]
+        self.max_length = _max_length(network)
+        ids = torch.tensor([sample[-self.max_length :] if self.max_length else sample], device=table.weight.device)
+        training, known = network.training, ids.numel() > 0 and not ids.is_meta
+        network.eval()
+        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if known else None
+
+        network.set_output_embeddings(_Through())
+        self.network, self.decoder = network, decoder
+        self.clusters = None
+        if (own := self.num_states - self.vocab_size - (self.mask_id is not None)) > 0:
+            first = self._begin(table)
+            self.clusters = nn.Embedding(own, len(first), device=first.device, dtype=first.dtype)
+            self.clusters.weight.copy_(first.expand(own, -1))
+        if whole is not None:
+            z = ids.clone()
+            if self.mask_id is not None:
+                z[:, -1] = self.num_states - 1
+            self._compare(whole, z)
+        network.train(training)
+
+    def _compare(self, whole: Tensor, z: Tensor) -> None:
+        """Refuses a network whose two halves are not the whole: one that scales its input or adds to its output."""
+        try:
+            halves = F.linear(self._read(self.embed(z)), *self.words())
+        except (TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
+        if not torch.allclose(halves, whole, rtol=1e-3, atol=1e-3 * float(whole.abs().max())):
+            raise ValueError(
+                f"architecture: {self._name} gives other logits when read through inputs_embeds and split in two"
+            )
+
+    @property
+    def _name(self) -> str:
+        return type(self.network).__name__
+
+    def _check(self, z: Tensor, t: Tensor, shapes: Sequence[tuple[int, ...]], expected: str, first: int = 0) -> None:
+        if z.ndim != 2 or t.shape not in shapes:
+            raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and {expected}")
+        if self.max_length is not None and (count := first + z.shape[1]) > self.max_length:
+            raise ValueError(
+                f"z has {count} positions: must have at most {self.max_length}, as many as {self._name} knows"
+            )
+        if z.device.type == "cpu" and z.numel() and not torch.compiler.is_compiling():
+            low, high = int(z.min()), int(z.max())
+            if low < 0 or high >= self.num_states:
+                raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")
+
+
+A = TypeVar("A", bound=Adopted)
+
+
+def read_config(kind: type[Adopted], name_or_path: str, hub: dict[str, Any]) -> Any:
+    """transformers' configuration of a folder or a repository.
+
+    Args:
+        kind: who reads, for messages.
+        name_or_path: of the model.
+        hub: keywords of transformers' ``from_pretrained``, as ``hub_options`` gives them.
+
+    Raises:
+        ValueError: there is no such model; config.json is broken; the weights are quantised.
+    """
+    auto = transformers_of(kind).AutoConfig  # what to install is said before anything is looked for
+    described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
+    try:
+        config = auto.from_pretrained(name_or_path, **hub)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise ValueError(f"name_or_path={name_or_path!r}: no model that transformers knows: {line(error)}") from error
+    if getattr(config, "quantization_config", None):
+        raise ValueError(f"name_or_path={name_or_path!r}: has quantised weights, must have those they were made from")
+    return config
+
+
+def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[str, Any]) -> A:
+    """The model with the weights of a folder or a repository, in evaluation mode and float32.
+
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers' own classes.
+
+    Raises:
+        OSError: no safetensors among the files.
+        ValueError: weights that the files have not or the network has not, or it cannot be adopted.
+    """
+    network = filled_network(
+        getattr(transformers_of(model), model.auto),
+        name_or_path,
+        f"name_or_path={name_or_path!r}",
+        config=model.configuration(architecture),
+        dtype=torch.float32,
+        **hub,
+    )
+    model._adopt(network)
+    return model.eval()
+
+
+def hub_options(revision: str | None) -> dict[str, Any]:
+    """What transformers is told whenever it reads a repository."""
+    return {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
+
+
+def token_id(kind: type[Adopted], name: str, mask_token: str | int | None, vocab_size: int, hub: dict[str, Any]) -> int:
+    """The id of the token that stands for the mask.
+
+    Raises:
+        ValueError: there is none, or no tokenizer to ask.
+    """
+    if isinstance(mask_token, bool):  # True is an int, and would be the second row
+        raise ValueError(f"mask_token={mask_token}: must be a token or an id")
+    if isinstance(mask_token, int):
+        return mask_token
+    try:
+        tokenizer = transformers_of(kind).AutoTokenizer.from_pretrained(name, **hub)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"mask_token={mask_token!r}: must be an id, as {name} has no tokenizer that loads") from error
+    if len(tokenizer) < vocab_size:  # where no file says what the tokens are, transformers makes up a handful
+        raise ValueError(
+            f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s tokenizer, or give "
+            f"mask_token as an id"
+        )
+    token = tokenizer.mask_token if mask_token is None else mask_token
+    if token is None:
+        raise ValueError(f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask token")
+    known = tokenizer.get_vocab()
+    if token not in known:
+        raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not know it")
+    return known[token]
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A configuration of transformers' in JSON, whole, so that other defaults of another version change nothing."""
+    given = json.loads(config.to_json_string(use_diff=False))
+    return {key: value for key, value in given.items() if key not in _DROPPED}
+
+
+def config_of(kind: type[Adopted], architecture: dict[str, Any]) -> tuple[Any, str]:
+    """The configuration that JSON says, and its ``model_type``.
+
+    Raises:
+        ValueError: it has none, or values that its class does not take.
+    """
+    given = {key: value for key, value in architecture.items() if key not in _DROPPED}
+    name = given.pop("model_type", None)
+    if name is None:
+        raise ValueError(f"architecture: must have a model_type, got {', '.join(architecture) or 'nothing'}")
+    try:
+        return transformers_of(kind).AutoConfig.for_model(name, **given), name
+    except StrictDataclassError as error:
+        raise ValueError(f"architecture: {name} does not take it: {line(error)}") from error
+
+
+def transformers_of(asker: object) -> ModuleType:
+    """transformers, or the error that says whose class needs it."""
+    return transformers_for((asker if isinstance(asker, type) else type(asker)).__module__)
+
+
+def transformers_for(module: str) -> ModuleType:
+    """transformers, or the error that says which module needs it."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{module} needs transformers: pip install 'ddlib[hf]'", name=error.name) from error
+    return transformers
+
+
+class _Through(nn.Identity):
+    """What stands in for the output layer; some architectures ask it for these."""
+
+    weight = bias = None
+
+
+def _max_length(network: nn.Module) -> int | None:
+    limits = [getattr(network.config, "max_position_embeddings", None) or 0]
+    for name, part in network.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
+            # RoBERTa and its kin count positions from padding_idx + 1
+            limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
+    return min((limit for limit in limits if limit > 0), default=None)

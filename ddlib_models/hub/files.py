@@ -1,0 +1,118 @@
+"""The files of a pretrained model that are no weights: configuration, tokenizer."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+
+from ddlib_models.dit import DiT
+from ddlib_models.hf.base import transformers_for
+from ddlib_models.hub.family import Config, Source
+from ddlib_models.io.json_files import described, line, read_object
+from ddlib_models.io.manifest import MANIFEST, read_facts
+from ddlib_models.io.safetensors import filled_network
+
+TRUST = "trust=True (on the command line --trust NAME, the model's)"
+"""How code that comes with weights is allowed, in messages."""
+
+GENERATION = "generation_config.json"
+
+_QUANTISED = ("quantization_config", "quantization", "compression_config")
+
+
+def transformers() -> ModuleType:
+    """The library, or what to install."""
+    return transformers_for("ddlib_models.hub")
+
+
+def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
+    """What config.json says; of a folder of ours the ``model_type`` is "ddlib", and the ``class`` is said too.
+
+    Raises:
+        ValueError: there is no model, its config.json is broken, or its weights are quantised.
+    """
+    transformers()  # what to install is said before anything is looked for
+    hub = {} if revision is None else {"revision": revision}
+    config, folder = described(name, name, revision), Path(name)
+    quantised = [key for key in _QUANTISED if config.get(key)]
+    if quantised:
+        raise ValueError(
+            f"{name}: {quantised[0]} of config.json says that its weights are quantised, which is not read: take the "
+            "repository that it was made from"
+        )
+    if not folder.is_dir() and config.get("model_type") in (None, DiT.model_type):
+        folder = Path(snapshot_download(name, allow_patterns=[MANIFEST], **hub))
+    if (folder / MANIFEST).is_file():
+        config |= {"model_type": "ddlib", "class": read_facts(folder).get("class")}
+    return config
+
+
+def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: str | None = None) -> Any:
+    """The tokenizer beside the weights.
+
+    Args:
+        name: of the model.
+        kind: the class of transformers that reads it.
+        config: what config.json says.
+        trust: whether code of the repository may be run.
+        revision: of the repository.
+
+    Raises:
+        PermissionError: it needs code of the repository.
+        ValueError: there is none, or values of config.json that its class does not take.
+    """
+    hub: dict[str, Any] = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
+    code = trust and "AutoConfig" in (config.get("auto_map") or ())
+    if kind == "AutoTokenizer" and not code and config.get("model_type") not in transformers().CONFIG_MAPPING:
+        # what it would come to by itself, with a warning of a wrong class
+        hub["config"] = transformers().PreTrainedConfig(tokenizer_class=config.get("tokenizer_class"))
+    try:
+        tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
+    except StrictDataclassError as error:
+        raise ValueError(f"{name}: what config.json says does not do: {line(error)}") from error
+    except (OSError, ValueError, TypeError) as error:
+        said = str(error).strip().splitlines()[0]
+        if "trust_remote_code" in str(error):
+            raise PermissionError(
+                f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
+                f"{TRUST}"
+            ) from error
+        raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
+    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
+        # where no file says what the tokens are, transformers makes up a handful
+        raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")
+    return tokenizer
+
+
+def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
+    """A network of transformers with its weights, which are read from safetensors only.
+
+    Args:
+        kind: the class that reads them, or an auto class.
+        source: of the weights.
+        options: of ``from_pretrained``.
+
+    Raises:
+        ValueError: weights that the network needs and the files have not, or the files have and it has not.
+    """
+    return filled_network(kind, source.name, source.name, dtype=source.dtype, **source.hub, **options)
+
+
+def generation(name: str, revision: str | None = None) -> dict[str, Any]:
+    """What generation_config.json says, if it is there.
+
+    Raises:
+        ValueError: it is broken, or what ends a text is no id.
+    """
+    try:
+        found = read_object(name, GENERATION, revision) or {}
+    except OSError:
+        return {}
+    ends = found.get("eos_token_id")
+    for one in ends if isinstance(ends, list) else [ends]:
+        if one is not None and type(one) is not int:
+            raise ValueError(f"{name}: eos_token_id={ends!r} of {GENERATION}: must be an id or a list of them")
+    return found

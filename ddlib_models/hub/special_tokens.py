@@ -1,0 +1,172 @@
+"""Which ids of a tokenizer are words, and what the others are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from ddlib.samplers import EndOfText
+from ddlib.utils.validation import visible
+from ddlib_models.hub.family import Config, Family
+
+
+@dataclass(frozen=True)
+class Special:
+    """Ids of a tokenizer that mean something, and those that are no words.
+
+    A word's number is its id. ``vocab_size`` is one more than the last id that is a word, and the mask is the state of
+    that number, whatever its id is. An id below it that is no word, such as the mask's own, has no probability.
+    """
+
+    vocab_size: int
+    mask: int | None
+    """The id that the tokenizer gives to the mask; the state is ``vocab_size``. None of noise without a mask."""
+    bos: int | None
+    eos: int | None
+    eot: int | None
+    """The end of a turn, where it is another token than ``eos``."""
+    pad: int | None
+    ends: tuple[int, ...]
+    """All that end a text or a turn: the words after the first of them are no part of it."""
+    undrawn: tuple[int, ...]
+    """Ids below ``vocab_size`` that are no words: the mask's, those that no token has, those never drawn."""
+    names: dict[int, str] = field(default_factory=dict, repr=False)
+    """Tokens of ``undrawn``, for messages."""
+
+    def states(self, ids: Int64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
+        """Ids of the tokenizer as states: the mask's id becomes the mask.
+
+        Raises:
+            ValueError: ids that are neither words nor the mask, where values may be looked at, see ``ddlib.debug``.
+        """
+        if visible(ids):
+            # the state of the mask is no id, unless it happens to be the mask's own
+            none = (ids < 0) | (ids >= self.vocab_size) & (ids != (-1 if self.mask is None else self.mask))
+            if bool(none.any()):
+                mask = "" if self.mask is None else f", or the mask's, {self.mask}"
+                raise ValueError(
+                    f"ids hold {int(ids[none][0])}: must be ids of words, in 0..{self.vocab_size - 1}{mask}"
+                )
+        z = ids if self.mask is None else torch.where(ids == self.mask, self.vocab_size, ids)
+        self.check(z)
+        return z
+
+    def check(self, z: Int64[Tensor, "B L"]) -> None:
+        """Refuses states that are ids and no words; those beyond the ids are the network's to know.
+
+        Raises:
+            ValueError: naming the first of them.
+        """
+        if self.undrawn and visible(z):
+            none = torch.isin(z, torch.tensor(self.undrawn, device=z.device))
+            if bool(none.any()):
+                index = int(z[none][0])
+                token = f", the token {self.names[index]!r}," if index in self.names else ""
+                mask = f"; the mask is the state {self.vocab_size}" if index == self.mask else ""
+                raise ValueError(f"z holds id {index}{token} which is no word: no probability goes there{mask}")
+
+    def ended(self, words: Sequence[int]) -> list[int]:
+        """What stands before the first end."""
+        return list(takewhile(lambda word: word not in self.ends, words))
+
+    def endings(self) -> tuple[EndOfText, ...]:
+        """For ``dd.sample``: nothing follows a word that ends a text, but padding."""
+        fill = self.pad if self.pad is not None and self.pad not in self.undrawn else None
+        return tuple(EndOfText(word, fill=fill) for word in self.ends)
+
+
+def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: str | int | None) -> int:
+    """The id of the mask: as said, or by config.json, the tokenizer, or the family.
+
+    Raises:
+        ValueError: none of them names one, they disagree, or it is no token and no id.
+    """
+    if isinstance(given, int):
+        if given < 0 or isinstance(given, bool):
+            raise ValueError(f"mask={given!r}: must be a token or an id, at least 0")
+        return given
+    if given is not None:
+        tokens = tokenizer.get_vocab()
+        if given not in tokens and not given.isdecimal():
+            raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not know it")
+        return tokens[given] if given in tokens else int(given)
+    told = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
+    told = {who: index for who, index in told.items() if index is not None}
+    if len(set(told.values())) > 1:
+        said = ", ".join(f"{who} says {index}" for who, index in told.items())
+        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID (on the command line --mask-token ID)")
+    ids = [*told.values(), *(_id(tokenizer, one) for one in family.mask or ())]
+    found = next((index for index in ids if index is not None), None)
+    if found is None:
+        raise ValueError(
+            f"{name}: its tokenizer has no mask token, and config.json no mask_token_id. If a token serves as one, say "
+            "mask='<token>' (on the command line --mask-token '<token>'). Else add one, "
+            "tokenizer.add_special_tokens({'mask_token': '<|mask|>'}) and "
+            "model.resize_token_embeddings(len(tokenizer)), train the model with it and save both"
+        )
+    return int(found)
+
+
+def describe(
+    name: str, family: Family, generation: Config, tokenizer: Any, mask: int | None, rows: int | None
+) -> Special:
+    """Which ids are words of a model, and what the others are.
+
+    Args:
+        name: of the model, for messages.
+        family: of the model.
+        generation: what generation_config.json says.
+        tokenizer: of the model.
+        mask: the id of its mask; None where the tokenizer has none, and every row of the table is a word.
+        rows: of the model's table, if config.json says it.
+
+    Raises:
+        ValueError: the table has fewer rows than the tokenizer has tokens.
+    """
+    tokens = {index: token for token, index in tokenizer.get_vocab().items()}
+    last = max(max(tokens), -1 if mask is None else mask)
+    if rows is not None and last >= rows:
+        more = [tokens.get(index, str(index)) for index in sorted(tokens) if index >= rows][:3]
+        raise ValueError(
+            f"{name}: vocab_size={rows} of config.json, and the tokenizer's ids run to {last} ({', '.join(more)}): "
+            "each must have a row, model.resize_token_embeddings(len(tokenizer)) adds them"
+        )
+    barred = {index for token in family.undrawn if (index := _id(tokenizer, token)) is not None}
+    if mask is None:
+        vocab_size, undrawn = rows if rows is not None else last + 1, ()
+    else:
+        words = tokens.keys() - barred - {mask}
+        vocab_size = max(words) + 1
+        undrawn = tuple(index for index in range(vocab_size) if index not in words)
+    # BERT and its kin have names of their own for the ends of a text
+    bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
+    pad = tokenizer.pad_token_id
+    first = [index for one in family.ends if (index := _id(tokenizer, one)) is not None]
+    told = [eos, *first, *_several(generation.get("eos_token_id"))]
+    ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
+    return Special(
+        vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
+        tuple(ends), undrawn, {index: tokens[index] for index in undrawn if index in tokens},
+    )  # fmt: skip
+
+
+def _id(tokenizer: Any, one: str | int) -> int | None:
+    """The id of a token, or the id itself, if the tokenizer has it."""
+    known = tokenizer.get_vocab()
+    if isinstance(one, str):
+        return known.get(one)
+    return one if one in known.values() else None
+
+
+def _first(tokenizer: Any, *roles: str) -> int | None:
+    """The id of the first of these special tokens that the tokenizer has."""
+    ids = (getattr(tokenizer, f"{role}_token_id") for role in roles)
+    return next((index for index in ids if index is not None), None)
+
+
+def _several(ids: Any) -> list[int]:
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)

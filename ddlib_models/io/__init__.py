@@ -1,0 +1,1 @@
+"""Files of a network: weights, configuration, manifest."""

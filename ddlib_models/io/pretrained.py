@@ -1,0 +1,291 @@
+"""Saving, loading and publishing a network through huggingface_hub's mixin: safetensors, config.json, a manifest."""
+
+import copy
+import functools
+import inspect
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin, snapshot_download
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import is_jsonable, validate_repo_id
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_manifest, listed_files, writing
+
+T = TypeVar("T", bound="Pretrained")
+
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+_HEADER = ("model_type", "architectures")  # keys of config.json that are no arguments
+
+_TEMPLATE = """---
+{{ card_data }}
+---
+
+# {{ title | default(class_name, true) }}
+
+{{ about | default("A network for discrete diffusion, saved by ddlib.", true) }}
+
+```python
+from {{ module }} import {{ class_name }}
+
+model = {{ class_name }}.from_pretrained("...")  # this repository, or a folder with its files
+```
+
+`ddlib_manifest.json` holds the sizes and sha256 of all files; they are checked at every load.
+"""
+
+
+class Pretrained(
+    PyTorchModelHubMixin, library_name="ddlib", tags=["discrete-diffusion"], model_card_template=_TEMPLATE
+):
+    """Gives an ``nn.Module`` ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
+
+    The constructor's arguments go to config.json as they were passed, so they must be JSON, or of a type that has
+    ``coders`` (see huggingface_hub's ``ModelHubMixin``). Tensors keep their dtype, bit for bit; tied ones stay tied.
+
+    Example:
+        >>> class Small(Pretrained, nn.Module):
+        ...     def __init__(self, dim: int):
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(dim, dim)
+        >>> Small(dim=3).save_pretrained("folder")  # doctest: +SKIP
+        >>> Small.from_pretrained("folder")  # doctest: +SKIP
+
+    Attributes:
+        unsaved: arguments that say how to compute and not what; they are not saved, and may be given at each load.
+        model_type: the class's name in transformers' registry, if it is registered there.
+    """
+
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    model_type: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, *, coders: Mapping[type, Any] | None = None, **kwargs: Any) -> None:
+        inherited = getattr(cls, "_hub_mixin_coders", {})  # the mixin would forget them
+        super().__init_subclass__(coders={**inherited, **(coders or {})}, **kwargs)
+        # the mixin's __new__(*args, **kwargs) would be what help() and the documentation show
+        cls.__signature__ = inspect.signature(functools.partial(cls.__init__, None))
+
+    @classmethod
+    def _is_jsonable(cls, value: Any) -> bool:
+        return True  # the mixin would drop what is not, and save the default in its place; saved_arguments refuses it
+
+    @classmethod
+    def _encode_arg(cls, arg: Any) -> Any:
+        encoded = super()._encode_arg(arg)
+        if encoded is not arg or not isinstance(arg, dict | list):
+            return encoded
+        # the constructor may take things out of it, or its caller change it later
+        return copy.deepcopy(arg) if is_jsonable(arg) else copy.copy(arg)
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        extra: Mapping[str, bytes | str] | None = None,
+        model_card_kwargs: dict[str, Any] | None = None,
+        config: None = None,
+        **push: Any,
+    ) -> str | None:
+        """Writes weights, config.json, README.md and the manifest: to a temporary folder first, which is then moved.
+
+        An older save in the folder is replaced, files of others and an existing README.md stay.
+
+        Args:
+            save_directory: the folder.
+            extra: further files by name, such as a tokenizer; the manifest covers them.
+            model_card_kwargs: ``title`` and ``about`` of README.md.
+            config: None; the mixin's parameter. The constructor's arguments are the configuration.
+            **push: ``push_to_hub=True``, ``repo_id`` and what ``push_to_hub`` takes, to publish as well.
+
+        Returns:
+            The address of the commit if it was published.
+
+        Raises:
+            TypeError: a constructor argument that JSON cannot hold, by name.
+            ValueError: an extra file's name that cannot be used.
+            ManifestError: the folder holds files that no save wrote; see ``manifest.writing``.
+        """
+        if config is not None:
+            raise TypeError("config: must be None, the constructor's arguments are the configuration")
+        extra = extra or {}
+        for name in extra:
+            if name in (WEIGHTS, CONFIG, CARD, MANIFEST) or not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(f"extra file {name!r}: must be a plain name, and not one of the model's own files")
+        publish, repo_id = push.pop("push_to_hub", False), push.pop("repo_id", Path(save_directory).name)
+        if push and not publish:
+            raise TypeError(f"save_pretrained got {', '.join(push)}, which only push_to_hub=True takes")
+        self.saved_arguments()  # refused before any work
+        with writing(save_directory, {"class": type(self).__name__}, unlisted=(CARD,)) as folder:
+            super().save_pretrained(folder, model_card_kwargs=model_card_kwargs)
+            for name, content in extra.items():
+                (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        if not publish:
+            return None
+        return self.push_to_hub(repo_id, extra=extra, model_card_kwargs=model_card_kwargs, **push)
+
+    def push_to_hub(self, repo_id: str, *, extra: Mapping[str, bytes | str] | None = None, **kwargs: Any) -> str:
+        """Publishes what ``save_pretrained`` writes; files of the repository with other names stay.
+
+        Args:
+            repo_id: "name" or "owner/name"; made if it does not exist.
+            extra: see ``save_pretrained``.
+            **kwargs: see ``huggingface_hub.ModelHubMixin.push_to_hub``: ``private``, ``token``, ``branch``, ...
+
+        Returns:
+            The address of the commit.
+        """
+        publisher = copy.copy(self)  # the mixin calls save_pretrained and knows no extra files
+        publisher.__dict__["save_pretrained"] = functools.partial(self.save_pretrained, extra=extra)
+        return super(Pretrained, publisher).push_to_hub(repo_id, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls: type[T], pretrained_model_name_or_path: str | Path, **kwargs: Any) -> T:
+        """The model of a folder or a hub repository, in evaluation mode, after every file has been checked.
+
+        Args:
+            pretrained_model_name_or_path: a folder that ``save_pretrained`` wrote, or a repository's id.
+            **kwargs: ``revision``, ``token``, ``cache_dir``, ``force_download``, ``local_files_only`` for the hub;
+                ``map_location``, the device; all else replaces an argument of the constructor, such as ``attention``.
+
+        Raises:
+            FileNotFoundError: neither a folder nor a repository's id.
+            ManifestError: a file is missing, truncated, altered or foreign, or another class was saved.
+            ValueError: config.json has a key that is no argument, or the weights do not fit, by name.
+        """
+        hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
+        folder = verified_folder(pretrained_model_name_or_path, cls.__name__, **hub)
+        cls._refuse_unknown(folder / CONFIG)
+        return super().from_pretrained(folder, **kwargs)
+
+    def saved_arguments(self) -> dict[str, Any]:
+        """The constructor's arguments as config.json holds them, without those of ``unsaved``.
+
+        Raises:
+            TypeError: an argument that JSON cannot hold, or that ``from_pretrained`` could not pass, by name.
+        """
+        config = self._hub_mixin_config or {}
+        config = asdict(config) if is_dataclass(config) else config
+        config = {key: value for key, value in config.items() if key not in self.unsaved}
+        for key, value in config.items():
+            if not is_jsonable(value):
+                raise TypeError(
+                    f"{key} is {type(value).__name__}, which JSON cannot hold: give the class coders for it"
+                )
+            if key in _TAKEN:
+                raise TypeError(f"{key}: must have another name, from_pretrained has an argument of that name")
+            if (parameter := self._hub_mixin_init_parameters.get(key)) and parameter.kind in _NAMELESS:
+                raise TypeError(f"{key} was passed by position to an argument that cannot be passed by name")
+        return config
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:
+        own = type(self)
+        return super().generate_model_card(*args, **{"class_name": own.__name__, "module": own.__module__} | kwargs)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save_tensors(self, save_directory / WEIGHTS)
+        header = {"model_type": self.model_type, "architectures": [type(self).__name__]} if self.model_type else {}
+        text = ",\n".join(
+            f"{json.dumps(key)}: {json.dumps(value)}" for key, value in (header | self.saved_arguments()).items()
+        )
+        (save_directory / CONFIG).write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+
+    @classmethod
+    def _refuse_unknown(cls, path: Path) -> None:
+        parameters = cls._hub_mixin_init_parameters
+        if "config" in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+            return  # it takes whatever comes
+        header = _HEADER if cls.model_type else ()
+        unknown = json.loads(path.read_text(encoding="utf-8")).keys() - {*parameters, *header}
+        if unknown:
+            raise ValueError(f"{path}: {', '.join(sorted(unknown))}: no argument of {cls.__name__} in this version")
+
+    @classmethod
+    def _from_pretrained(cls: type[T], *, model_id: str, map_location: str | torch.device = "cpu", **kwargs: Any) -> T:
+        arguments = {key: value for key, value in kwargs.items() if key not in _HUB}
+        model = cls(**arguments).to(map_location)
+        fill(model, Path(model_id) / WEIGHTS)
+        return model.eval()
+
+
+_HUB = ("revision", "token", "cache_dir", "force_download", "local_files_only")
+_TAKEN = (*_HUB, "map_location", "model_id", "pretrained_model_name_or_path")
+_NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+
+
+def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
+    """The local folder of a saved model of that class, downloaded if need be, all its listed files checked.
+
+    Args:
+        name: a folder, or the id of a hub repository, from which only the listed files are taken.
+        class_name: the class that must have been saved.
+        **hub: passed on to ``huggingface_hub.snapshot_download``.
+
+    Raises:
+        FileNotFoundError: neither a folder nor a repository's id.
+        ManifestError: see ``manifest.check_manifest``; or another class was saved.
+    """
+    folder, foreign = Path(name), FOREIGN
+    if not folder.is_dir():
+        folder, foreign = _downloaded(str(name), **hub), ()
+    saved = check_manifest(folder, foreign).get("class")
+    if saved != class_name:
+        raise ManifestError(f"{folder}: holds {saved or 'no model'}, must hold {class_name}")
+    return folder
+
+
+def _downloaded(name: str, **hub: Any) -> Path:
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise FileNotFoundError(f"{name}: neither a folder nor the id of a repository on the hub") from error
+    folder = snapshot_download(name, allow_patterns=[MANIFEST], **hub)
+    return Path(snapshot_download(name, allow_patterns=[MANIFEST, *listed_files(folder)], **hub))
+
+
+def save_tensors(model: nn.Module, path: Path) -> None:
+    """Writes the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
+    once = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once.values()}
+    # safetensors' save_model would note the ties too, in an order that changes the bytes from run to run
+    save_file(state, path, metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def fill(model: nn.Module, path: Path) -> None:
+    """Puts the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
+
+    Raises:
+        ValueError: tensors that the model lacks, that the file lacks, or of another shape, each by name.
+    """
+    given, own = load_file(path), model.state_dict(keep_vars=True)
+    faults = [f"the model has no {name}" for name in given.keys() - own.keys()]
+    faults += _untold(own, given.keys())
+    for name in given.keys() & own.keys():
+        if given[name].shape != own[name].shape:
+            faults.append(f"{name} is {tuple(given[name].shape)}, in the model {tuple(own[name].shape)}")
+    if faults:
+        raise ValueError(f"{path}: the weights do not fit: {'; '.join(sorted(faults))}")
+    dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())  # buffers that are not saved follow, as they did in the model that was
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if name in given and tensor.dtype != given[name].dtype:
+            tensor.data = tensor.to(given[name].dtype)
+    model.load_state_dict(given, strict=False)
+
+
+def _untold(own: Mapping[str, Tensor], given: Collection[str]) -> list[str]:
+    """Tensors of the model that the file has under no name, or under two."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        names.setdefault(id(tensor), []).append(name)
+    told = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
+    faults = [f"the file has no {' = '.join(tied)}" for tied, found in told.items() if not found]
+    return faults + [f"{' and '.join(found)} are one tensor in the model" for found in told.values() if len(found) > 1]

@@ -1,0 +1,1 @@
+"""Evaluation: exact likelihoods, scores of samples, the report."""

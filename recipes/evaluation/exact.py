@@ -1,0 +1,85 @@
+"""The exact likelihood of the validation text, as an evaluation reports it."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from ddlib import parts
+from ddlib.samplers import Sampler
+from ddlib.samplers.likelihood import check_likelihood
+from recipes.data import Batch, Prepared
+from recipes.engine.parallel import World
+from recipes.engine.validation import over
+from recipes.metrics import Estimate, Terms, in_units, read
+from recipes.model_io import Saved
+
+
+def reader(saved: Saved, name: str) -> Sampler:
+    """The order that a name, with its options, stands for.
+
+    Raises:
+        ValueError: no such sampler; texts have no exact likelihood by it, and why.
+    """
+    order = parts.build("samplers", name, place="likelihood")
+    try:
+        check_likelihood(saved.process, order)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"likelihood={name!r}: {error}") from error
+    return order
+
+
+def exact(
+    saved: Saved,
+    data: Prepared,
+    order: Sampler,
+    steps: int | None,
+    sequences: int | None,
+    batch: int,
+    world: World,
+    length: int | None = None,
+) -> dict[str, Any]:
+    """The likelihood of the first validation sequences in its units, and how it was found.
+
+    Padding is given, as where gaps are filled; a network that was trained on packed rows sees none.
+
+    Args:
+        saved: the model.
+        data: the prepared text.
+        order: which position goes next.
+        steps: network calls of a sequence, at most; None for one per edge.
+        sequences: how many; None for all.
+        batch: sequences that one process takes at a time.
+        world: this process among others.
+        length: tokens of a sequence; by default the model's.
+    """
+    packed, free = saved.rows != "padded", saved.rows == "free"
+    wanted = min(sequences or len(data.validation), len(data.validation))
+    ways = saved.parameterization, free
+    calls: list[int] = []
+
+    def measured(batches: Iterable[Batch]) -> Terms:
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, *ways)
+        calls.append(most)
+        return terms
+
+    terms = over(data, length or saved.length, world, wanted, min(batch, -(-wanted // world.size)), measured)
+    found = in_units(Estimate.of(terms.per_token, []), data, int(free))
+    return {name: asdict(estimate) for name, estimate in found.items()} | {
+        "protocol": {
+            "order": repr(order),
+            "steps": steps or "one per edge",
+            "calls": max(part for own in world.gather(calls) for part in own),
+            "sequences": len(terms.index),
+            "tokens": int(terms.tokens.sum()),
+            "padding": "none" if packed else "given",
+        }
+    }
+
+
+def how_exact(likely: dict[str, Any]) -> str:
+    """What is said below the table."""
+    how = likely["protocol"]
+    return (
+        f"likelihood: exact, over {how['sequences']:,} texts, {how['tokens']} tokens, by {how['order']}; "
+        f"{how['calls']} network calls per batch, padding: {how['padding']}"
+    )

@@ -1,0 +1,49 @@
+"""What an evaluation found, told on a console."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ddlib.paces import Together
+from recipes.evaluation.exact import how_exact
+from recipes.generation.sampling import told
+from recipes.metrics import basis
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """A table of all that ``recipes.evaluate`` measured, and below it how."""
+    asked = result["protocol"]
+    table = Table(title=f"{asked['run']}  {asked['checkpoint_sha256'][:12]}", title_justify="left")
+    for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
+        table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
+    rows = dict(result["bound"])
+    if (likely := result["likelihood"]) is not None:
+        rows |= {f"likelihood {name}": found for name, found in likely.items() if name != "protocol"}
+    if (generative := result["generative"]) is not None:
+        rows |= {f"generative {name}": generative[name] for name in ("perplexity", "entropy")}
+    for name, found in rows.items():
+        noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
+        table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
+    console.print(table)
+    grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
+    if asked["pace"] != repr(Together()):
+        grid = f"at {asked['pace']}, {grid}"
+    console.print(
+        f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
+        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
+        f"{asked['density_of_times']}, errors {asked['method']}" + (f"; {asked['caveat']}" if asked["caveat"] else "")
+    )
+    if (same := result["validation"]) is not None:
+        console.print(
+            f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
+            f"over {basis(same['sequences'], same['draws'])}"
+        )
+    if likely is not None:
+        console.print(how_exact(likely))
+    if generative is not None:
+        how = generative["protocol"]
+        console.print(
+            f"generative: {generative['samples']} samples of {how['length']} tokens "
+            f"({generative['empty_samples']} empty), {told(how)}; scored by {how['scorer']}"
+        )

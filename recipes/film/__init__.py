@@ -1,6 +1,0 @@
-"""Texts on their way from noise, kept step by step, and one page of HTML that shows them."""
-
-from recipes.film.filmed import Event, Filmed, Frame, Mark, Text
-from recipes.film.page import write_page
-
-__all__ = ["Event", "Filmed", "Frame", "Mark", "Text", "write_page"]

@@ -1,0 +1,1 @@
+"""Generation: sampling options, prompts, drafts on the console."""

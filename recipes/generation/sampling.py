@@ -1,0 +1,250 @@
+"""How words are drawn from a trained model."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from typing import Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+import ddlib as dd
+from ddlib import parts
+from ddlib.paces import Pace
+from ddlib.samplers import Ending, EndOfText, Settled
+from ddlib.samplers.runtime.pace_sampling import check_paced
+from recipes.config import at_least, fitting, make_pace, own_times
+from recipes.engine.model_protocols import served
+from recipes.model_io import Saved, padded
+
+NOISE = 2**62
+"""Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
+
+T = TypeVar("T")
+OnStep = Callable[[int, Tensor, Tensor], None]
+Knob = float | tuple[float, float]
+"""A number, or two: at noise and at words, and in between what lies between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How words are drawn."""
+
+    steps: int = 128
+    """Of the sampler; at a pace of blocks those of each block."""
+    pace: str | None = None
+    """Which position when: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
+    sampler: str = "ancestral"
+    """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
+    temperature: Knob = 1.0
+    """Of every law that is drawn from; 0 is greedy. Two numbers: at the start, and at the end."""
+    top_p: Knob = 1.0
+    """Keep the fewest words that hold this much probability. Two numbers: at the start, and at the end."""
+    top_k: int | None = None
+    """Keep the likeliest so many."""
+    min_p: float = 0.0
+    """Keep words that are at least this share as likely as the likeliest."""
+    repetition_penalty: float = 1.0
+    """A word that stands elsewhere in the text counts this many times less."""
+    forbidden: tuple[str, ...] = ()
+    """Tokens that are never drawn, as text: " Boston" with its space is another one than "Boston"."""
+    end: Literal["free", "last"] = "free"
+    """What may follow the end of a text: anything, as in rows of several texts, or nothing."""
+    min_tokens: int = 0
+    """No text ends before this many tokens of its row."""
+    stop_entropy: float | None = None
+    """Stop early: when no likeliest word has changed in a step, and their mean entropy in nats is at most this."""
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps, top_k=1 if self.top_k is None else self.top_k)
+        at_least(1, repetition_penalty=self.repetition_penalty)
+        at_least(0, min_tokens=self.min_tokens, stop_entropy=self.stop_entropy or 0)
+        for value in _both(self.temperature):
+            at_least(0, temperature=value)
+        for value in _both(self.top_p):
+            if not 0 < value <= 1:
+                raise ValueError(f"top_p={value}: must lie in (0, 1]")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
+        parts.build("samplers", self.sampler, place="sampler")
+        if self.pace is not None:
+            make_pace(self.pace)
+
+    def named(self, saved: Saved) -> Pace:
+        """The pace that is asked for, or that of the model.
+
+        Raises:
+            ValueError: blocks that are not those of a model of others.
+        """
+        if self.pace is None:
+            return saved.pace
+        pace, seen = make_pace(self.pace), getattr(saved.model, "block_size", 0)
+        if pace.block is not None and saved.undecided:
+            raise ValueError(
+                f"pace={self.pace!r}: nothing says whether {saved.name} was trained by blocks. Say "
+                f"block_size={pace.block} if it was, block_size=0 if every position sees all"
+            )
+        # of a run its recipe says what it is, and another pace is another measurement
+        if pace.block is not None and seen and saved.recipe is None and seen % pace.block:
+            raise ValueError(
+                f"pace={self.pace!r}: {saved.name} reads blocks of {seen}, block_size={seen}: those of the pace "
+                "must be as large, or parts of them"
+            )
+        return pace
+
+    def order(self, saved: Saved, length: int) -> Pace:
+        """The same for texts of a length.
+
+        Raises:
+            ValueError: it, or the network, cannot serve texts of this length.
+        """
+        return served(fitting(self.named(saved), length), length, saved.model)
+
+    def course(self, saved: Saved, length: int) -> Pace:
+        """The same for texts that the sampler draws.
+
+        Raises:
+            ValueError: as ``order``; a sampler that cannot follow the pace.
+        """
+        pace = self.order(saved, length)
+        if pace.block is not None or own_times(pace, length):
+            try:
+                check_paced(pace, parts.build("samplers", self.sampler))
+            except TypeError as error:
+                raise ValueError(f"sampler={self.sampler!r}: {error}") from error
+        return pace
+
+    def endings(self, saved: Saved) -> list[Ending]:
+        """When a text of this model is finished early.
+
+        Raises:
+            ValueError: by its end, and the model knows none.
+        """
+        found, last = list[Ending](), self.end == "last"
+        if last or self.min_tokens:
+            ends = saved.special.ends
+            if not ends:
+                raise ValueError(f"end={self.end!r}, min_tokens={self.min_tokens}: {saved.name} has no end of text")
+            found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
+        return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
+
+    def forbidden_words(self, saved: Saved) -> list[int]:
+        """The numbers of the tokens that are never drawn.
+
+        Raises:
+            ValueError: a text that is not one token.
+        """
+        found = {text: saved.encode(text) for text in self.forbidden}
+        for text, words in found.items():
+            if len(words) != 1:
+                raise ValueError(f"forbidden={text!r}: is {len(words)} tokens, must be one: tokens are what is drawn")
+        return [word for words in found.values() for word in words]
+
+
+def draw(
+    saved: Saved,
+    sampling: Sampling,
+    seed: int,
+    index: Int[Tensor, " B"],
+    length: int,
+    prompt: Int[Tensor, "... P"] | None = None,
+    on_step: OnStep | None = None,
+    sampler: dd.samplers.Sampler | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
+    lead: int = 0,
+) -> Int[Tensor, "B L"]:
+    """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
+
+    Args:
+        saved: the model.
+        sampling: how.
+        seed: of the noise.
+        index: number of each sample, on the model's device.
+        length: tokens of a sample.
+        prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
+        on_step: see ``dd.sample``.
+        sampler: what draws; by default what ``sampling`` names.
+        lengths: tokens of each row, if some are shorter; behind them stands some word of the prompt. Only of a model
+            that ``leaves_out``.
+        lead: words at the front of the prompt, (B, P), that a model that ``leads`` reads apart; ``on_step`` and the
+            sampler are told of what is behind them.
+
+    Raises:
+        ValueError: a pace that the texts, the network or the sampler cannot follow.
+    """
+    denoiser = saved.denoiser if lengths is None else padded(saved.denoiser, lengths)
+    front = None
+    if lead:
+        front, prompt = prompt[:, :lead].to(index.device), None if prompt.shape[1] == lead else prompt[:, lead:]
+        denoiser = saved.denoiser.after(front)
+    drawn = dd.sample(
+        saved.process,
+        denoiser,
+        (len(index), length - lead),
+        parts.build("samplers", sampling.sampler) if sampler is None else sampler,
+        sampling.steps,
+        None if prompt is None else prompt.to(index.device),
+        infill=prompt is not None and bool((prompt >= saved.process.vocab_size).any()),
+        temperature=_over_time(sampling.temperature),
+        top_p=_over_time(sampling.top_p),
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        forbidden=sampling.forbidden_words(saved),
+        repetition_penalty=sampling.repetition_penalty,
+        endings=sampling.endings(saved),
+        parameterization=saved.parameterization,
+        compact=lengths is None and front is None,
+        pace=sampling.course(saved, length - lead),
+        generator=dd.KeyedGenerator(seed, NOISE, index),
+        on_step=on_step,
+    )
+    return drawn if front is None else torch.cat([front, drawn], 1)
+
+
+def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
+    """Numbers of items that are alike, at most ``size`` together."""
+    order = sorted(range(len(items)), key=lambda number: alike(items[number]))
+    for _, members in groupby(order, key=lambda number: alike(items[number])):
+        group = list(members)
+        yield from (group[first : first + size] for first in range(0, len(group), size))
+
+
+def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
+    """All that decides a sample."""
+    return {
+        "checkpoint_sha256": saved.sha256,
+        "ema": saved.ema,
+        **asdict(sampling),
+        "pace": repr(pace) if own_times(pace := sampling.order(saved, length), length) else None,
+        "network_precision": saved.precision,
+        "draw_precision": "float64",
+        "length": length,
+        "seed": seed,
+    }
+
+
+def told(how: Mapping[str, Any]) -> str:
+    """What a protocol says of the draws: sampler, steps, temperature, top-p, and every knob that was turned."""
+    always = ("temperature", "top_p")
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and how[f.name] != f.default]
+    names = dict.fromkeys([*always, *(field.name for field in turned)])
+    knobs = [f"{name.replace('_', '-')} {_shown(how[name])}" for name in names]
+    return ", ".join([how["sampler"], f"{how['steps']} steps", *knobs])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_shown, value)) if all(isinstance(one, float) for one in value) else str(list(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _both(knob: Knob) -> tuple[float, ...]:
+    return knob if isinstance(knob, tuple) else (knob,)
+
+
+def _over_time(knob: Knob) -> float | Callable[[float], float]:
+    if not isinstance(knob, tuple):
+        return knob
+    start, end = knob
+    return lambda t: end + (start - end) * t

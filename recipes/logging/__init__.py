@@ -1,0 +1,7 @@
+"""What a run shows while it trains, and what it leaves to be drawn: ``python -m recipes.plot RUN...``."""
+
+from recipes.logging.metrics import METRICS, TIMING, Record, read_metrics
+from recipes.logging.step import Step
+from recipes.logging.watch import Watch
+
+__all__ = ["METRICS", "TIMING", "Record", "Step", "Watch", "read_metrics"]

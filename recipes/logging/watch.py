@@ -1,0 +1,171 @@
+"""All that a run tells while it trains, at one place: the bar, metrics.jsonl, the boards, the samples' files."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self
+
+import numpy as np
+from jaxtyping import Float
+from rich.text import Text
+from torch import Tensor
+
+from recipes.config import Recipe
+from recipes.console import TrainingBar, make_console, on_its_way
+from recipes.logging.boards import chosen
+from recipes.logging.metrics import METRICS, Metrics
+from recipes.logging.step import Step
+from recipes.metrics import Terms
+
+P = ParamSpec("P")
+
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+TIMES = tuple(tenth / 10 for tenth in range(10, -1, -1))
+"""Where a sample's way from noise to data is shown."""
+
+
+def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Concatenate["Watch", P], None]:
+    @wraps(method)
+    def told(self: "Watch", *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._first:
+            method(self, *args, **kwargs)
+
+    return told
+
+
+class Watch:
+    """What a run tells, of which only the first process tells anything.
+
+    ``seconds`` in the records, tokens/s and the time left count training and saving, not validating and sampling, and
+    not what a step cost that a kill undid. Tokens are all positions that the network sees, padding too.
+
+    Args:
+        recipe: what is trained; its output folder exists.
+        first: whether this process is the first.
+        start: steps that were made before; records of later ones are removed.
+
+    Raises:
+        ModuleNotFoundError: a board is asked for that is not installed.
+        ValueError: the metrics in the folder are damaged.
+    """
+
+    def __init__(self, recipe: Recipe, first: bool, start: int) -> None:
+        self._first, self._recipe = first, recipe
+        self._stack = ExitStack()
+        if first:
+            self._open(recipe, start)
+
+    def _open(self, recipe: Recipe, start: int) -> None:
+        makers, folder = chosen(recipe), recipe.output.folder
+        with ExitStack() as stack:
+            kept = start or -1  # what was measured before the first step is measured again
+            self._metrics = stack.enter_context(Metrics(folder / METRICS, kept))
+            self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
+            self._boards = [stack.enter_context(make(start)) for make in makers]
+            self._console = make_console()
+            self._bar = stack.enter_context(
+                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about())
+            )
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def close(self) -> None:
+        """Ends the bar, and writes what the boards still hold."""
+        self._stack.close()
+
+    @_first_only
+    def say(self, message: str) -> None:
+        """A line of its own, above the bar."""
+        self._console.print(message, markup=False, soft_wrap=True)
+
+    @_first_only
+    def step(self, number: int, step: Step) -> None:
+        """After a step: ``number`` are made."""
+        losses, tokens = step.levels.double().cpu().T.tolist()
+        total = sum(tokens)
+        self._bar.step(number, step.loss, round(total))
+        if number % self._recipe.output.log_every and number != self._recipe.steps:
+            return
+        seen = {name: pair for name, *pair in zip(step.names, losses, tokens, strict=True) if pair[1]}
+        self._record(
+            number,
+            "train",
+            loss=step.loss,
+            norm=step.norm,
+            rate=step.rate,
+            tokens=round(total),
+            levels={level: loss / count for level, (loss, count) in seen.items()},
+            share={level: count / total for level, (_, count) in seen.items()},
+            seconds=self._before + self._bar.seconds,
+            tokens_per_second=self._bar.speed,
+        )
+
+    @_first_only
+    def weights(self, number: int, weights: Float[Tensor, " N"]) -> None:
+        """Loss weights of noisy tokens; none of them tells nothing."""
+        values = weights.detach().double().cpu().numpy()
+        if not len(values):
+            return
+        quantiles = dict(zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True))
+        self._record(number, "weights", count=len(values), mean=float(values.mean()), quantiles=quantiles)
+        for board in self._boards:
+            board.histogram(number, "weights/histogram", values)
+
+    @_first_only
+    def bound(self, number: int, terms: Terms) -> None:
+        """The bound of the validation text."""
+        whole = terms.per_token
+        names = ("diffusion", "prior", "reconstruction")
+        parts = {name: terms.term(place).value for place, name in enumerate(names)}
+        self._record(
+            number,
+            "bound",
+            nats_per_token=whole.value,
+            standard_error=whole.standard_error,
+            error_method=whole.method,
+            **parts,
+            sequences=len(terms.index),
+            draws=terms.draws,
+        )
+        split = " + ".join(f"{name} {value:.4f}" for name, value in parts.items())
+        self.say(f"  step {number}: validation bound {whole} over {terms.basis} ({split})")
+        self._bar.leave_out()
+
+    @_first_only
+    def samples(self, number: int, texts: Sequence[str], trace: Sequence[tuple[float, str | Text]]) -> None:
+        """Finished texts, and the first one on its way: (t, noisy text)."""
+        parts = [f"sample {place}\n{text}" for place, text in enumerate(texts, start=1)]
+        if trace:
+            # several tenths can be nearest to one state
+            times = np.array([t for t, _ in trace])
+            near = dict.fromkeys(int(abs(times - wanted).argmin()) for wanted in TIMES)
+            way = [str(on_its_way(*trace[place])) for place in near]
+            parts.append("\n".join(["sample 1 as it denoises", *way]))
+        text = "\n\n".join(parts) + "\n"
+        path = self._recipe.output.folder / "samples" / f"step_{number:08d}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        for board in self._boards:
+            board.text(number, "samples", text)
+        self.say(f"  step {number}: samples in {path}")
+        self._bar.leave_out()
+
+    def _record(self, number: int, kind: str, **values: Any) -> None:
+        record = {"step": number, "kind": kind, **values}
+        self._metrics.write(record)
+        for board in self._boards:
+            board.scalars(number, dict(_flat(kind, values)))
+
+
+def _flat(name: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{name}/{key}", value)
+        elif not isinstance(value, str) and math.isfinite(value):
+            yield f"{name}/{key}", value

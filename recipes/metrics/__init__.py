@@ -1,0 +1,8 @@
+"""What a model is measured by: the bound of a corpus, and how another language model likes its samples."""
+
+from recipes.metrics.bound import Terms, basis, measure
+from recipes.metrics.conditioned import given
+from recipes.metrics.estimate import Estimate, estimates, in_units
+from recipes.metrics.likelihood import read
+
+__all__ = ["Estimate", "Terms", "basis", "estimates", "given", "in_units", "measure", "read"]

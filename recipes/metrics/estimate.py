@@ -1,0 +1,59 @@
+"""Numbers that an evaluation reports: each with how far it may be off, and how much of that is time and noise."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+import ddlib as dd
+from recipes.data import Prepared
+from recipes.metrics.bound import Terms
+
+_TERMS = ("diffusion", "prior", "reconstruction")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, how far it may be off, and how much of that is time and noise."""
+
+    value: float
+    error: float
+    """Standard error over sequences: other texts, and what is left of the noise after averaging over replicates."""
+    noise: float | None
+    """Standard error over replicates: the same texts, other times and noise. None of a single replicate."""
+    unit: str
+
+    @classmethod
+    def of(cls, whole: dd.Measure, replicates: Sequence[dd.Measure]) -> "Estimate":
+        values = torch.tensor([one.value for one in replicates], dtype=torch.float64)
+        noise = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
+        return cls(whole.value, whole.standard_error, noise, whole.unit)
+
+    def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
+        """Errors times ``factor``, and the value too unless another is given."""
+        noise = None if self.noise is None else self.noise * factor
+        return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
+
+    def perplexity(self, unit: str) -> "Estimate":
+        """exp of nats."""
+        value = math.exp(self.value)
+        return self.scaled(value, unit, value)
+
+
+def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
+    """Nats per token, and what follows from them; of each document so many words are ``given``, and cost nothing."""
+    return {
+        "nats_per_token": per_token,
+        "perplexity": per_token.perplexity("per token"),
+        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0, given), "bits/byte"),
+    }
+
+
+def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
+    """The bound in its units, then its three terms; ``given`` as ``in_units``."""
+    whole = Terms.average(replicates)
+    found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given)
+    for number, name in enumerate(_TERMS):
+        found[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
+    return found

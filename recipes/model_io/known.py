@@ -1,0 +1,41 @@
+"""What a run knew when it composed its parts, as the files tell that it published."""
+
+from pathlib import Path
+
+from jaxtyping import Int
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from ddlib.hierarchies import load_clusters
+from ddlib.hierarchies.clusters import Clusters
+from ddlib.vocabulary import fingerprint
+from recipes.config import Knowledge
+from recipes.model_io.names import CLUSTERS, COUNTS
+
+
+class Published(Knowledge):
+    """Of a folder whose manifest was checked."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+        self._folder, self._vocabulary = folder, tokenizer.get_vocab()
+
+    def vocab_size(self) -> int:
+        return len(self._vocabulary)
+
+    def vocabulary(self) -> dict[str, int]:
+        return self._vocabulary
+
+    def fingerprint(self) -> str:
+        return fingerprint(self._vocabulary)
+
+    def counts(self) -> Int[Tensor, " V"]:
+        return load_file(self._folder / COUNTS)["counts"]
+
+    def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
+        return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)
+
+    def saved_clusters(self) -> Clusters | None:
+        """Those that the process was made of, if it was."""
+        there = (self._folder / f"{CLUSTERS}.json").exists()
+        return load_clusters(self._folder / CLUSTERS, self.fingerprint()) if there else None

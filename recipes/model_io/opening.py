@@ -1,0 +1,171 @@
+"""A model, opened: the network, the noise, the tokenizer, and what else is asked of it."""
+
+import hashlib
+from collections.abc import Collection
+from contextlib import nullcontext
+from pathlib import Path
+from typing import get_type_hints
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import nn
+
+import ddlib as dd
+from ddlib import parts, registry
+from ddlib_models import Pretrained
+from ddlib_models.io.manifest import check_manifest
+from ddlib_models.io.pretrained import fill
+from recipes.config import Beside, Recipe, at_least, plugins, read_recipe
+from recipes.data.hub import nothing
+from recipes.data.tokens import add_special
+from recipes.model_io.base import Precision, Saved
+from recipes.model_io.calling import called
+from recipes.model_io.foreign import open_foreign
+from recipes.model_io.known import Published
+from recipes.model_io.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
+
+CONFIG = "config.json"
+"""What transformers writes beside weights."""
+UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.tflite", "*.ot")
+"""Weights in forms that are never read: pickles, and those of other programs."""
+
+
+def one_of(run: str | None, model: str | None) -> str:
+    """The model that is asked for, whichever of two ways it is named in: ``open_saved`` finds out what it is.
+
+    Raises:
+        ValueError: neither, or both.
+    """
+    if (run is None) == (model is None):
+        said = "neither is said" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {said}")
+    return model if run is None else run
+
+
+def open_saved(
+    source: str | Path,
+    device: str | torch.device = "cpu",
+    precision: Precision = "float32",
+    trust: Collection[str] = (),
+    family: str | None = None,
+    mask_token: str | None = None,
+    block_size: int | None = None,
+    revision: str | None = None,
+) -> Saved:
+    """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
+
+    What a recipe published is told by its ``recipe.yaml``; all else is read by ``ddlib_models.hub``.
+
+    Args:
+        source: of all that.
+        device: for the network and the noise.
+        precision: of the network's products; of a model of others of its weights too.
+        trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is one's
+            own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
+            comes with it may be run.
+        family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
+        mask_token: the token that stands for its mask, or, where no token is spelled so, its id; likewise.
+        block_size: positions of a block that it was trained by, likewise; 0: all positions see each other.
+        revision: branch, tag or commit of a repository on the hub.
+
+    Raises:
+        FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; of a model of
+            others what ``ddlib_models.hub.load`` refuses.
+        PermissionError: a module, or a model's own code, that is not trusted.
+    """
+    at_least(0, block_size=block_size or 0)
+    for one in trust:
+        if one.lower() in ("true", "yes", "1"):
+            raise ValueError(f"trust={one!r}: must name what is trusted: package.module, or the model, {str(source)!r}")
+    folder = Path(source)
+    own = (folder / WEIGHTS).is_dir()
+    if own:
+        folder = folder / WEIGHTS
+    if not folder.is_dir():
+        if folder.is_absolute() or len(folder.parts) != 2:
+            raise FileNotFoundError(f"no folder {source}, and that is no owner/name on the hub")
+        try:
+            folder = Path(snapshot_download(str(source), revision=revision, ignore_patterns=UNREAD))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError) as error:
+            raise FileNotFoundError(nothing(str(source), error)) from error
+    elif revision is not None:
+        raise ValueError(f"revision={revision!r}: only of a repository on the hub, {source} is a folder")
+    if not (folder / RECIPE).exists() and (folder / CONFIG).exists():
+        trusted = str(source) in trust
+        return open_foreign(folder, str(source), device, precision, trusted, family, mask_token, block_size)
+    if not (folder / RECIPE).exists():
+        raise FileNotFoundError(
+            f"{folder} has no {RECIPE}: the run has not saved yet, or did not make this folder; nor a {CONFIG}, which "
+            "models of others have"
+        )
+    for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
+        if value is not None:
+            raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
+    check_manifest(folder)  # so all files below are whole
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    known = Published(folder, tokenizer)
+    with nullcontext() if own else registry.trusting(trust):
+        recipe = read_recipe(folder / RECIPE)
+        process = parts.build("processes", recipe.process, known, "process").to(device)
+        fill_speeds(process, folder / SPEEDS)
+        model = load_network(folder, recipe, Beside(known, process)).to(device).eval()
+    special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
+    dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
+    for name in ("vocab_size", "num_states"):
+        if getattr(model, name, getattr(process, name)) != getattr(process, name):
+            raise ValueError(
+                f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
+                "of different runs"
+            )
+    return Saved(
+        process=process,
+        model=model,
+        denoiser=model if precision == "float32" else called(model, half=True),
+        law=recipe.loss.parameterization,
+        tokenizer=tokenizer,
+        special=special,
+        length=recipe.data.length,
+        rows="packed" if recipe.data.packed else "padded",
+        pace=recipe.order(),
+        sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+        name=str(source),
+        precision=precision,
+        clusters=known.saved_clusters(),
+        plugins=plugins(recipe),
+        recipe=recipe,
+    )
+
+
+def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
+    """Gives a process the speeds that a run learned, and makes them constants; one without any is left as it is.
+
+    Raises:
+        ValueError: a file of other speeds.
+    """
+    learned = {name: value for name, value in process.named_parameters() if value.requires_grad}
+    found = load_file(path) if path.exists() else {}
+    shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (learned, found)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{path} holds {shapes[1]}, the process of the recipe learns {shapes[0]}")
+    for name, parameter in learned.items():
+        parameter.data.copy_(found[name])
+    process.requires_grad_(False)
+
+
+def load_network(folder: Path, recipe: Recipe, known: Beside) -> nn.Module:
+    """The network of a recipe with the weights of a folder: as its class loads them, or built anew and filled.
+
+    Raises:
+        ValueError: weights that do not fit, each by name.
+    """
+    target = registry.find("backbones", recipe.model["kind"])
+    made = target if isinstance(target, type) else get_type_hints(target).get("return")
+    if isinstance(made, type) and issubclass(made, Pretrained):
+        return made.from_pretrained(folder)
+    model = parts.build("backbones", recipe.network, known, "model")
+    fill(model, folder / "model.safetensors")
+    return model

@@ -1,0 +1,88 @@
+"""What the network is asked within a step, and what it says."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from ddlib.samplers.runtime.model import Network, Said
+from ddlib.typing import Logits, Times, Tokens
+
+
+class Heard:
+    """What the network said in the present step, and how often it was asked about each text.
+
+    Args:
+        shape: (B, L) of the texts.
+        device: where they are.
+    """
+
+    def __init__(self, shape: torch.Size, device: torch.device) -> None:
+        self.calls = torch.zeros(shape[0], dtype=torch.int64, device=device)
+        """(B,) network calls so far in which each text took part."""
+        self.said: list[Said] = []
+        """Answers of the present step, in their order."""
+        self._shape = shape
+
+    def call(self, asked: Bool[Tensor, "n"]) -> None:
+        """Counts a call about some rows of a batch, which may have several rows in place of each text."""
+        rows = len(self.calls)
+        self.calls += asked.view(rows, -1).any(-1) if len(asked) % rows == 0 else bool(asked.any())
+
+    def hear(self, said: Said, rows: int) -> None:
+        """Keeps what was said about a batch of so many rows, if these are the texts."""
+        if rows == len(self.calls):
+            self.said.append(said)
+
+    def before(
+        self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
+    ) -> Iterator[tuple[Bool[Tensor, "n"], Said]]:
+        """Of n positions the last answer about each before it was in ``state``, and whom it is about.
+
+        Positions that the network was not asked about are left out.
+        """
+        left = torch.ones_like(b, dtype=torch.bool)
+        for said in reversed(self.said):
+            row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
+            row[said.b, said.i] = torch.arange(len(said.b), device=b.device)
+            mine = row[b, i]
+            found = left & (mine >= 0) & (said.z[mine.clamp_min(0)] != state)
+            if bool(found.any()):
+                yield found, said.take(mine[found])
+                left = left & ~found
+
+
+class Listening(Network):
+    """A network that says what it would have said, and has it kept."""
+
+    heard: Heard
+
+    def __call__(self, z: Tokens, t: Times) -> Logits:
+        last = self._last
+        logits = super().__call__(z, t)
+        self.heard.call(self._ran(last, z))
+        b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
+        plain = Network(self.process, self)  # these logits are of the cavity law, whatever the network's own are
+        self.heard.hear(Said(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
+        return logits
+
+    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Said]:
+        last = self._last
+        for number, said in enumerate(super().at(z, t, where)):
+            if number == 0:  # all that is said comes of one call
+                everybody = self.shares or not self.compact
+                self.heard.call(self._ran(last, z) if everybody else where.any(-1))
+            self.heard.hear(said, len(z))
+            yield said
+
+    def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
+        """For each row whether it was asked about anew: not where it repeats what it had said ``last``."""
+        return torch.full_like(z[:, 0], not self.shares or self._last is not last, dtype=torch.bool)
+
+
+def listen(network: Network, heard: Heard) -> None:
+    """From now on ``heard`` is told what this network says, whoever asks it."""
+    # the object itself, not one that wraps it: what stands around a sampler asks it too, and what it is stays
+    network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
+    network.heard = heard

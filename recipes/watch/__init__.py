@@ -1,7 +1,0 @@
-"""What a run shows while it trains, and what it leaves to be drawn: ``python -m recipes.plot RUN...``."""
-
-from recipes.watch.metrics import METRICS, TIMING, Record, read_metrics
-from recipes.watch.step import Step
-from recipes.watch.watch import Watch
-
-__all__ = ["METRICS", "TIMING", "Record", "Step", "Watch", "read_metrics"]

@@ -1,0 +1,38 @@
+"""Former module paths: they give the module at its present path, with a warning, and hide nothing."""
+
+import pickle
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+import ddlib as dd
+from ddlib.utils import moved
+from ddlib_models.io import moved as moved_models
+
+
+@pytest.mark.parametrize(("old", "new"), [*moved.MOVED.items(), *moved_models.MOVED.items()])
+def test_a_former_path_gives_the_module_with_a_warning(old, new, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(DeprecationWarning, match=rf"^{old} is {new} now"):
+        assert import_module(old) is import_module(new)
+
+
+def test_a_former_path_is_an_attribute_too(monkeypatch):
+    monkeypatch.delitem(sys.modules, "ddlib.noise", raising=False)
+    monkeypatch.delattr(dd, "noise", raising=False)
+    with pytest.warns(DeprecationWarning, match="ddlib.utils.random"):
+        assert dd.noise.KeyedGenerator is dd.KeyedGenerator
+    monkeypatch.delattr(dd, "noise")
+
+
+@pytest.mark.parametrize("name", ["bound", "nelbo", "likelihood"])
+def test_functions_are_not_hidden_by_modules_of_their_name(name):
+    module = import_module(f"ddlib.{name}")
+    assert getattr(module, name) is getattr(dd, name) and callable(getattr(dd, name))
+
+
+def test_a_pickle_of_a_class_at_a_former_path_loads():
+    old = pickle.dumps(dd.Bound(*[torch.zeros(1, 1)] * 3), 0).replace(b"ddlib.objective.bound", b"ddlib.bound")
+    assert isinstance(pickle.loads(old), dd.Bound)
