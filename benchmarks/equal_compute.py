@@ -33,7 +33,7 @@ from ddlib.processes import ForwardProcess
 from ddlib_models import DiT
 from recipes.config import Optimizer
 from recipes.embeddings.grouping import neighbourhoods
-from recipes.embeddings.starting import log_law, state_vectors
+from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.optimizer import Average, optimizers, rate, update
 
 WORDS, LENGTH, BATCH, WIDTH, SECONDS, SEEDS = 50_257, 128, 16, 128, 800.0, (0, 1)
@@ -110,7 +110,7 @@ class Model:
         self.net = DiT(self.process.num_states, WORDS, dim=WIDTH, depth=4, heads=4, tree=tree)
         known = torch.load(work / "statistics.pt")
         self.net.start_at(
-            log_law(known["counts"]),
+            log_probs(known["counts"]),
             state_vectors(self.process, known["counts"], 0.3 * WIDTH**0.5 * known["vectors"]),
         )
         self.meaning = dd.Children.of(self.net) if run.head else "cavity"

@@ -29,9 +29,9 @@ from benchmarks.head import GPT2, KINDS, TINY, Sizes
 from benchmarks.measuring import now
 from ddlib.processes import unchanged
 from ddlib.samplers import Ancestral
-from ddlib.samplers.base import Run as Sampling
+from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.base import State as Place
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib_models import DiT
 from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.data import Batch, examples, speeches
@@ -169,13 +169,13 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
-    asked, times = Network(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
+    asked, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
-    drawn = Sampling(process, asked, unchanged, times.to(size.device), free, generator)
+    drawn = SamplingContext(process, asked, unchanged, times.to(size.device), free, generator)
     parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
-        parts.of(stack, process, {"jump": "which positions jump", "land": "where they land"})
+        parts.of(stack, process, {"sample_level": "which positions jump", "sample_given_level": "where they land"})
         parts.of(stack, asked.head, {"logits": "output layer at jumping positions"})
         parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0

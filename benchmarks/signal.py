@@ -25,7 +25,7 @@ from ddlib.utils.random import Generator
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
 from recipes.engine.provenance import provenance
-from recipes.model_io import Saved, open_saved
+from recipes.model_io import LoadedModel, open_saved
 
 PROCESSES = {
     "MDLM": "MDLM",
@@ -83,12 +83,12 @@ def noised(process: dd.processes.ForwardProcess, batch: Batch, way: Way, share: 
     z = process.sample(batch.x, t, noise, levels=way.levels)
     weight = torch.ones_like(t) if density is None else density.weight(t)
     if way.levels == "balanced":
-        weight = weight * process.balance(batch.x, z, t)
+        weight = weight * process.importance_weight(batch.x, z, t)
     return Drawn(z, t, weight)
 
 
 @torch.no_grad()
-def bounds(saved: Saved, batch: Batch, way: Way) -> Tensor:
+def bounds(saved: LoadedModel, batch: Batch, way: Way) -> Tensor:
     """Nats of each text, (B,)."""
     z, t, weight = noised(saved.process, batch, way, IN_STRATA)
     nats = dd.nelbo(
@@ -97,7 +97,7 @@ def bounds(saved: Saved, batch: Batch, way: Way) -> Tensor:
     return weight * torch.where(batch.mask, nats.double(), 0.0).sum(1)
 
 
-def gradient(saved: Saved, loss: Recipe, batch: Batch, way: Way) -> Tensor:
+def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor:
     """Of the training loss with its weights, in nats per token, as one vector."""
     z, t, weight = noised(saved.process, batch, way, 1.0)
     nats = dd.training_loss(
@@ -114,7 +114,7 @@ def per_thousand(deviation: float, texts: int) -> float:
     return deviation * math.sqrt(texts * LENGTH / 1000)
 
 
-def measured(saved: Saved, given: Recipe) -> dict[str, Any]:
+def measured(saved: LoadedModel, given: Recipe) -> dict[str, Any]:
     """Standard deviations of every way."""
     data, found = open_prepared(given.data.folder), {}
     asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)

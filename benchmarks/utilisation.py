@@ -56,7 +56,7 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
     levels = process.level_of(states[None])[0].tolist()
     needed = 0
     for state, count, level in zip(states.tolist(), counts.tolist(), levels, strict=True):
-        below = level and process.descends(level, level - 1)
+        below = level and process.subtree_logits_suffice(level, level - 1)
         needed += count * (len(process.hierarchy.under(state)) if below else process.vocab_size if level else 0)
     return needed / (x.numel() * process.vocab_size)
 

@@ -22,7 +22,7 @@ from ddlib.objective.metrics import Measure, Tally, mean_per_token
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
-from ddlib.parameterization.tree_softmax import Children, word_logits
+from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.plugins import config as parts
 from ddlib.plugins import registry
 from ddlib.plugins.config import build
@@ -31,6 +31,7 @@ from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.times import sample_times
 from ddlib.utils import moved
 from ddlib.utils.random import KeyedGenerator, mirrored
+from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
 
@@ -75,11 +76,11 @@ __all__ = [
     "schedules",
     "speed_loss",
     "times",
+    "token_logits",
     "training_loss",
     "values",
     "verify",
     "weightings",
-    "word_logits",
 ]
 
 if not TYPE_CHECKING:  # for a type checker, every name would be there
@@ -96,6 +97,8 @@ if not TYPE_CHECKING:  # for a type checker, every name would be there
             return verify
         if name.startswith("_"):  # tools that ask what kind of module this is
             raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
+        if name == "word_logits":
+            return module_getattr(__name__, {name: "token_logits"})(name)
         if f"ddlib.{name}" in moved.MOVED:
             return import_module(f"ddlib.{name}")
         from ddlib.plugins.suggestions import missing

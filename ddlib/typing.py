@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ddlib.utils.renamed import module_getattr
+
 AXES = {
     "B": "sequences of a batch",
     "L": "positions of a sequence",
@@ -44,10 +46,10 @@ Times = Float[Tensor, "B"] | Float[Tensor, "B L"]
 Logits = Float[Tensor, "B L V"]
 """Unnormalised log-probabilities over words only."""
 
-WordLaw = Float[Tensor, "B L V"]
+TokenProbs = Float[Tensor, "B L V"]
 """A distribution over words at every position; rows sum to 1."""
 
-StateLaw = Float[Tensor, "B L S"]
+StateProbs = Float[Tensor, "B L S"]
 """A distribution (or rates) over states at every position."""
 
 StateMatrix = Float[Tensor, "S S"]
@@ -67,7 +69,7 @@ Denoiser = Callable[[Tensor, Tensor], Tensor]
 
 
 @runtime_checkable
-class Levelled(Protocol):
+class HasLevelWeights(Protocol):
     """A process whose levels each have a probability and a loss weight that time alone decides.
 
     Pictures show these. Of any other process they show means over words and states.
@@ -192,7 +194,7 @@ class GuidedDenoiser(Protocol):
         ...
 
     @property
-    def step_law(self) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    def step_distribution(self) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
         ...
 
@@ -208,3 +210,8 @@ class SparseDenoiser(SplitDenoiser, Protocol):
     def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
         """``features(z, t)`` at ``positions`` (B, n) of each sequence, in their order: (B, n, D)."""
         ...
+
+
+__getattr__ = module_getattr(
+    __name__, {"Levelled": "HasLevelWeights", "StateLaw": "StateProbs", "WordLaw": "TokenProbs"}
+)

@@ -48,7 +48,7 @@ class Store:
         return Store(tensor, length)
 
 
-class Held(ABC):
+class KVCacheBase(ABC):
     """What a network has worked out about clean words, which serves that network alone.
 
     Attributes:
@@ -99,7 +99,7 @@ class Held(ABC):
         return other
 
 
-class Cache(Held):
+class Cache(KVCacheBase):
     """Keys and values of clean words at time 0, from ``DiT.prefill``; it never changes, a longer text has another one.
 
     Caches of one text that grows share memory, which doubles as it has to: of two that go on from the same words in
@@ -147,7 +147,7 @@ class Cache(Held):
         return other
 
 
-def check_cache(cache: object, kind: type[Held]) -> None:
+def check_cache(cache: object, kind: type[KVCacheBase]) -> None:
     """Raises TypeError for what no ``prefill`` of this kind of network has made."""
     if not isinstance(cache, kind):
         raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")

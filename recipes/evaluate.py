@@ -40,7 +40,7 @@ from recipes.evaluation.report import show
 from recipes.generation.prompt import masked, row
 from recipes.generation.sampling import Sampling, draw
 from recipes.metrics import Estimate, Terms, estimates
-from recipes.model_io import WEIGHTS, Precision, Reading, Saved, held_out, measured_length, one_of
+from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
@@ -89,7 +89,7 @@ class Options:
     """Of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
     """Prepared text; by default where the recipe says."""
-    reading: Annotated[Reading, tyro.conf.arg(name="")] = field(default_factory=Reading)
+    reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
@@ -109,22 +109,24 @@ class Options:
             raise ValueError(f"likelihood_steps={self.likelihood_steps}: of no likelihood, name an order by likelihood")
 
 
-def length_of(saved: Saved, options: Options) -> int:
+def length_of(saved: LoadedModel, options: Options) -> int:
     """Tokens of a sequence."""
     return measured_length(saved, options.length, options.sampling.named(saved).block or 1)
 
 
-def pace_of(saved: Saved, options: Options) -> Pace:
+def pace_of(saved: LoadedModel, options: Options) -> Pace:
     """The pace of the bound, which is that of the samples."""
     return options.sampling.order(saved, length_of(saved, options))
 
 
-def drawn_from(saved: Saved, options: Options) -> TimeDensity | None:
+def drawn_from(saved: LoadedModel, options: Options) -> TimeDensity | None:
     """The density of the times, within a part of the pace; None for the uniform one."""
     return time_density(options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options))
 
 
-def bounds(saved: Saved, data: Prepared, options: Options, world: World, density: TimeDensity | None) -> list[Terms]:
+def bounds(
+    saved: LoadedModel, data: Prepared, options: Options, world: World, density: TimeDensity | None
+) -> list[Terms]:
     """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
     wanted = min(options.sequences or len(data.validation), len(data.validation))
     return [
@@ -150,7 +152,9 @@ def bounds(saved: Saved, data: Prepared, options: Options, world: World, density
     ]
 
 
-def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], options: Options) -> dict[str, Any] | None:
+def validation(
+    saved: LoadedModel, data: Prepared, replicates: Sequence[Terms], options: Options
+) -> dict[str, Any] | None:
     """The part of an evaluation that training measured too: its first sequences with the first draw.
 
     None if training took other noise or times, more sequences, another text or another bound, or is not known.
@@ -172,7 +176,7 @@ def validation(saved: Saved, data: Prepared, replicates: Sequence[Terms], option
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
 
 
-def samples(saved: Saved, options: Options, world: World) -> list[list[int]]:
+def samples(saved: LoadedModel, options: Options, world: World) -> list[list[int]]:
     """Words of samples from nothing, drawn by all processes; the same in each."""
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, options.sampling.named(saved), length_of(saved, options) + before)

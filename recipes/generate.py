@@ -32,7 +32,7 @@ from recipes.engine.provenance import provenance
 from recipes.generation.drafts import Drafts
 from recipes.generation.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
-from recipes.model_io import Precision, Reading, Saved, one_of
+from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
 
 SNAPSHOTS = 6
@@ -80,7 +80,7 @@ class Options:
     """Show the first sample on its way from noise."""
     html: Path | None = None
     """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
-    reading: Annotated[Reading, tyro.conf.arg(name="")] = field(default_factory=Reading)
+    reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
     """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
 
@@ -117,7 +117,7 @@ class Options:
             check_prompt(text, self.chat)
         return found
 
-    def rows(self, saved: Saved, texts: Sequence[str | None]) -> list[Row]:
+    def rows(self, saved: LoadedModel, texts: Sequence[str | None]) -> list[Row]:
         """The row of each of these prompts, and whether the model can be asked for it.
 
         Raises:
@@ -147,13 +147,13 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
     film: Text | None = None
 
-    def shown(self, saved: Saved) -> list[int]:
+    def shown(self, saved: LoadedModel) -> list[int]:
         """The words that are shown: without beginning and end; of a chat the answer."""
         if self.row.text is None:
             return saved.document(self.tokens)
         return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
-    def about(self, saved: Saved, options: Options) -> dict[str, Any]:
+    def about(self, saved: LoadedModel, options: Options) -> dict[str, Any]:
         """All that decides it but its number."""
         how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
             "prompt": self.row.text
@@ -172,7 +172,7 @@ def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
     ]
 
 
-def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
+def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
     """Prints states of one sample, from noise to words."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
@@ -180,7 +180,7 @@ def show(saved: Saved, trace: Sequence[tuple[float, Tensor]], console: Console) 
         console.print(on_its_way(t, render(saved.tokenizer, states, names)))
 
 
-def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console: Console) -> None:
+def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console) -> None:
     """Draws the samples, as many at once as can be drawn together."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
     sampler = parts.build("samplers", options.sampling.sampler)
@@ -210,7 +210,7 @@ def draw_all(saved: Saved, options: Options, samples: Sequence[Sample], console:
         show(saved, trace, console)
 
 
-def _shown(saved: Saved, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
+def _shown(saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor) -> RichText:
     row = samples[place].row
     return render(saved.tokenizer, z[row.first if row.chat and not row.lead else 0 : row.length - row.lead], names)
 
@@ -250,7 +250,7 @@ def generate(options: Options, console: Console) -> list[str]:
     return texts
 
 
-def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
+def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> None:
     """Writes the page of the samples that were filmed."""
     rows = list({id(one.row): one.row for one in samples}.values())
     several = len(rows) > 1
@@ -265,7 +265,7 @@ def page(options: Options, saved: Saved, samples: Sequence[Sample]) -> None:
     write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
 
 
-def keep(path: Path, options: Options, saved: Saved, samples: Sequence[Sample], texts: Sequence[str]) -> None:
+def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:
     """Writes a line for each sample, with all that it takes to draw it again."""
     where = provenance(saved.plugins)
     lines = [

@@ -13,7 +13,7 @@ import torch
 import tyro
 from cases import slow_but
 
-from recipes.config import Beside, Knowledge, recipe_yaml
+from recipes.config import ModelContext, RunContext, recipe_yaml
 from recipes.owt import recipes
 
 ROOT = Path(__file__).parent.parent
@@ -72,7 +72,10 @@ def test_a_page_that_is_wrong_fails(wrong, told, tmp_path, monkeypatch):
 
 def test_what_a_run_fills_in_is_said():
     rows = re.findall(r"^\| `(\w+)` \| (yes|) ?\| (yes|) ?\|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
-    for kind, said in ((Knowledge, {row[0] for row in rows if row[1]}), (Beside, {row[0] for row in rows if row[2]})):
+    for kind, said in (
+        (RunContext, {row[0] for row in rows if row[1]}),
+        (ModelContext, {row[0] for row in rows if row[2]}),
+    ):
         assert said == {name for name in vars(kind) if not name.startswith("_")}
 
 

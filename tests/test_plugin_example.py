@@ -107,7 +107,7 @@ def test_its_docstring_example_runs():
 @given(ragged(), strategies.times, st.data())
 def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, data):
     x, z, t = every_pair(process, t)
-    logits = data.draw(strategies.word_logits(process.vocab_size)).expand(len(x), 1, -1)
+    logits = data.draw(strategies.token_logits(process.vocab_size)).expand(len(x), 1, -1)
     words = torch.nn.functional.one_hot(x, process.vocab_size).double()
     for parameterization in ("cavity", "posterior"):
         closed = dd.nelbo(process, logits, x, z, t, "auto", parameterization)
@@ -151,9 +151,9 @@ def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
 @given(ragged(), st.floats(1e-6, 1 - 1e-6), st.data())
 def test_structured_answers_are_those_of_the_contract(process, t, data):
     z, t = states(process), torch.tensor([t], dtype=F64)
-    p = data.draw(strategies.word_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
+    p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
     assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
-    assert torch.allclose(process.word_likelihood(z, t), ForwardProcess.word_likelihood(process, z, t), atol=1e-13)
+    assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
     x = data.draw(st.integers(0, process.vocab_size - 1)) * torch.ones_like(z)
     assert torch.allclose(process.likelihood(z, x, t), ForwardProcess.likelihood(process, z, x, t), atol=1e-13)
 
@@ -168,7 +168,7 @@ def test_draws_follow_the_marginal_and_the_posterior(name):
         assert agree(process.sample(x, t, generator), process.marginal(x[:1], t[:1])[0, 0])
     for state in range(process.num_states):
         z = torch.full((N, 1), state)
-        landed = process.land(logits.expand(N, 1, -1), z, t, s, None, generator)
+        landed = process.sample_given_level(logits.expand(N, 1, -1), z, t, s, None, generator)
         assert agree(landed, process.posterior(logits.exp().expand(1, 1, -1), z[:1], t[:1], s[:1])[0, 0])
 
 
@@ -260,7 +260,7 @@ def test_a_process_keeps_its_precision_wherever_it_is_moved():
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
     large = Ragged(Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5)
-    small = large.reduced(12)
+    small = large.small_copy(12)
     words, marks = (family.process for family in small.families)
     assert small.vocab_size <= 12 and marks.vocab_size == 1 and words.vocab_size >= 4
     assert words.hierarchy.depth == 2 and words.hierarchy.speeds == (2.0, 1.0) and marks.hierarchy.speeds == (0.5,)
@@ -277,7 +277,7 @@ def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
         (lambda: Ragged(TREE, [], dd.schedules.Linear()), r"punctuation is \[\], must be distinct tokens in \[0, 6\)"),
         (lambda: Ragged(TREE, [3, 3], dd.schedules.Linear()), "must be distinct"),
         (lambda: Ragged(TREE, [7], dd.schedules.Linear()), r"must be distinct tokens in \[0, 7\)"),
-        (lambda: SMALL.reduced(1), "vocab_size is 1, must be at least 2"),
+        (lambda: SMALL.small_copy(1), "vocab_size is 1, must be at least 2"),
         (lambda: Bands([1, 2], 2), "bands is 2, must be below the number of words, 2"),
         (lambda: LogOdds(9), "steepness is 9, must be in"),
         (lambda: Restart(-1), "overshoot is -1, must be in"),

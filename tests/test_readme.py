@@ -46,13 +46,23 @@ def test_what_is_registered_is_what_is_declared():
     for room, loaded in rooms.items():
         module = importlib.import_module(room)
         public = {name for name in module.__all__ if isinstance(getattr(module, name), type)}
-        helpers = {"Schedule", "Hierarchy", "Map", "ForwardProcess", "Mixing", "Mixture", "MatrixExponential", "Run"}
+        helpers = {
+            "Schedule",
+            "Hierarchy",
+            "Map",
+            "ForwardProcess",
+            "Interpolating",
+            "Mixture",
+            "MatrixExponential",
+            "Run",
+        }
         others = {
             "Sampler",
             "State",
             "TimeDensity",
             "Corrector",
-            "Order",
+            "OrderedSampler",
+            "SamplingContext",
             "Ending",
             "EndOfText",
             "Settled",

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from ddlib.arguments.compared import apart, difference, rebuilt
 from ddlib.arguments.plain import described
 from ddlib.arguments.recorded import Part
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 
 _KEY = "_extra_state"  # torch's name
 _PLAIN = 1024
 """Bytes up to which a description is kept as it is; a longer one, such as that of 50,257 parents, is compressed."""
 
 
-class Identified(ExactModule, Part):
+class Identified(Float64Module, Part):
     """A module whose state dict holds its parameters, and its arguments as extra state, for comparison.
 
     The extra state is a uint8 tensor, which safetensors can hold: ``described`` as JSON, compressed where it is long.
@@ -87,7 +87,7 @@ class Identified(ExactModule, Part):
 def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The constants of a module and those within it, by path."""
     for path, part in module.named_modules(remove_duplicate=False):
-        own = dict(part.constants()) if isinstance(part, ExactModule) else {}
+        own = dict(part.constants()) if isinstance(part, Float64Module) else {}
         hidden = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
         for name, value in (own | hidden).items():
             if value is not None:
@@ -104,7 +104,7 @@ def _at(module: nn.Module, path: str) -> Tensor | None:
 
 def _retired(module: nn.Module) -> Iterator[str]:
     for path, part in module.named_modules(remove_duplicate=False):
-        for name in part.retired if isinstance(part, ExactModule) else ():
+        for name in part.retired if isinstance(part, Float64Module) else ():
             yield f"{path}.{name}".lstrip(".")
 
 

@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.guidance.targets import ChildLaws, StepLaws, WordLaws
-from ddlib.parameterization.logits import Parameterization, child_logits, takes_own_times
+from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
+from ddlib.parameterization.logits import Parameterization, takes_own_times, tree_of
 from ddlib.parameterization.tree_softmax import children_of
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Denoiser, StateLaw, Times, Tokens
+from ddlib.typing import Denoiser, StateProbs, Times, Tokens
+from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_number, require
 
 Strength = float | Callable[[float], float]
@@ -28,14 +29,14 @@ class Guidance(ABC):
     What is steered is said by ``on``. "words": the law of the word at each position. "states": the law of where the
     position goes next. In a plain hierarchy these are the children of its state; the logits are child logits, (B, L,
     S - 1), and every sampler goes by them edge by edge. For masks words and states are the same. In other processes no
-    law of words tells a steered law of z_s, so ``step_law`` tells it in its place, which ``Ancestral`` draws from. When
-    positions jump, and over how many levels, is not steered: where that does not depend on the network it stays as it
-    is.
+    law of words tells a steered law of z_s, so ``step_distribution`` tells it in its place, which ``Ancestral`` draws
+    from. When positions jump, and over how many levels, is not steered: where that does not depend on the network it
+    stays as it is.
 
     It may be told a time per position, and so follow a pace, where every part that is asked may (``own_times``). It
     keeps nothing about earlier blocks.
 
-    A leaf calls ``super().__init__``, and says what it is made of by ``limits`` and how it steers by ``steer``.
+    A leaf calls ``super().__init__``, and says what it is made of by ``special_cases`` and how it steers by ``steer``.
 
     Args:
         process: the forward process.
@@ -73,20 +74,20 @@ class Guidance(ABC):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        child_logits(process, parameterization)  # refuses what it does not know
+        tree_of(process, parameterization)  # refuses what it does not know
         self.of_parts = parameterization
-        self._place = place_of(process) if on == "states" else WordLaws
-        if self._place is ChildLaws:
+        self._place = place_of(process) if on == "states" else TokenTarget
+        if self._place is ChildTarget:
             assert process.hierarchy is not None
             children_of(process.hierarchy)  # refuses a state without children
 
     @property
     @abstractmethod
-    def limits(self) -> Mapping[float, Denoiser]:
+    def special_cases(self) -> Mapping[float, Denoiser]:
         """The part that it is at a strength, to the bit and without calling another."""
 
     @abstractmethod
-    def steer(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+    def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         """Steered log-laws at a place, not normalised."""
 
     @property
@@ -94,25 +95,25 @@ class Guidance(ABC):
         """What its logits mean, for ``dd.sample``, ``dd.bound`` and ``nelbo``."""
         if self._alone is not None:
             return self.of_parts
-        return "children" if self._place is ChildLaws else "cavity"
+        return "children" if self._place is ChildTarget else "cavity"
 
     @property
-    def step_law(self) -> Callable[[Tokens, Times, Times], StateLaw] | None:
+    def step_distribution(self) -> Callable[[Tokens, Times, Times], StateProbs] | None:
         """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
-        return self._step_law if self._place is StepLaws and self._alone is None else None
+        return self._step_distribution if self._place is StepTarget and self._alone is None else None
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
         """The steered logits."""
         if self._alone is not None:
             return self._alone(z, t)
         place = self._place
-        if place is StepLaws:
+        if place is StepTarget:
             if bool((t > 0).any()):
                 raise TypeError(
                     f"{self!r} tells the law of the state that comes next, which no law of words of "
                     f"{type(self.process).__name__} does: the sampler Ancestral draws from it; on='words' serves all"
                 )
-            place = WordLaws  # nothing comes before t = 0 but the word itself
+            place = TokenTarget  # nothing comes before t = 0 but the word itself
         return self.steer(place(self.process, self.of_parts, z, t))
 
     @property
@@ -147,7 +148,7 @@ class Guidance(ABC):
         own = {name: getattr(self, "of_parts" if name == "parameterization" else name) for name in names}
         return type(self)(**(own | changes))
 
-    def hear(self, place: WordLaws, *names: str) -> list[Float[Tensor, "B L n"]]:
+    def evaluate(self, place: TokenTarget, *names: str) -> list[Float[Tensor, "B L n"]]:
         """The log-laws of parts, by the names of the arguments; errors name them.
 
         Raises:
@@ -170,19 +171,21 @@ class Guidance(ABC):
         fields += [f"interval={self.interval}"] * (self.interval != (0.0, 1.0))
         return f"{type(self).__name__}({', '.join(fields)})"
 
+    hear, limits, step_law = Renamed("evaluate"), Renamed("special_cases"), Renamed("step_distribution")
+
     @property
     def _alone(self) -> Denoiser | None:
         """The part that says everything, where one strength at all times makes it so."""
         if callable(self.strength):
             return None
         everywhere = self.interval == (0.0, 1.0) or self.strength == self.outside
-        return self.limits.get(self.strength) if everywhere else None
+        return self.special_cases.get(self.strength) if everywhere else None
 
     def _checked(self, name: str, value: float) -> float:
         return check_number(name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t")
 
-    def _step_law(self, z: Tokens, t: Times, s: Times) -> StateLaw:
-        return self.steer(StepLaws(self.process, self.of_parts, z, t, s))
+    def _step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
+        return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     @classmethod
     @abstractmethod
@@ -202,10 +205,10 @@ def check_widths(widths: Mapping[str, int]) -> None:
     require(len(set(widths.values())) <= 1, f"{told}: they must be of one vocabulary")
 
 
-def place_of(process: ForwardProcess) -> type[WordLaws]:
+def place_of(process: ForwardProcess) -> type[TokenTarget]:
     """Where the law of the next state lies: with the words, the children, or nowhere but in the step itself."""
     edges = range(1, len(process.levels))
-    plain = process.hierarchy is not None and all(process.descends(level, level - 1) for level in edges)
+    plain = process.hierarchy is not None and all(process.subtree_logits_suffice(level, level - 1) for level in edges)
     if not plain:
-        return StepLaws
-    return WordLaws if len(edges) == 1 else ChildLaws
+        return StepTarget
+    return TokenTarget if len(edges) == 1 else ChildTarget

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.guidance.base import Guidance, Strength, check_part, place_of
-from ddlib.guidance.targets import ChildLaws, WordLaws
+from ddlib.guidance.targets import ChildTarget, TokenTarget
 from ddlib.guidance.zoo import Lookup, Scale, processes
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
@@ -75,21 +75,21 @@ class ClassifierBased(Guidance):
         require(how in _HOW, f"how is {how!r}, must be one of {', '.join(map(repr, _HOW))}")
         self.denoiser, self.classifier, self.how = denoiser, classifier, how
         if on is None and isinstance(process, ForwardProcess):
-            on = "states" if place_of(process) is ChildLaws else "words"
+            on = "states" if place_of(process) is ChildTarget else "words"
         super().__init__(process, strength, str(on), interval, parameterization)
 
     @property
-    def limits(self) -> Mapping[float, Denoiser]:
+    def special_cases(self) -> Mapping[float, Denoiser]:
         return {0.0: self.denoiser}
 
-    def steer(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+    def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         gamma = beside(self.strength_at(place.t))[..., None]
         if bool((gamma == 0).all()):
-            return self.hear(place, "denoiser")[0]
+            return self.evaluate(place, "denoiser")[0]
         change = self.change(place)
-        return self.hear(place, "denoiser")[0] + torch.where(gamma == 0, 0.0, gamma * change)
+        return self.evaluate(place, "denoiser")[0] + torch.where(gamma == 0, 0.0, gamma * change)
 
-    def change(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+    def change(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         """log p(y|z') - log p(y|z) for each choice at a place; 0 where there is none."""
         if self.how == "first order":
             return self._sloping(place)
@@ -122,7 +122,7 @@ class ClassifierBased(Guidance):
         sloping = [cls(process, denoiser, label, 1.5, "first order", on) for process, denoiser, label, on in parts[1:3]]
         return [*exact, *sloping]
 
-    def _sloping(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+    def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
             said = self._said(states, place.told)

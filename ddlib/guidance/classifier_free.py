@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
-from ddlib.guidance.targets import WordLaws
+from ddlib.guidance.targets import TokenTarget
 from ddlib.guidance.zoo import Lookup, processes
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
@@ -71,16 +71,16 @@ class ClassifierFree(Guidance):
         super().__init__(process, strength, on, interval, parameterization)
 
     @property
-    def limits(self) -> Mapping[float, Denoiser]:
+    def special_cases(self) -> Mapping[float, Denoiser]:
         return {0.0: self.unconditional, 1.0: self.conditional}
 
-    def steer(self, place: WordLaws) -> Float[Tensor, "B L n"]:
+    def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         gamma = self.strength_at(place.t)
         if bool((gamma == 1).all()):
-            return self.hear(place, "conditional")[0]
+            return self.evaluate(place, "conditional")[0]
         if bool((gamma == 0).all()):
-            return self.hear(place, "unconditional")[0]
-        conditional, unconditional = self.hear(place, *self.parts)
+            return self.evaluate(place, "unconditional")[0]
+        conditional, unconditional = self.evaluate(place, *self.parts)
         return tempered(conditional, unconditional, gamma)
 
     @classmethod

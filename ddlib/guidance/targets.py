@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.parameterization.logits import Parameterization, cavity_logits, child_logits
+from ddlib.parameterization.logits import Parameterization, cavity_logits, tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
@@ -15,7 +15,7 @@ from ddlib.utils.validation import check_logits
 
 
 @dataclass(frozen=True)
-class WordLaws:
+class TokenTarget:
     """Laws over words: what a network says, without the evidence of the position itself."""
 
     process: ForwardProcess
@@ -40,7 +40,7 @@ class WordLaws:
 
     def reach(self) -> Bool[Tensor, "B L n"]:
         """What each position may become."""
-        return self.process.word_likelihood(self.z, self.t) > 0
+        return self.process.token_likelihood(self.z, self.t) > 0
 
     def _uniform(self) -> Float[Tensor, "B L V"]:
         size = self.process.vocab_size
@@ -48,7 +48,7 @@ class WordLaws:
 
 
 @dataclass(frozen=True)
-class ChildLaws(WordLaws):
+class ChildTarget(TokenTarget):
     """Laws over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
 
     @property
@@ -57,7 +57,7 @@ class ChildLaws(WordLaws):
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
         """Log of the mass of each state but the root, or child logits as they are if they are of the same tree."""
-        hierarchy, children = self.process.hierarchy, child_logits(self.process, self.parameterization)
+        hierarchy, children = self.process.hierarchy, tree_of(self.process, self.parameterization)
         assert hierarchy is not None
         if children is not None and children.law == "cavity" and _same(children, hierarchy):
             check_logits(logits, self.z.shape, self.process.vocab_size, children.columns)
@@ -73,7 +73,7 @@ class ChildLaws(WordLaws):
 
 
 @dataclass(frozen=True)
-class StepLaws(WordLaws):
+class StepTarget(TokenTarget):
     """Laws over the states at an earlier time, (B, L, S) float64; NaN at states that no noise leads to."""
 
     s: Times

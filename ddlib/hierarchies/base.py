@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ddlib.arguments import Identified, made_by
 from ddlib.hierarchies.maps import Map, chain
-from ddlib.utils.positive import Learned, check_positive
+from ddlib.utils.positive import PositiveParameter, check_positive
+from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
@@ -47,7 +48,7 @@ class Hierarchy(Identified):
             f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to the mask last",
         )
         self._speeds = check_positive("speed", speeds)
-        self.learned = Learned("speed", self._speeds) if learn_speeds else None
+        self.learned = PositiveParameter("speed", self._speeds) if learn_speeds else None
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
         self.maps = cast(Sequence[Map], nn.ModuleList(maps))
         n = len(maps)
@@ -55,7 +56,7 @@ class Hierarchy(Identified):
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
 
     starts: Tensor
-    learned: Learned | None
+    learned: PositiveParameter | None
     """The speeds as a function of parameters, where they are learned."""
     fingerprint: str | None = None
     """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), if it is known."""
@@ -119,7 +120,7 @@ class Hierarchy(Identified):
             return torch.tensor([state], device=self.starts.device)
         return (self.between(0, level).parents == state - self.offsets[level]).nonzero()[:, 0]
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         """A hierarchy of the same kind over at most ``vocab_size`` words, small enough to be enumerated.
 
         It has a few clusters of every level and a few members of each; maps, speeds and the probability of the right
@@ -163,10 +164,12 @@ class Hierarchy(Identified):
             fields.append(f"fingerprint={self.fingerprint[:12]}")
         return f"{type(self).__name__}({', '.join(fields)})"
 
+    reduced = Renamed("small_copy")
+
 
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
-    """``hierarchy.reduced(vocab_size)``, as plain values name it."""
-    return hierarchy.reduced(vocab_size)
+    """``hierarchy.small_copy(vocab_size)``, as plain values name it."""
+    return hierarchy.small_copy(vocab_size)
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_shape, require, visible
 
 
-class Map(ExactModule):
+class Map(Float64Module):
     r"""A row-stochastic matrix :math:`K = k\,\mathrm{onehot}(parents) + 1 s^T`, never materialised in the hot path.
 
     ``k`` is ``keep`` and ``s`` is ``spread``, so that ``keep + sum(spread) = 1``. Products of such maps have the same
@@ -95,13 +95,13 @@ class Map(ExactModule):
         spread = self.spread.to(law.dtype)
         return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
 
-    def log_push(self, log_law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+    def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         """``push`` in the log domain: finite wherever the law's mass is positive, however small."""
         if self.num_parents == 1:
-            return torch.zeros_like(log_law[..., :1])  # all the mass, whatever the law
+            return torch.zeros_like(log_probs[..., :1])  # all the mass, whatever the law
         if self.spread is None:
-            return _segment_logsumexp(log_law, self.parents, self.num_parents)
-        return self.push(log_law.exp()).log()  # stray mass keeps it from 0
+            return _segment_logsumexp(log_probs, self.parents, self.num_parents)
+        return self.push(log_probs.exp()).log()  # stray mass keeps it from 0
 
     def log_shares(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n children"]:
         """Log-softmax among the children of each parent; -inf where all of them have -inf. Stray mass has no part."""

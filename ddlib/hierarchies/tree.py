@@ -22,7 +22,8 @@ class Tree(Hierarchy):
         speed: one number per edge, the edge to the mask last. Default all 1.
         vocab_size: checked against ``len(parents[0])`` when given.
         fingerprint: of the vocabulary the parents were made for, so that ``check_vocabulary`` can refuse another.
-        learn_speeds: whether ``speed`` is where parameters start, which ``speed_loss`` teaches; see ``Learned``.
+        learn_speeds: whether ``speed`` is where parameters start, which ``speed_loss`` teaches; see
+        ``PositiveParameter``.
 
     Raises:
         TypeError: parents that are not integers, or in a mapping.

@@ -15,10 +15,10 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Run, Sampler, State
+from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.guided import check_guided
-from ddlib.samplers.runtime.model import Network
-from ddlib.samplers.runtime.sharpening import Sharpening
+from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.sharpening import Truncation
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import check_count, check_logits, check_shape, check_tokens, require, visible
@@ -84,10 +84,12 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     ) -> None:
         self.process: ForwardProcess = build("processes", process)
         self.sampler: Sampler = build("samplers", sampler)
-        self._sharpening = Sharpening(temperature, top_p, top_k, min_p)
+        self._sharpening = Truncation(temperature, top_p, top_k, min_p)
         self._parameterization: Parameterization = parameterization
-        if self.sampler.calls > 1:
-            raise TypeError(f"{self.sampler!r} asks the network {self.sampler.calls} times in a step, a scheduler once")
+        if self.sampler.max_model_calls > 1:
+            raise TypeError(
+                f"{self.sampler!r} asks the network {self.sampler.max_model_calls} times in a step, a scheduler once"
+            )
         try:
             self._try()
         except (TypeError, ValueError) as error:
@@ -234,19 +236,21 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
             )
         return found
 
-    def _run(self, free: Tensor, generator: Generator, answer: "_Answer | None" = None, sharp: Any = None) -> Run:
-        network = Network(self.process, answer or _Answer(self), self._parameterization)
-        sharpening = sharp or Sharpening()
+    def _run(
+        self, free: Tensor, generator: Generator, answer: "_Answer | None" = None, sharp: Any = None
+    ) -> SamplingContext:
+        network = ModelWrapper(self.process, answer or _Answer(self), self._parameterization)
+        sharpening = sharp or Truncation()
         check_guided(network, self.sampler, plain=sharpening.idle)
         times = self.times.to(free.device)
-        return Run(self.process, network, sharpening.at(1.0), times, free, generator)
+        return SamplingContext(self.process, network, sharpening.at(1.0), times, free, generator)
 
     def _step(
         self, logits: Logits, k: int, sample: Tokens, free: Tensor, temperature: float | None, generator: Generator
     ) -> Tokens:
         sharpening = self._sharpening
         if temperature is not None:
-            sharpening = Sharpening(temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p)
+            sharpening = Truncation(temperature, sharpening.top_p, sharpening.top_k, sharpening.min_p)
         answer = _Answer(self, logits, sample)
         run = self._run(free, generator, answer, sharpening)
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:

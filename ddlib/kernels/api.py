@@ -13,7 +13,7 @@ from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Rows
 from ddlib.objective.nelbo import check_noised
 from ddlib.objective.training import check_mode, check_weighting, drawn
-from ddlib.parameterization.logits import Parameterization, child_logits
+from ddlib.parameterization.logits import Parameterization, tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
@@ -160,7 +160,7 @@ def _batch(
     chunk: int | None,
     parameterization: Parameterization,
 ) -> tuple[Rows, Layer]:
-    children = child_logits(process, parameterization)
+    children = tree_of(process, parameterization)
     check_noised(process, x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:

@@ -43,9 +43,9 @@ class Statistics(Divergence):
             value = children(self.hierarchy, log_px, log_finest, word, rows.z[:, None], shares).squeeze(1)
             if not derive:
                 return value
-            by_word, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
-        to_logits(by_word, by_cluster.squeeze(1))
-        logits.scatter_add_(1, word, by_word)
+            by_token, by_cluster = torch.autograd.grad(value.sum(), (log_px, log_finest))
+        to_logits(by_token, by_cluster.squeeze(1))
+        logits.scatter_add_(1, word, by_token)
         return value.detach()
 
 
@@ -55,9 +55,9 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
     log_px = own - to_softmax(logits)[:, None]
     finest = edge.push(logits)
 
-    def to_logits(by_word: Tensor, by_cluster: Tensor) -> None:
+    def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
         # u_1 = keep mass + spread, so d log u_1(c) / d log p(v) = keep p(v) / u_1(c) for v in c
-        total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(1, keepdim=True) + by_word
+        total = (by_cluster * (1 - spread.to(finest.dtype) / finest)).sum(1, keepdim=True) + by_token
         share = edge.keep * (by_cluster / finest)
         logits.mul_(share.index_select(1, edge.parents).sub_(total))
 
@@ -73,9 +73,9 @@ def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tenso
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
     total = to_softmax(logits)[:, None]
 
-    def to_logits(by_word: Tensor, by_cluster: Tensor) -> None:
+    def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
         # d log u_1(c) / d log p(v) = p(v) / u_1(c) for v in c
-        logits.mul_(-(by_cluster.sum(1, keepdim=True) + by_word))
+        logits.mul_(-(by_cluster.sum(1, keepdim=True) + by_token))
         logits.add_(within.mul_(by_cluster.index_select(1, edge.parents)))
 
     return own - total, mass - total, to_logits

@@ -16,10 +16,10 @@ from ddlib.kernels.cluster_mass import Statistics
 from ddlib.kernels.tile import Block, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import training_loss
-from ddlib.parameterization.logits import Parameterization, child_logits
+from ddlib.parameterization.logits import Parameterization, tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
-from ddlib.processes.interpolating import Mixing
+from ddlib.processes.interpolating import Interpolating
 from ddlib.weightings import Weighting, weighted
 
 
@@ -65,7 +65,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
     shares = partial(_shares, process, asked.edge_weights) if asked.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
-    children = child_logits(process, asked.parameterization)
+    children = tree_of(process, asked.parameterization)
     if children is not None:
         return _child_plan(process, children, plain, rows, asked, dtype, level, weight)
     within = asked.parameterization == "posterior"  # such a law is one of the words under the state
@@ -125,8 +125,8 @@ def _child_plan(
 
 
 @plan.register
-def _mixing(process: Mixing, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
-    own = type(process).weighted_divergence is Mixing.weighted_divergence and asked.mode == "standard"
+def _mixing(process: Interpolating, rows: Rows, asked: Asked, dtype: torch.dtype) -> Plan:
+    own = type(process).weighted_divergence is Interpolating.weighted_divergence and asked.mode == "standard"
     if not own or not process.uniform or asked.parameterization != "cavity":
         return plan.dispatch(ForwardProcess)(process, rows, asked, dtype)
     everyone = torch.arange(len(rows.x), device=rows.x.device)
@@ -135,7 +135,7 @@ def _mixing(process: Mixing, rows: Rows, asked: Asked, dtype: torch.dtype) -> Pl
 
 def _dense(process: ForwardProcess, index: Tensor, asked: Asked) -> Block:
     """Some tokens by the process's own loss on all logits."""
-    children = child_logits(process, asked.parameterization)
+    children = tree_of(process, asked.parameterization)
     return Block(index, None if children is None else children.rows, Dense(partial(_loss, process, asked)))
 
 

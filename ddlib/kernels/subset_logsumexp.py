@@ -65,7 +65,7 @@ class WordIn(Divergence):
         return (outer - own).clamp_min(0)
 
 
-def words_under(hierarchy: Hierarchy, level: int) -> Grouping:
+def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
     """The words under each member of a level, in ascending order; of level 0 each word itself."""
     words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
     return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
@@ -78,7 +78,7 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     """
     if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    here, below = words_under(hierarchy, level), words_under(hierarchy, level - 1)
+    here, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
     order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
     index, state = index[order], state[order]

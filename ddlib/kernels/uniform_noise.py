@@ -9,18 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.kernels.tile import Divergence, Rows
-from ddlib.processes.interpolating import Mixing
+from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import log1p_exp
 
 
 class Evidence(Divergence):
     """The divergence of a process that keeps a word or redraws it."""
 
-    def __init__(self, process: Mixing) -> None:
+    def __init__(self, process: Interpolating) -> None:
         self.process = process
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
-        x, z = rows.x[:, None], self.process.word_at(rows.z[:, None])
+        x, z = rows.x[:, None], self.process.token_at(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
         largest = logits.amax(1, keepdim=True)
         scratch = (logits - largest).exp_()

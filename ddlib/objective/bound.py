@@ -14,7 +14,7 @@ from ddlib.parameterization.logits import (
     Parameterization,
     cavity_logits,
     check_graph,
-    check_told,
+    check_time_input,
     evaluating,
     posterior_logits,
     stated,
@@ -173,7 +173,7 @@ def bound(
     if t.ndim == 2:
         rule = "must be 'independent': only of one time per text are balanced draws known"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
-        check_told(denoiser, pace.block if at_once else None, repr(pace))
+        check_time_input(denoiser, pace.block if at_once else None, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
     with evaluating(denoiser, z.device, "dd.bound"):
@@ -183,7 +183,7 @@ def bound(
     measure = beside(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":
-        diffusion = diffusion * process.balance(x, z, t)[:, None].to(diffusion.dtype)
+        diffusion = diffusion * process.importance_weight(x, z, t)[:, None].to(diffusion.dtype)
     # slow words and levels keep so much beyond the last time of this dtype that a bound without it would be none
     last = high if steps is not None else min(high, latest(t.dtype))
     start, end = (t.new_full((rows,), time) for time in (low, last))

@@ -10,7 +10,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.times import sample_times
 from ddlib.times.draws import latest
-from ddlib.typing import Denoiser, Levelled, PaddingMask, PerToken, Times, Tokens
+from ddlib.typing import Denoiser, HasLevelWeights, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
 from ddlib.utils.validation import check_count, check_devices, check_mask, require
 
@@ -113,7 +113,7 @@ def _by_level(
     The mean of that over noise is known: occupancies times weights times costs. What is left has a mean of about 0 and
     gets no baseline, which would depend on the draw itself: its levels tell what is left of the others.
     """
-    if not isinstance(process, Levelled):
+    if not isinstance(process, HasLevelWeights):
         return _taught(process, nats, x, z, t, kept, draws)
     weights, level = process.weights(t), process.level_of(z)
     weight = weights.gather(1, level)

@@ -31,7 +31,7 @@ def _cavity(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Log
 
 
 def _posterior(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
-    likelihood = process.word_likelihood(z, t)
+    likelihood = process.token_likelihood(z, t)
     log_likelihood = torch.where(likelihood > 0, likelihood, 1.0).log().to(logits.dtype)
     return torch.where(likelihood > 0, logits.log_softmax(-1) - log_likelihood, _IMPOSSIBLE)
 
@@ -77,7 +77,7 @@ def takes_own_times(denoiser: object) -> bool:
     return isinstance(denoiser, OwnTimes) and bool(denoiser.own_times)
 
 
-def check_told(denoiser: Denoiser, clean: int | None, asker: str) -> None:
+def check_time_input(denoiser: Denoiser, clean: int | None, asker: str) -> None:
     """Raises TypeError unless a denoiser may be told a time per position and, beside it, the clean text.
 
     Args:
@@ -176,7 +176,7 @@ def _writes(denoiser: object) -> int:
     return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
 
 
-def child_logits(process: ForwardProcess, parameterization: Parameterization) -> Children | None:
+def tree_of(process: ForwardProcess, parameterization: Parameterization) -> Children | None:
     """Of which tree's states the logits are; None where they are of words.
 
     Raises:
@@ -223,7 +223,7 @@ def cavity_logits(
     Raises:
         ValueError: unknown parameterization, vocabulary mismatch, NaN or +inf logits.
     """
-    children = child_logits(process, parameterization)
+    children = tree_of(process, parameterization)
     law = str(parameterization) if children is None else children.law
     check_logits(logits, z.shape, process.vocab_size, None if children is None else children.columns)
     check_devices(logits=logits, z=z)
@@ -243,7 +243,7 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
     process.check_inputs(z=z, t=t)
     check_logits(logits, z.shape, process.vocab_size)
     check_finite(logits)
-    likelihood = process.word_likelihood(z, t)
+    likelihood = process.token_likelihood(z, t)
     possible = likelihood > 0  # asked first, so that gradients of learned speeds are 0 where words are impossible
     evidence = torch.where(possible, torch.where(possible, likelihood, 1.0).log(), -torch.inf)
     return logits.log_softmax(-1) + evidence.to(logits.dtype)

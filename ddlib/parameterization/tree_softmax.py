@@ -22,7 +22,7 @@ from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
 
 
-def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
+def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
     r"""Log-probabilities of words from the logits of states.
 
     :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory
@@ -41,7 +41,7 @@ def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[
     Example:
         >>> import ddlib as dd
         >>> tree = dd.hierarchies.Tree([[0, 0, 1]])
-        >>> word_logits(tree, torch.zeros(6 - 1)).exp()  # each cluster 1/2, and so on
+        >>> token_logits(tree, torch.zeros(6 - 1)).exp()  # each cluster 1/2, and so on
         tensor([0.2500, 0.2500, 0.5000])
     """
     count = tree.num_states - 1
@@ -53,7 +53,7 @@ def word_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[
     return law
 
 
-class Family(NamedTuple):
+class Siblings(NamedTuple):
     """The children of one state: where they lie."""
 
     columns: slice | Tensor
@@ -109,13 +109,13 @@ class Families(Grouping):
         ends = self.sizes.cumsum(0)
         self._first, self._last = self.columns[ends - self.sizes].tolist(), self.columns[ends - 1].tolist()
 
-    def of(self, parent: int) -> Family:
+    def of(self, parent: int) -> Siblings:
         """The family of a member; its columns, those of ``members``, are a slice where siblings lie side by side."""
         start, end, first = self.bounds[parent], self.bounds[parent + 1], self._first[parent]
         size = end - start
         if self._last[parent] - first + 1 == size:
-            return Family(slice(first, first + size), size)
-        return Family(self.columns[start:end], size)
+            return Siblings(slice(first, first + size), size)
+        return Siblings(self.columns[start:end], size)
 
 
 def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
@@ -184,8 +184,8 @@ class Children:
         return cls(tree.to(weight.device), law, rows)
 
     def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
-        """See ``word_logits``."""
-        return word_logits(self.tree, logits)
+        """See ``token_logits``."""
+        return token_logits(self.tree, logits)
 
     def check(self, parents: Sequence[Tensor]) -> None:
         """Raises ValueError unless an output layer made for these parents is one for this tree."""

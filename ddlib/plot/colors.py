@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Levelled
+from ddlib.typing import HasLevelWeights
 from ddlib.utils.validation import require
 
 # Okabe & Ito, "Color universal design" (2008): told apart with every common kind of colour blindness.
@@ -31,9 +31,9 @@ class Band(NamedTuple):
 def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = None) -> list[Band]:
     """The kinds of states that pictures of ``subject`` tell apart.
 
-    These are the levels of a hierarchy, or of a process whose levels have occupancies and weights (``Levelled``).
-    Otherwise a token is its own word, another word, or not a word, the mask. With more than six levels of clusters
-    colours repeat.
+    These are the levels of a hierarchy, or of a process whose levels have occupancies and weights
+    (``HasLevelWeights``). Otherwise a token is its own word, another word, or not a word, the mask. With more than six
+    levels of clusters colours repeat.
 
     Args:
         subject: a process or a hierarchy.
@@ -45,7 +45,7 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     """
     if not isinstance(subject, ForwardProcess | Hierarchy):
         raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
-    if isinstance(subject, Hierarchy | Levelled):
+    if isinstance(subject, Hierarchy | HasLevelWeights):
         word, *middle, last = level_names(subject)
         kinds = [(word, BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), (last, DARK)]
     else:
@@ -79,7 +79,7 @@ def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tens
         states: (n, L), one row per time.
         x: (L,) each position's own word.
     """
-    if isinstance(process, Levelled):
+    if isinstance(process, HasLevelWeights):
         return process.level_of(states)
     return torch.where(states >= process.vocab_size, 2, (states != x).to(torch.int64))
 

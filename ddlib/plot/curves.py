@@ -13,7 +13,7 @@ from ddlib.plot.colors import BLUE, Band, band_of, bands
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import interior
 from ddlib.schedules import Schedule
-from ddlib.typing import Levelled, Times
+from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count
 
 _PROBES = 32
@@ -44,7 +44,7 @@ def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | N
     """
     found = bands(process, names)
     t = t.to(process.device, torch.float64)
-    if isinstance(process, Levelled):
+    if isinstance(process, HasLevelWeights):
         values = process.occupancies(t)
     else:
         words = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
@@ -72,7 +72,7 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
     """
     found = bands(process, names)
     t = interior(t.to(process.device))
-    if isinstance(process, Levelled):
+    if isinstance(process, HasLevelWeights):
         values = process.weights(t)
         found = found[:1] + [upper._replace(name=f"{upper.name} → {lower.name}") for lower, upper in pairwise(found)]
     else:

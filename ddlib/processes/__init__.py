@@ -3,7 +3,7 @@
 from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
-from ddlib.processes.interpolating import Mixing
+from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.masked import Masked
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.processes.mixture import Mixture
@@ -11,14 +11,15 @@ from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
+from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "GIDD",
     "ForwardProcess",
     "Hierarchical",
+    "Interpolating",
     "Masked",
     "MatrixExponential",
-    "Mixing",
     "Mixture",
     "Noisy",
     "PerWord",
@@ -33,3 +34,5 @@ __all__ = [
     "span",
     "unchanged",
 ]
+
+__getattr__ = module_getattr(__name__, {"Mixing": "Interpolating"})

@@ -15,6 +15,7 @@ from ddlib.processes.broadcasting import (
     through,
 )
 from ddlib.processes.sampled import Sampled, unchanged
+from ddlib.utils.renamed import Renamed
 
 __all__ = [
     "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",
@@ -33,7 +34,7 @@ class ForwardProcess(Sampled, own_times=True):
       reverse rates, the prior, the weight of the bound. Leaves with structure override what they can do without dense
       tensors, and offer ``weighted_divergence`` when the bound has a closed form.
     - ``timed.py``: which times are worth drawing, ``time_density``.
-    - ``sampled.py``: what samplers ask, ``jump``, ``land``, ``climb`` and their like.
+    - ``sampled.py``: what samplers ask, ``sample_level``, ``sample_given_level``, ``ascend`` and their like.
 
     Precision follows the arguments; functions of time alone are computed in float64.
 
@@ -42,7 +43,14 @@ class ForwardProcess(Sampled, own_times=True):
         num_states: number of states S >= V.
     """
 
+    land, jump, climb = Renamed("sample_given_level"), Renamed("sample_level"), Renamed("ascend")
+    leaving, leave, advance = Renamed("exit_rate"), Renamed("sample_exit"), Renamed("sample_forward")
+    descent, descends = Renamed("descendant_logits"), Renamed("subtree_logits_suffice")
+    from_anywhere, word_likelihood = Renamed("reachable_from_all_tokens"), Renamed("token_likelihood")
+    most_lift, draw_path = Renamed("max_remask_prob"), Renamed("sample_jump_times")
+    cases, balance, reduced = Renamed("equivalence_classes"), Renamed("importance_weight"), Renamed("small_copy")
+
 
 def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:
-    """``process.reduced(vocab_size)``, as plain values name it."""
-    return process.reduced(vocab_size)
+    """``process.small_copy(vocab_size)``, as plain values name it."""
+    return process.small_copy(vocab_size)

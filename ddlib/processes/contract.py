@@ -11,7 +11,7 @@ from ddlib.arguments import Identified
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.own_times import STEPS, answers_times, position_by_position, standing_still
 from ddlib.schedules import Schedule
-from ddlib.typing import StateLaw, StateMatrix, Times, Tokens
+from ddlib.typing import StateMatrix, StateProbs, Times, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_order, check_times, check_tokens, require, visible
 
 
@@ -41,7 +41,7 @@ class Contract(Identified):
     """A constant that every process has: it is where the others are."""
 
     @abstractmethod
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         """q_t(.|x), the law of z_t given the word, (B, L, S); in the dtype of ``t``."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Contract(Identified):
         states = torch.arange(self.num_states, device=self.device)[None]
         return tuple(torch.bincount(self.level_of(states)[0]).tolist())
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         """A process of the same class and structure over at most ``vocab_size`` words, small enough to be enumerated.
 
         ``dd.verify`` proves a large process right on it.

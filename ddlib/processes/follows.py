@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.processes.contract import Contract
-from ddlib.typing import Logits, PerToken, StateLaw, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import Generator, evenly, rand
 from ddlib.utils.validation import check_devices, check_order, check_times, require
@@ -37,8 +37,8 @@ class Follows(Contract, own_times=True):
           longer follows q_t, and a network looks at the whole of it: a mean, such as the bound, is another one. For
           masks the error is of the order of 1 / L per token. To train with, not to measure.
         - "balanced": one token of the text, chosen at random, is drawn where the bound has its weight, the others as
-          ever. With each text's terms multiplied by ``balance(x, z, t)`` all means of the bound are what they were, and
-          what changes with the number of tokens at a level is gone.
+          ever. With each text's terms multiplied by ``importance_weight(x, z, t)`` all means of the bound are what they
+          were, and what changes with the number of tokens at a level is gone.
 
         Args:
             x: (B, L) clean words.
@@ -54,12 +54,12 @@ class Follows(Contract, own_times=True):
         z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
         if levels != "balanced":
             return z
-        pull = self._pulls(x, t)[1]
+        pull = self._all_weights(x, t)[1]
         rows, one = torch.arange(len(x), device=x.device), rand((len(x), 2), generator, x.device)
         which = draw(pull.sum(-1), one[:, 0])
         return z.scatter(1, which[:, None], draw(pull[rows, which], one[:, 1])[:, None])
 
-    def balance(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
+    def importance_weight(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
         r"""By what to multiply a text's bound or loss where z was drawn with ``levels="balanced"``.
 
         :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the texts' weight at t over the
@@ -75,11 +75,11 @@ class Follows(Contract, own_times=True):
         Returns:
             (B,) float64; 0 where no balanced draw leads to z.
         """
-        mean, here = self._pull(x, z, t)
+        mean, here = self._weight_and_mean(x, z, t)
         total = here.sum(-1)
         return torch.where(total > 0, mean.sum(-1) / torch.where(total > 0, total, 1.0), 0.0)
 
-    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t: a step forwards in time, for whoever noises again.
 
         Args:
@@ -120,15 +120,15 @@ class Follows(Contract, own_times=True):
         """q_t(z|x), elementwise (B, L), float64."""
         return self.marginal(x, t.to(torch.float64)).gather(-1, z[..., None]).squeeze(-1)
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         """q_t(z|x) for every word x, (B, L, V), float64."""
-        return columns_at(self._word_marginals, z, t)
+        return columns_at(self._token_marginals, z, t)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         """q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
-        return through(p, each_time(self._word_marginals, t).to(p.dtype))
+        return through(p, each_time(self._token_marginals, t).to(p.dtype))
 
-    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         """The law of z_s given z_t and the word law ``p`` (cavity), s < t, (B, L, S).
 
         q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3).
@@ -140,7 +140,7 @@ class Follows(Contract, own_times=True):
         joint = columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s)
         return joint / joint.sum(-1, keepdim=True)
 
-    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
 
         Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1, with rates per unit of time, running backwards).
@@ -152,7 +152,7 @@ class Follows(Contract, own_times=True):
         """Q_t(y, z), the forward rates into z from every state y, (B, L, S); minus its exit rate at z itself."""
         return columns_at(self.rate_matrix, z, t)
 
-    def _reversed(self, marginal: StateLaw, z: Tokens, t: Times) -> StateLaw:
+    def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
         """The reverse rates of a chain from its marginal distributions, (B, L, S)."""
         rates = self.rates_into(z, t).to(marginal.dtype) * marginal / marginal.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
@@ -169,7 +169,7 @@ class Follows(Contract, own_times=True):
     ) -> Tokens:
         """Draws z_1 of shape (B, L) from the prior."""
         place = self.device if device is None else torch.device(device)
-        words = self._uniform_words(shape, generator, place)
+        words = self._uniform_tokens(shape, generator, place)
         return self.sample(words, self._one().to(place).expand(shape[0]), generator)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -240,13 +240,13 @@ class Follows(Contract, own_times=True):
             self.check_levels(levels)
         return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
 
-    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """The mean over noise of phi, by which ``balance`` weighs, and phi at z. It is 0 only where the bound is."""
-        law, pull = self._pulls(x, t)
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""
+        law, pull = self._all_weights(x, t)
         chance, here = (of.gather(-1, z[..., None]).squeeze(-1) for of in (law, pull))
         return pull.sum(-1), here / torch.where(chance > 0, chance, 1.0)
 
-    def _pulls(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
+    def _all_weights(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
         """q_t(z|x), and times it phi(z): the rates at which z is left backwards in time given the word and given none.
 
         The second of these keeps phi from 0 wherever some network's bound is not.
@@ -261,7 +261,7 @@ class Follows(Contract, own_times=True):
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)
 
-    def _uniform_words(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
+    def _uniform_tokens(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
         return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
 
     def _typical(self, t: Tensor) -> Tensor:
@@ -269,7 +269,7 @@ class Follows(Contract, own_times=True):
         uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
         return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
 
-    def _word_marginals(self, t: Tensor) -> Tensor:
+    def _token_marginals(self, t: Tensor) -> Tensor:
         """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
         words = torch.arange(self.vocab_size, device=t.device)[None]
         return self.marginal(words, t.to(torch.float64)[None])[0]

@@ -6,12 +6,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ddlib.processes.interpolating import Mixing
+from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import Mixture
 from ddlib.utils.validation import check_number
 
 
-class GIDD(Mixing, own_times=True):
+class GIDD(Interpolating, own_times=True):
     r"""Mask and uniform noise in a proportion that varies in time (von Rütte et al., 2025).
 
     With :math:`c_t = B t^{g/2} (1-t)^{g/2}`, :math:`C_t = 1 + V c_t` and :math:`V B = 2^g p_u / (1 - p_u)`, a token is
@@ -34,7 +34,7 @@ class GIDD(Mixing, own_times=True):
         self.p_uniform, self.gamma = p_uniform, gamma
         self.scale = 2**gamma * p_uniform / (1 - p_uniform) / vocab_size
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         return type(self)(vocab_size, self.p_uniform, self.gamma)
 
     @classmethod

@@ -12,13 +12,13 @@ from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes.base import beside, interior, reduction, scalar, span, taken
 from ddlib.processes.hierarchical_kl import children, descendants
-from ddlib.processes.level_process import Levelled
-from ddlib.processes.tree_kernels import dense, reach, reach_of_words
+from ddlib.processes.level_process import LevelProcess
+from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
 from ddlib.schedules import Linear
-from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 
 
-class Hierarchical(Levelled, own_times=True):
+class Hierarchical(LevelProcess, own_times=True):
     r"""Tokens climb a hierarchy at the pace of a clock.
 
     With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
@@ -36,20 +36,20 @@ class Hierarchical(Levelled, own_times=True):
 
     modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         words = one_hot(x, self.vocab_size).to(torch.float64)
         given = [words] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
         return self._spread(self.occupancies(t), given).to(t.dtype)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         return self._spread(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return reach(self.hierarchy, x, z) * taken(self.occupancies(t), self.level_of(z))
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
-        return reach_of_words(self.hierarchy, z) * taken(self.occupancies(t), self.level_of(z))[..., None]
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
+        return reach_of_tokens(self.hierarchy, z) * taken(self.occupancies(t), self.level_of(z))[..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * dense(self.hierarchy, self.chain.rates())
@@ -57,7 +57,7 @@ class Hierarchical(Levelled, own_times=True):
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         return dense(self.hierarchy, self.chain.transition(self._duration(*span(s, t, self.device))))
 
-    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
         level, laws = self.level_of(z), self.hierarchy.laws(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
@@ -70,7 +70,7 @@ class Hierarchical(Levelled, own_times=True):
             blocks.append(block * jumps[..., i : i + 1])
         return torch.cat(blocks, -1)
 
-    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         level, laws = self.level_of(z), self.hierarchy.laws(p)
         weight = taken(self.weights(t).to(p.dtype), level)
@@ -164,10 +164,10 @@ class Hierarchical(Levelled, own_times=True):
         below = below & (here > 0)
         return torch.where(below, beside(own, 1) / torch.where(below, here, 1.0), 0.0)
 
-    def reduced(self, vocab_size: int) -> Self:
-        """The same schedule over ``hierarchy.reduced``. A subclass that holds more must override it."""
+    def small_copy(self, vocab_size: int) -> Self:
+        """The same schedule over ``hierarchy.small_copy``. A subclass that holds more must override it."""
         other = type(self).__new__(type(self))
-        Hierarchical.__init__(other, self.hierarchy.reduced(vocab_size), self.schedule)
+        Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedule)
         made: Self = made_by(other, reduction, process=self, vocab_size=vocab_size)
         return made
 

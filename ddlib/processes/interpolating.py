@@ -9,12 +9,13 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, beside, interior, scalar, span, unchanged
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
-from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
+from ddlib.utils.renamed import Renamed
 
 
-class Mixing(ForwardProcess, own_times=True):
+class Interpolating(ForwardProcess, own_times=True):
     r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
 
     The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
@@ -42,11 +43,11 @@ class Mixing(ForwardProcess, own_times=True):
     def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """r_t of a word and of the mask, per unit of time."""
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         keep, word, mask = (beside(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
         law = keep * p + word
         return torch.cat([law, mask.expand_as(law[..., :1])], -1) if self.num_states > self.vocab_size else law
@@ -55,7 +56,7 @@ class Mixing(ForwardProcess, own_times=True):
         keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
         return self._into(z, word, mask) + keep * (z == x)
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return self._into(z, word, mask)[..., None] + keep[..., None] * same
@@ -75,13 +76,13 @@ class Mixing(ForwardProcess, own_times=True):
         arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
         return z.scatter(1, which, self._redraw(arrival, which, generator))
 
-    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over states is the sum of the rates into them."""
         word, mask = self.mixing_rates(interior(t))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
         return beside(total).expand(z.shape), self.loss_weight(x, z, t)
 
-    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
         self.check_forwards(z, s, t)
         mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
@@ -100,7 +101,7 @@ class Mixing(ForwardProcess, own_times=True):
         into = self._into(torch.arange(self.num_states, device=late.device), *redrawn)
         return keep * torch.eye(self.num_states).to(into) + into
 
-    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         """The position stays with probability alpha_{t|s} q_s(z|p) / q_t(z|p); else it is drawn from q_s(.|p)."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
@@ -109,7 +110,7 @@ class Mixing(ForwardProcess, own_times=True):
         move = self._into(z, *redrawn)[..., None]
         return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
 
-    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         law = self.predictive(p, interior(t))
         arrival = self._into(z, *(beside(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
@@ -137,7 +138,7 @@ class Mixing(ForwardProcess, own_times=True):
             keep = beside(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
         evidence = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
-        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1) for state in (x, z))
+        log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
         others = evidence.scatter(-1, x[..., None], 0.0).sum(-1)
         return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
 
@@ -171,7 +172,7 @@ class Mixing(ForwardProcess, own_times=True):
         fresh, stay = self._into(z, *redrawn), keep * self.likelihood(z, x, s)
         total = (fresh + stay).clamp_min(torch.finfo(torch.float64).tiny)
         log_p = logits.log_softmax(-1)
-        log_px, log_pz = (log_p.gather(-1, self.word_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
+        log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
         if not self.uniform:  # a word was not redrawn, and the mask says nothing of the word
             return (fresh / total * beside(before.keep) * -log_px).to(logits.dtype)
         ratio = log_ratio(before)
@@ -186,9 +187,11 @@ class Mixing(ForwardProcess, own_times=True):
         choice = torch.where(z == x, right, wrong).clamp_min(0)
         return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
 
-    def word_at(self, z: Tokens) -> Tokens:
+    def token_at(self, z: Tokens) -> Tokens:
         """The states, with some word in place of the mask."""
         return z.clamp_max(self.vocab_size - 1)
+
+    word_at = Renamed("token_at")
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         time = interior(t)
@@ -196,18 +199,18 @@ class Mixing(ForwardProcess, own_times=True):
         likelihood = self.likelihood(z, x, time)
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
-    def cases(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+    def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
         """One word as it is, as another, and as the mask: words are alike."""
         pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
         there = [(z, count) for z, count in pairs if z < self.num_states and count]
         z, count = (torch.tensor(column, device=self.device) for column in zip(*there, strict=True))
         return torch.zeros_like(z), z, count.to(torch.float64)
 
-    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask, and words where they are drawn uniformly."""
         return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
 
-    def land(
+    def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
@@ -226,7 +229,7 @@ class Mixing(ForwardProcess, own_times=True):
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
-    def leaving(
+    def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"] | None:
         """r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
@@ -237,7 +240,7 @@ class Mixing(ForwardProcess, own_times=True):
         rate = arrival * (apart.keep + apart.word + apart.mask)
         return torch.where(here > 0, rate / torch.where(here > 0, here, 1.0), 0.0)
 
-    def leave(
+    def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
@@ -251,7 +254,7 @@ class Mixing(ForwardProcess, own_times=True):
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
-        state, law = self.word_at(z)[rows][:, None], sharpen(logits[rows])
+        state, law = self.token_at(z)[rows][:, None], sharpen(logits[rows])
         itself = (z < self.vocab_size)[rows][:, None]
         law = law.scatter(-1, state, torch.where(itself, -torch.inf, law.gather(-1, state)))
         result[rows] = draw_logits(law, u[rows])
@@ -270,7 +273,7 @@ class Mixing(ForwardProcess, own_times=True):
 
     def _log_here(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
         """log p(z), -inf at masks."""
-        log_p = logits.gather(-1, self.word_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
+        log_p = logits.gather(-1, self.token_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
 
     def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
@@ -279,7 +282,7 @@ class Mixing(ForwardProcess, own_times=True):
 
     def _redraw(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
         """States drawn from pi_t: the mask, or a uniform word."""
-        words = self._uniform_words(like.shape, generator, like.device)
+        words = self._uniform_tokens(like.shape, generator, like.device)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
         masks = rand(like.shape, generator, like.device) < beside(share)
         return torch.where(masks, self.vocab_size, words)

@@ -9,10 +9,10 @@ from torch.nn.functional import one_hot, pad
 
 from ddlib.processes.broadcasting import beside, into
 from ddlib.processes.matrix_exponential import LevelExponential
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 
 
-class LevelChain(ExactModule):
+class LevelChain(Float64Module):
     r"""A pure-birth chain through the levels 0..n, edge i at speed :math:`\gamma_i` of the clock :math:`\sigma`.
 
     Occupancies follow the hypoexponential law for distinct, equal and nearly equal speeds alike.
@@ -49,8 +49,8 @@ class LevelChain(ExactModule):
         return pad(self.occupancies(sigma)[..., :-1] * self.speeds * rate[..., None], (1, 0))
 
 
-def most_lift(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:
-    """The largest chance to climb each edge that ``exchange`` can give, (B, n), or (B, L, n).
+def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:
+    """The largest chance to climb each edge that ``remask_coupling`` can give, (B, n), or (B, L, n).
 
     It takes all that would stay on one side of the edge; levels with an edge on both sides give half to each.
 
@@ -63,7 +63,7 @@ def most_lift(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n
     return torch.where(mass > 0, most / torch.where(mass > 0, mass, 1.0), 0.0).clamp_max(1.0)
 
 
-def exchange(
+def remask_coupling(
     joint: Float64[Tensor, "*n levels levels"], level: Int64[Tensor, "B L"], lift: Float64[Tensor, "*n m"]
 ) -> Float64[Tensor, "B L levels"]:
     r"""What to add to the rows of ``joint`` at the levels at t, so that some climb and both laws stay what they are.
@@ -73,9 +73,9 @@ def exchange(
     and a(s) with Ancestral as its origin (theory section 8).
 
     Args:
-        joint: see ``most_lift``.
+        joint: see ``max_remask_prob``.
         level: at t.
-        lift: :math:`\sigma_i`, at most ``most_lift``.
+        lift: :math:`\sigma_i`, at most ``max_remask_prob``.
     """
     mass = beside(joint.sum(-2)[..., :-1] * lift, 1)
     here = one_hot(level, joint.shape[-1]).to(joint)

@@ -11,15 +11,15 @@ from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
-from ddlib.processes.level_chain import LevelChain, exchange, most_lift
-from ddlib.processes.tree_kernels import climb, descent, shared
+from ddlib.processes.level_chain import LevelChain, max_remask_prob, remask_coupling
+from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
 
 
-class Levelled(ForwardProcess, own_times=True):
+class LevelProcess(ForwardProcess, own_times=True):
     """The part of ``Hierarchical`` that draws: forwards, backwards, and the levels alone.
 
     Which positions jump, when and how far does not depend on the words, nor, in reverse, on the network.
@@ -84,9 +84,9 @@ class Levelled(ForwardProcess, own_times=True):
             which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
             there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
             level = level.scatter(1, which[:, None], draw(there, one[:, 1])[:, None])
-        return self.climb(x, level, generator)
+        return self.ascend(x, level, generator)
 
-    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over levels is the sum of the fluxes."""
         return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
 
@@ -99,12 +99,12 @@ class Levelled(ForwardProcess, own_times=True):
     ) -> Float64[Tensor, "B L levels"]:
         """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3.
 
-        With ``lift`` it is another coupling of the levels at t and at s, see ``levels.exchange``.
+        With ``lift`` it is another coupling of the levels at t and at s, see ``levels.remask_coupling``.
         """
         joint = self._joint(t, s)
         law = into(joint, level)
         if lift is not None:
-            law = law + exchange(joint, level, lift)
+            law = law + remask_coupling(joint, level, lift)
         total = law.sum(-1, keepdim=True)
         stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
         return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
@@ -112,54 +112,56 @@ class Levelled(ForwardProcess, own_times=True):
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         return self.chain.transition(self._duration(s, t))
 
-    def most_lift(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
-        """(B, n) or (B, L, n), see ``levels.most_lift``."""
-        return most_lift(self._joint(t, s))
+    def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
+        """(B, n) or (B, L, n), see ``levels.max_remask_prob``."""
+        return max_remask_prob(self._joint(t, s))
 
-    def jump(self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None) -> Tokens:
+    def sample_level(
+        self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None
+    ) -> Tokens:
         law = self.level_posterior(self.level_of(z), t, s, lift)
         return draw(law, rand(z.shape, generator, z.device))
 
-    def land(
+    def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws the members that jumping positions land on, by the law that ``descent`` gives.
+        """Draws the members that jumping positions land on, by the law that ``descendant_logits`` gives.
 
         Only rows of ``logits`` at jumping positions are looked at.
         """
         level = self.level_of(z)
-        target = self.jump(z, t, s, generator) if target is None else target
+        target = self.sample_level(z, t, s, generator) if target is None else target
         u = rand(z.shape, generator, z.device)
         result = z.clone()
         for i in range(self._depth):
             for j in range(i + 1, self._depth + 1):
                 rows = (target == i) & (level == j)
                 if rows.any():
-                    law = self.descent(logits[rows], z[rows], j, i, force)
+                    law = self.descendant_logits(logits[rows], z[rows], j, i, force)
                     result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(law), u[rows])
         return result
 
-    def descent(
+    def descendant_logits(
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
     ) -> Float[Tensor, "N K"]:
-        return descent(self.hierarchy, logits, z, level, target, force)
+        return descendant_logits(self.hierarchy, logits, z, level, target, force)
 
-    def leaving(
+    def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
         """``weights``, which the network has no say in."""
         return taken(self.weights(t), self.level_of(z))
 
-    def leave(
+    def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
         """One level down."""
         target = (self.level_of(z) - moves.long()).clamp_min(0)
-        return self.land(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
+        return self.sample_given_level(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
 
-    def descends(self, level: int, target: int, force: bool = False) -> bool:
+    def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
         """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
         if target >= level:
             return False
@@ -167,11 +169,11 @@ class Levelled(ForwardProcess, own_times=True):
         kept = level == self._depth or force or self.hierarchy.between(target, level).spread is None
         return kept and not mixed
 
-    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask, and clusters that tokens of other clusters may stray to."""
         return shared(self.hierarchy, z)
 
-    def draw_path(
+    def sample_jump_times(
         self, shape: Sequence[int], generator: Generator, device: torch.device
     ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
         """The levels of the reverse process are those of the forward process, so their path is drawn forwards.
@@ -182,18 +184,18 @@ class Levelled(ForwardProcess, own_times=True):
         clock = holding.cumsum(-1)
         reached = clock <= self._clock(self._one().to(device))
         entries = torch.where(reached, self.schedule.time_of(clock).clamp(0, 1), 2.0)
-        return entries, self.climb(self._uniform_words(shape, generator, device), reached.sum(-1), generator)
+        return entries, self.ascend(self._uniform_tokens(shape, generator, device), reached.sum(-1), generator)
 
-    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): how far up first, the way second; nothing larger than (B, L, levels) is built."""
         self.check_forwards(z, s, t)
         reached = into(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
         level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
-        return self.climb(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
+        return self.ascend(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
 
-    def climb(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
+    def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
         """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
-        return climb(self.hierarchy, z, level, generator)
+        return ascend(self.hierarchy, z, level, generator)
 
     @property
     def _depth(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
 _TINY = 1e-290
@@ -19,7 +19,7 @@ _RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
 """How many of its latest results a ``MatrixExponential`` keeps."""
 
 
-class MatrixExponential(ExactModule):
+class MatrixExponential(Float64Module):
     r"""Transition matrices :math:`\exp(\sigma G)` of a chain with the constant rate matrix G, for up to 1,000 states.
 
     With :math:`u = 1 / \Lambda`, :math:`\Lambda` the largest exit rate, and :math:`\sigma = u (f + \sum_k d_k 4^k)`,
@@ -157,7 +157,7 @@ class _Derived:
             before = after
 
 
-class LevelExponential(ExactModule):
+class LevelExponential(Float64Module):
     r"""Transition matrices :math:`\exp(\sigma G)` of a chain of a few levels that never returns to a level it left.
 
     Divided differences of exponentials, the textbook closed form of the hypoexponential distribution, cancel when rates

@@ -71,7 +71,7 @@ def nats_of_levels(levels: Sequence[int], given: Sequence[float] | None) -> list
     return _checked(given, wanted, f"one for each of the {wanted} levels above the words")
 
 
-def nats_of_word(vocab_size: int, given: Sequence[float] | None) -> float:
+def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
     """What is paid for a word where there is no hierarchy, in nats: as given, else by a uniform law.
 
     Raises:

@@ -11,15 +11,15 @@ from torch.nn.functional import one_hot
 from ddlib.hierarchies import Flat, Tree
 from ddlib.processes.base import elapsed, interior, into, scalar, span
 from ddlib.processes.mixture import falls_short, log1p_exp
-from ddlib.processes.resampling_chain import Shares
-from ddlib.processes.resampling_process import Redrawing
-from ddlib.processes.tree_kernels import dense, reach, reach_of_words
+from ddlib.processes.resampling_chain import LevelProbs
+from ddlib.processes.resampling_process import ResamplingProcess
+from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
 from ddlib.schedules import Cosine, Linear
-from ddlib.typing import Logits, PerToken, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.repr import digest
 
 
-class Noisy(Redrawing):
+class Noisy(ResamplingProcess):
     r"""Tokens climb a hierarchy, and on their way are redrawn: words by other words, clusters by other clusters.
 
     In level i a token climbs at :math:`s_i` and is redrawn at :math:`\lambda_i` times the rate of the clock, from the
@@ -55,21 +55,21 @@ class Noisy(Redrawing):
         tensor([[0.3504, 0.0499, 0.0499, 0.3091, 0.1534]], dtype=torch.float64)
     """
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         words = one_hot(x, self.vocab_size).to(torch.float64)
         given = [words] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
         return self._mixed(self.shares(t), given).to(t.dtype)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         return self._mixed(self.shares(t), self.hierarchy.laws(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return self._at(self.shares(t), reach(self.hierarchy, x, z), z)
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         kept, redrawn = (part.gather(1, self.level_of(z))[..., None] for part in self.shares(t))
-        return kept * reach_of_words(self.hierarchy, z) + redrawn * self.typical[z][..., None]
+        return kept * reach_of_tokens(self.hierarchy, z) + redrawn * self.typical[z][..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         chain = self.chain
@@ -82,7 +82,7 @@ class Noisy(Redrawing):
         kept, redrawn = self.chain.transition(elapsed(self.schedule, *span(s, t, self.device)))
         return dense(self.hierarchy, kept) + redrawn[self._level][:, self._level] * self.typical
 
-    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
         level = self.level_of(z)
         kept, redrawn = (into(part, level).to(p.dtype) for part in self.shares_between(s, t))
@@ -96,7 +96,7 @@ class Noisy(Redrawing):
         stay = one_hot(z, self.num_states).to(p.dtype)  # a word given at t = 1 (a prompt) stays
         return torch.where(total > 0, joint / torch.where(total > 0, total, 1.0), stay)
 
-    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
         t = interior(t)
         law = self.predictive(p, t)
@@ -156,9 +156,9 @@ class Noisy(Redrawing):
             divergence = divergence + torch.where(comes, arrivals * cost, 0.0).sum(-1)
         return weight.to(dtype), divergence
 
-    def reduced(self, vocab_size: int) -> Self:
-        """The same shares over ``hierarchy.reduced``; of the frequencies as many, from the smallest to the largest."""
-        small, frequency = self.hierarchy.reduced(vocab_size), self.frequency
+    def small_copy(self, vocab_size: int) -> Self:
+        """The same shares over ``hierarchy.small_copy``, with frequencies from the smallest to the largest."""
+        small, frequency = self.hierarchy.small_copy(vocab_size), self.frequency
         if frequency is not None:
             kept = torch.linspace(0, self.vocab_size - 1, small.vocab_size, dtype=torch.float64).round().long()
             frequency = frequency.sort().values[kept.to(frequency.device)]
@@ -180,14 +180,14 @@ class Noisy(Redrawing):
         often = "" if self.frequency is None else f", frequency={digest(self.frequency)}"
         return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r}, p_uniform={shares}{often})"
 
-    def _weigh(self, shares: Shares, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+    def _weigh(self, shares: LevelProbs, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The rate into z over q_t(z|x); and on the clock, not over it."""
         here = reach(self.hierarchy, x, z)
         flow, likelihood = self._at(self.chain.inflow(shares), here, z), self._at(shares, here, z)
         rate = self.schedule.rate(t)[:, None]
         return torch.where(likelihood > 0, rate * flow / torch.where(likelihood > 0, likelihood, 1.0), 0.0), flow
 
-    def _mixed(self, shares: Shares, laws: list[Tensor]) -> Tensor:
+    def _mixed(self, shares: LevelProbs, laws: list[Tensor]) -> Tensor:
         """q of all states from the laws of each level's member, not redrawn."""
         parts = []
         for i, law in enumerate(laws):
@@ -195,7 +195,7 @@ class Noisy(Redrawing):
             parts.append(kept.to(law.dtype) * law + fresh.to(law.dtype))
         return torch.cat(parts, -1)
 
-    def _of_level(self, shares: Shares, i: int) -> tuple[Float64[Tensor, "B 1 1"], Float64[Tensor, "B 1 K"]]:
+    def _of_level(self, shares: LevelProbs, i: int) -> tuple[Float64[Tensor, "B 1 1"], Float64[Tensor, "B 1 K"]]:
         """k_i, and r_i pi_i of each member."""
         kept, redrawn = (part[:, None, i : i + 1] for part in shares)
         return kept, redrawn * self.typical[self.hierarchy.states(i)]
@@ -226,17 +226,17 @@ class Noisy(Redrawing):
         route = self.hierarchy.between(0, i)
         return route.parents[x] if route.spread is None else None
 
-    def _sides(self, shares: Shares, i: int, log_law: Tensor, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+    def _sides(self, shares: LevelProbs, i: int, log_probs: Tensor, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """A(y), log B(y) and log B(y) / A(y) of every member of level i, (B, L, K) each, by these shares."""
-        (kept, fresh), dtype, own = self._of_level(shares, i), log_law.dtype, self._own(x, i)
+        (kept, fresh), dtype, own = self._of_level(shares, i), log_probs.dtype, self._own(x, i)
         log_fresh = fresh.log().clamp_min(-1e4)  # e^-1e4 is 0, and unlike -inf has a gradient
-        log_model = torch.logaddexp(kept.log().to(dtype) + log_law, log_fresh.to(dtype))
+        log_model = torch.logaddexp(kept.log().to(dtype) + log_probs, log_fresh.to(dtype))
         if own is None:
             truth = kept * self.hierarchy.between(0, i).row(x) + fresh
             return truth.to(dtype), log_model, log_model - truth.log().to(dtype)
         odds = (kept.log() - fresh.log()).clamp(-1e4, 745.0)
-        gap = log1p_exp(odds.to(dtype) + log_law)
-        at, log_own = own[..., None], log_law.gather(-1, own[..., None])
+        gap = log1p_exp(odds.to(dtype) + log_probs)
+        at, log_own = own[..., None], log_probs.gather(-1, own[..., None])
         mine = _expand(odds, own).gather(-1, at).to(dtype)
         again = _expand(fresh, own).gather(-1, at)
         truth = _expand(fresh.to(dtype), own).scatter(-1, at, (again + kept).to(dtype))

@@ -7,9 +7,9 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.processes.follows import Follows
-from ddlib.processes.moments import dense_moments, grid, logits_that_pay, nats_of_levels, nats_of_word, table
+from ddlib.processes.moments import dense_moments, grid, logits_that_pay, nats_of_levels, nats_of_token, table
 from ddlib.times import Tabulated, TimeDensity
-from ddlib.typing import Levelled, Times
+from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count, check_number
 
 _ENUMERATED, _DENSE = 160, 1024
@@ -56,9 +56,9 @@ class Timed(Follows, own_times=True):
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
         """Mean and mean square of the bound's integrand at one position, over uniform words and their noise.
 
-        Where each level has a weight of its own (``ddlib.typing.Levelled``) they are sums over levels of occupancy
-        times weight times what is paid there, and its square. Elsewhere they are those of the integrand under a
-        distribution that pays for every token alike: over pairs of token and state where there is a closed form, else
+        Where each level has a weight of its own (``ddlib.typing.HasLevelWeights``) they are sums over levels of
+        occupancy times weight times what is paid there, and its square. Elsewhere they are those of the integrand under
+        a distribution that pays for every token alike: over pairs of token and state where there is a closed form, else
         by matrix products over all states, up to 1,024 of them (``moments.dense_moments``).
 
         Args:
@@ -70,17 +70,17 @@ class Timed(Follows, own_times=True):
         Raises:
             TypeError, ValueError: other divergences; a large process that is neither and offers no reduction.
         """
-        if isinstance(self, Levelled):
+        if isinstance(self, HasLevelWeights):
             nats = t.new_tensor(nats_of_levels(self.levels, divergences))
             share, paid = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
             return (share * paid).sum(-1), (share * paid**2).sum(-1)
-        nats_paid = nats_of_word(self.vocab_size, divergences)
+        nats_paid = nats_of_token(self.vocab_size, divergences)
         closed_form = self._has_closed_form()
         if not closed_form and self.num_states <= _DENSE:
             return dense_moments(self, t, nats_paid)
-        cases = self.cases() if closed_form else None
+        cases = self.equivalence_classes() if closed_form else None
         if cases is None:
-            return self.reduced(_REDUCED).to(self.device).time_moments(t, [nats_paid])
+            return self.small_copy(_REDUCED).to(self.device).time_moments(t, [nats_paid])
         x, z, count = cases
         logits = logits_that_pay(nats_paid, x, self.vocab_size)
 
@@ -130,7 +130,7 @@ class Timed(Follows, own_times=True):
         logits = torch.zeros(1, 1, self.vocab_size, dtype=torch.float64, device=self.device)
         return self.weighted_divergence(logits, token, token, logits.new_full((1,), 0.5)) is not None
 
-    def cases(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]] | None:
+    def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]] | None:
         """Pairs of word and state that stand for all, and for how many each stands, (N,); None if they are too many.
 
         Here every state with some words, where states are few. A leaf in which words are alike says so.

@@ -11,9 +11,9 @@ from torch.nn.functional import one_hot
 
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, scalar, span, taken, unchanged
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
-from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
-from ddlib.utils.positive import Learned, check_positive
+from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
@@ -34,7 +34,8 @@ class PerWord(ForwardProcess, own_times=True):
     Args:
         schedule: the clock alpha.
         powers: one positive number per word, in [0.001, 1000]; all 1 is ``Masked``.
-        learn_speeds: whether ``powers`` are where parameters start, which ``speed_loss`` teaches; see ``Learned``.
+        learn_speeds: whether ``powers`` are where parameters start, which ``speed_loss`` teaches; see
+        ``PositiveParameter``.
 
     Raises:
         TypeError: a schedule of another kind, or powers that are no numbers.
@@ -43,7 +44,7 @@ class PerWord(ForwardProcess, own_times=True):
 
     schedule: Schedule
     fixed: Tensor | None
-    learned: Learned | None
+    learned: PositiveParameter | None
 
     def __init__(self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False) -> None:
         if not isinstance(schedule, Schedule):
@@ -52,7 +53,7 @@ class PerWord(ForwardProcess, own_times=True):
         values = _numbers(powers)
         super().__init__(len(values), len(values) + 1)
         self.schedule = schedule
-        self.learned = Learned("powers", values) if learn_speeds else None
+        self.learned = PositiveParameter("powers", values) if learn_speeds else None
         slowest = min(check_positive("powers", values))
         schedule.check_resolves(f"powers: {slowest:g}", lambda duration: math.exp(-slowest * duration))
         self.fixed = None if learn_speeds else torch.tensor(values, dtype=torch.float64)
@@ -68,7 +69,7 @@ class PerWord(ForwardProcess, own_times=True):
         assert found is not None
         return found
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         """As many of the powers, from the smallest to the largest."""
         size = min(vocab_size, self.vocab_size)
         kept = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
@@ -98,11 +99,11 @@ class PerWord(ForwardProcess, own_times=True):
         hazard, rate = self._hazards(t), self.schedule.rate(t)
         return (self.powers * rate[..., None]).log() - hazard - torch.log(-torch.expm1(-hazard))
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         return self.predictive(one_hot(x, self.vocab_size).to(torch.float64), t).to(t.dtype)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         kept, lost = (beside(each, 1).to(p.dtype) for each in (self.kept(t), self.lost(t)))
         return torch.cat([p * kept, (p * lost).sum(-1, keepdim=True)], -1)
 
@@ -110,7 +111,7 @@ class PerWord(ForwardProcess, own_times=True):
         hazard = self._hazard_of(x, t)
         return torch.where(self._masked(z), -torch.expm1(-hazard), torch.where(z == x, torch.exp(-hazard), 0.0))
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         same = (z[..., None] == torch.arange(self.vocab_size, device=z.device)).to(torch.float64)
         return torch.where(self._masked(z)[..., None], beside(self.lost(t), 1), same * beside(self.kept(t), 1))
 
@@ -121,19 +122,21 @@ class PerWord(ForwardProcess, own_times=True):
         z = torch.where(stays, x, self.vocab_size)
         if levels != "balanced":
             return z
-        share = self._pull(x, x, t)[0].clamp_min(torch.finfo(torch.float64).tiny)  # fast words have no weight late
+        share = self._weight_and_mean(x, x, t)[0].clamp_min(
+            torch.finfo(torch.float64).tiny
+        )  # fast words have no weight late
         which = draw(share, rand((len(x),), generator, x.device))
         return z.scatter(1, which[:, None], self.vocab_size)
 
-    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound, which all masks of a time share."""
         here = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
         return here * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(self._masked(z), here, 0.0)
 
-    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): words stay or are masked, masks stay."""
         self.check_forwards(z, s, t)
-        survival = torch.exp(-beside(elapsed(self.schedule, s, t)) * self.powers[self._word_at(z)])
+        survival = torch.exp(-beside(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)])
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -144,7 +147,7 @@ class PerWord(ForwardProcess, own_times=True):
         gone = self.powers * elapsed(self.schedule, *span(s, t, self.device))
         return self._to_mask(torch.exp(-gone), -torch.expm1(-gone), 1.0)
 
-    def posterior(self, p: WordLaw, z: Tokens, t: Times, s: Times) -> StateLaw:
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         """A word stays; a mask was word y with a probability in proportion to p(y) times that y was lost since s."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         lost = beside(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
@@ -153,7 +156,7 @@ class PerWord(ForwardProcess, own_times=True):
         law = joint / joint.sum(-1, keepdim=True)
         return torch.where(self._masked(z)[..., None], law, one_hot(z, self.num_states).to(p.dtype))
 
-    def reverse_rate(self, p: WordLaw, z: Tokens, t: Times) -> StateLaw:
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         """pi(y) lambda_y from the mask to y."""
         self.check_inputs(z=z, t=t, p=p)
         law = (p.log() + beside(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
@@ -187,18 +190,18 @@ class PerWord(ForwardProcess, own_times=True):
         most = self.return_rates(t).amax(-1).exp()
         return torch.where(self._masked(z), beside(most), 0.0)
 
-    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """The mask."""
         return self._masked(z) | (self.vocab_size == 1)
 
-    def land(
+    def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
         """Draws what a mask stands for, then whether it was masked after s already; no (B, L, S) tensor is built."""
         masked, result = self._masked(z), z.clone()
         u, later = rand(z.shape, generator, z.device), rand(z.shape, generator, z.device)
-        x = self._word_at(z)
+        x = self._token_at(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
         kept, lost = torch.exp(-self._hazard_of(x, s)), -torch.expm1(-self._hazard_of(x, t))
         gone = -torch.expm1(-beside(elapsed(self.schedule, s, t)) * self.powers[x])
@@ -207,7 +210,7 @@ class PerWord(ForwardProcess, own_times=True):
         result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
         return result
 
-    def leaving(
+    def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"] | None:
         """The mean of lambda over what a mask may stand for."""
@@ -218,7 +221,7 @@ class PerWord(ForwardProcess, own_times=True):
         rates[masked] = (law * self._where(masked, self.return_rates(t)).exp()).sum(-1)
         return rates
 
-    def leave(
+    def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
@@ -261,7 +264,7 @@ class PerWord(ForwardProcess, own_times=True):
     def _masked(self, z: Tokens) -> Bool[Tensor, "B L"]:
         return z >= self.vocab_size
 
-    def _word_at(self, z: Tokens) -> Tokens:
+    def _token_at(self, z: Tokens) -> Tokens:
         """The states, with some word in place of the mask."""
         return z.clamp_max(self.vocab_size - 1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, products_at, rows_at, scalar, span
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
-from ddlib.typing import StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
 
@@ -64,12 +64,12 @@ class RateMatrix(ForwardProcess, own_times=True):
         sizes = f"vocab_size={self.vocab_size}, num_states={self.num_states}"
         return f"{type(self).__name__}({sizes}, matrix={digest(self.matrix)}, schedule={self.schedule!r})"
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
-        return rows_at(self._word_marginals, x, t).to(t.dtype)
+        return rows_at(self._token_marginals, x, t).to(t.dtype)
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
-        return products_at(p, self._word_marginals, t)
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
+        return products_at(p, self._token_marginals, t)
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         return self.schedule.rate(interior(scalar(t, "t", self.device))) * self.matrix
@@ -81,5 +81,5 @@ class RateMatrix(ForwardProcess, own_times=True):
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         return self.exponential(elapsed(self.schedule, *span(s, t, self.device)))
 
-    def _word_marginals(self, t: Tensor) -> Tensor:
+    def _token_marginals(self, t: Tensor) -> Tensor:
         return self.exponential(self.schedule.hazard(t))[: self.vocab_size]

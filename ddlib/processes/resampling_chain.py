@@ -11,11 +11,11 @@ from torch.nn.functional import pad
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.matrix_exponential import LevelExponential
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_number, check_shape, require
 
 
-class Shares(NamedTuple):
+class LevelProbs(NamedTuple):
     """Of each level, what is on its own way up and what was redrawn; the mask, where that means nothing, is kept."""
 
     kept: Tensor
@@ -27,13 +27,13 @@ class Shares(NamedTuple):
         return self.kept + self.redrawn
 
     @property
-    def given_level(self) -> "Shares":
+    def given_level(self) -> "LevelProbs":
         """The shares of a level that is reached; 0 where it is not."""
         levels = torch.where(self.levels > 0, self.levels, 1.0)
-        return Shares(self.kept / levels, self.redrawn / levels)
+        return LevelProbs(self.kept / levels, self.redrawn / levels)
 
 
-class RedrawChain(ExactModule):
+class ResamplingChain(Float64Module):
     r"""Levels 0..n on the clock: edge i at speed :math:`s_i`, redrawn in level i < n at rate :math:`\lambda_i`.
 
     Args:
@@ -55,7 +55,7 @@ class RedrawChain(ExactModule):
         matrix[torch.arange(n), torch.arange(n) + n] = rates
         self.generator = LevelExponential(matrix - torch.diag(matrix.sum(1)))
 
-    def transition(self, duration: Float64[Tensor, "*n"]) -> Shares:
+    def transition(self, duration: Float64[Tensor, "*n"]) -> LevelProbs:
         """From each level (rows) to each after ``duration`` on the clock, (*n, levels, levels): not redrawn, redrawn.
 
         A token that was redrawn before is redrawn in any level that it comes to: this counts from the start of the
@@ -66,18 +66,18 @@ class RedrawChain(ExactModule):
         mask = torch.zeros_like(law[..., 0, :n])
         on_its_way = torch.cat([law[..., :n, :n], law[..., :n, -1:]], -1)
         still = pad(mask, (0, 1), value=1.0)[..., None, :]
-        return Shares(torch.cat([on_its_way, still], -2), pad(law[..., :n, n : 2 * n], (0, 1, 0, 1)))
+        return LevelProbs(torch.cat([on_its_way, still], -2), pad(law[..., :n, n : 2 * n], (0, 1, 0, 1)))
 
-    def occupancies(self, sigma: Float64[Tensor, "*n"]) -> Shares:
+    def occupancies(self, sigma: Float64[Tensor, "*n"]) -> LevelProbs:
         """The probability of each level at clock ``sigma``, from words at 0, (*n, levels)."""
-        return Shares(*(part[..., 0, :] for part in self.transition(sigma)))
+        return LevelProbs(*(part[..., 0, :] for part in self.transition(sigma)))
 
-    def inflow(self, shares: Shares) -> Shares:
+    def inflow(self, shares: LevelProbs) -> LevelProbs:
         """The flux into each level and, by redraws, within it, per unit of the clock, from ``occupancies``."""
         again = pad(shares.levels[..., :-1] * self.rates, (0, 1))
         up, anew = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in shares)
         to_mask = pad(anew[..., -1:], (len(self.speeds), 0))
-        return Shares(up + to_mask, anew - to_mask + again)
+        return LevelProbs(up + to_mask, anew - to_mask + again)
 
     def levels(self) -> Float64[Tensor, "m m"]:
         """The rates from each level to each other on the clock; what is redrawn leaves its level and comes back to it.
@@ -114,7 +114,7 @@ def ratio_of(share: float) -> float:
 _SHARE = "in [0, 1), at most 1 - 1e-6"
 
 
-def shares_of(p_uniform: Any, depth: int) -> tuple[float, ...]:
+def checked_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
     """One share for each level below the mask."""
     if isinstance(p_uniform, Tensor):
         p_uniform = p_uniform.tolist()
@@ -130,7 +130,7 @@ def shares_of(p_uniform: Any, depth: int) -> tuple[float, ...]:
     return tuple(check_number(f"p_uniform[{i}]", share, 0, 1 - 1e-6, _SHARE) for i, share in enumerate(given))
 
 
-def law_of_words(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
+def token_frequencies(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
     """pi of the words."""
     size, device = hierarchy.vocab_size, hierarchy.maps[0].parents.device
     if frequency is None:

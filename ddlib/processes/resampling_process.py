@@ -11,15 +11,15 @@ from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.base import ForwardProcess, elapsed, interior, into, unchanged
-from ddlib.processes.resampling_chain import RedrawChain, Shares, law_of_words, ratio_of, shares_of
-from ddlib.processes.tree_kernels import climb, descent, shared
+from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
+from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
 
 
-class Redrawing(ForwardProcess):
+class ResamplingProcess(ForwardProcess):
     """The part of ``Noisy`` that draws: forwards, backwards, levels and flags. Arguments and errors are its own."""
 
     schedule: Schedule
@@ -40,9 +40,9 @@ class Redrawing(ForwardProcess):
         schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
-        self.p_uniform = shares_of(p_uniform, hierarchy.depth)
+        self.p_uniform = checked_shares(p_uniform, hierarchy.depth)
         self.ratios = tuple(map(ratio_of, self.p_uniform))
-        words = law_of_words(frequency, hierarchy)
+        words = token_frequencies(frequency, hierarchy)
         self.frequency = None if frequency is None else words
         self.typical = torch.cat(hierarchy.laws(words))
         self._fixed = (
@@ -52,16 +52,16 @@ class Redrawing(ForwardProcess):
     frequency: Tensor | None
 
     @property
-    def chain(self) -> RedrawChain:
+    def chain(self) -> ResamplingChain:
         """Levels and flags alone; made anew for each answer where speeds are learned, so that gradients reach them."""
         learned = self.hierarchy.learned
-        return cast(RedrawChain, self._fixed) if learned is None else self._chain(learned())
+        return cast(ResamplingChain, self._fixed) if learned is None else self._chain(learned())
 
-    def shares(self, t: Times) -> Shares:
+    def shares(self, t: Times) -> LevelProbs:
         """k_i(t) and r_i(t), the probability of each level, kept and redrawn, (B, n + 1) each."""
         return self.chain.occupancies(self._clock(t))
 
-    def shares_between(self, s: Times, t: Times) -> Shares:
+    def shares_between(self, s: Times, t: Times) -> LevelProbs:
         """The same at t for tokens of each level at s, counted from there, (B, n + 1, n + 1) each."""
         return self.chain.transition(elapsed(self.schedule, s, t))
 
@@ -84,7 +84,7 @@ class Redrawing(ForwardProcess):
             state = state.scatter(1, which, draw(arrivals, one[:, 1])[:, None])
         return self._climb(x, state, generator)
 
-    def advance(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draws z_t ~ q_{t|s}(.|z_s): level and flag first, the way up second."""
         self.check_forwards(z, s, t)
         level = self.level_of(z)
@@ -92,19 +92,19 @@ class Redrawing(ForwardProcess):
         state = draw(law, rand(z.shape, generator, z.device))
         return self._climb(z, state, generator)
 
-    def _pull(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over states is the sum of all fluxes."""
         kept, redrawn = self._inflow(t)
         rate = self.schedule.rate(interior(t))[:, None]
         return (rate * (kept + redrawn).sum(-1, keepdim=True)).expand(z.shape), self.loss_weight(x, z, t)
 
-    def from_anywhere(self, z: Tokens) -> Bool[Tensor, "B L"]:
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """States that redraws lead to, the mask, and clusters that tokens of other clusters may stray to."""
         rates = torch.tensor([*self.ratios, 0.0], device=z.device)
         redrawn = (rates.cumsum(0) > 0)[self.level_of(z)] & (self.typical[z] > 0)
         return redrawn | shared(self.hierarchy, z)
 
-    def land(
+    def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
@@ -126,7 +126,7 @@ class Redrawing(ForwardProcess):
         way = draw(ways, rand(z.shape, generator, z.device))
         to, since, earlier = way // 4, way % 4 >= 2, way % 2 == 1
         u = rand(z.shape, generator, z.device)
-        fresh = climb(self.hierarchy, self._redraw(z, generator), to, generator)
+        fresh = ascend(self.hierarchy, self._redraw(z, generator), to, generator)
         result = torch.where(since & earlier, fresh, result)
         known = self.typical[: self.vocab_size].log()
         for i in range(n):
@@ -138,11 +138,11 @@ class Redrawing(ForwardProcess):
                     (at & since & ~earlier, logits, n, False, sharpen),
                 ):
                     if rows.any():
-                        members = change(descent(self.hierarchy, law[rows], z[rows], top, i, forced))
+                        members = change(descendant_logits(self.hierarchy, law[rows], z[rows], top, i, forced))
                         result[rows] = self.hierarchy.offsets[i] + draw_logits(members, u[rows])
         return result
 
-    def leaving(
+    def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"] | None:
         """The flux into z over q_t(z|p), less what z itself has in it by redraws; without a (B, L, S) tensor."""
@@ -163,17 +163,17 @@ class Redrawing(ForwardProcess):
     def _level(self) -> Int64[Tensor, "n"]:
         return self.hierarchy.level_of(torch.arange(self.num_states, device=self.device))
 
-    def _chain(self, speeds: Tensor) -> RedrawChain:
-        return RedrawChain(speeds, speeds * torch.tensor(self.ratios, dtype=torch.float64, device=speeds.device))
+    def _chain(self, speeds: Tensor) -> ResamplingChain:
+        return ResamplingChain(speeds, speeds * torch.tensor(self.ratios, dtype=torch.float64, device=speeds.device))
 
     def _clock(self, t: Tensor) -> Tensor:
         return self.schedule.hazard(t.to(torch.float64))
 
-    def _inflow(self, t: Times) -> Shares:
+    def _inflow(self, t: Times) -> LevelProbs:
         """The flux into each level per unit of the clock, as it is once redrawn and as it is not."""
         return self.chain.inflow(self.shares(interior(t)))
 
-    def _at(self, shares: Shares, here: PerToken, z: Tokens) -> Float64[Tensor, "B L"]:
+    def _at(self, shares: LevelProbs, here: PerToken, z: Tokens) -> Float64[Tensor, "B L"]:
         """What comes to z by its own way, of which there is ``here``, and by redraws."""
         kept, redrawn = (part.gather(1, self.level_of(z)) for part in shares)
         return kept * here + redrawn * self.typical[z]
@@ -198,4 +198,4 @@ class Redrawing(ForwardProcess):
         """The states of levels and flags, twice the level and one more if redrawn."""
         start = torch.where(state % 2 == 1, self._redraw(z, generator), z)
         level = torch.div(state, 2, rounding_mode="floor")
-        return climb(self.hierarchy, start, level.maximum(self.level_of(start)), generator)
+        return ascend(self.hierarchy, start, level.maximum(self.level_of(start)), generator)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.typing import PerToken, StateMatrix, Tokens, WordLaw
+from ddlib.typing import PerToken, StateMatrix, TokenProbs, Tokens
 from ddlib.utils.random import Generator, rand
 
 
@@ -18,7 +18,7 @@ def reach(hierarchy: Hierarchy, x: Tokens, z: Tokens) -> PerToken:
     return result
 
 
-def reach_of_words(hierarchy: Hierarchy, z: Tokens) -> WordLaw:
+def reach_of_tokens(hierarchy: Hierarchy, z: Tokens) -> TokenProbs:
     """``reach`` of every word, (B, L, V)."""
     level = hierarchy.level_of(z)
     result = one_hot(hierarchy.local(z, 0), hierarchy.vocab_size).to(torch.float64)
@@ -39,7 +39,7 @@ def dense(hierarchy: Hierarchy, levels: Float64[Tensor, "levels levels"]) -> Sta
     return result
 
 
-def climb(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
+def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
     """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
     now, result = hierarchy.level_of(z), z
     member = z - hierarchy.starts[now]
@@ -52,10 +52,10 @@ def climb(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator =
     return result
 
 
-def descent(
+def descendant_logits(
     hierarchy: Hierarchy, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool
 ) -> Float[Tensor, "N K"]:
-    """The log-law of the members of ``target`` that led to ``z`` in ``level``; see ``Sampled.descent``."""
+    """The log-law of the members of ``target`` that led to ``z`` in ``level``; see ``Sampled.descendant_logits``."""
     law = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if target > 0:
         up = hierarchy.between(0, target)

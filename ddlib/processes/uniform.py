@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from ddlib.processes.base import elapsed
-from ddlib.processes.interpolating import Mixing
+from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import Mixture
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 
 
-class Uniform(Mixing, own_times=True):
+class Uniform(Interpolating, own_times=True):
     r"""Every word jumps to a uniformly drawn word: UDLM (Schiff et al., 2024), SEDD-uniform (Lou et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V.
@@ -33,7 +33,7 @@ class Uniform(Mixing, own_times=True):
         super().__init__(vocab_size, masked=False, uniform=True)
         self.schedule = schedule
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         return type(self)(vocab_size, self.schedule)
 
     @classmethod

@@ -1,7 +1,7 @@
 """REVERSE: samplers that turn noise into words, and correctors that mend what their steps did wrong."""
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.confidence import Confidence
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.corrected import Corrected
@@ -13,7 +13,7 @@ from ddlib.samplers.entropy_bounded import EntropyBounded
 from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.left_to_right import LeftToRight
-from ddlib.samplers.ordered import Order
+from ddlib.samplers.ordered import OrderedSampler
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
@@ -22,6 +22,7 @@ from ddlib.samplers.sampling import sample
 from ddlib.samplers.stopping import Ending, EndOfText, Settled
 from ddlib.samplers.tau_leaping import TauLeaping
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
+from ddlib.utils.renamed import module_getattr
 
 __all__ = [
     "Ancestral",
@@ -37,13 +38,13 @@ __all__ = [
     "ForwardBackward",
     "Gibbs",
     "LeftToRight",
-    "Order",
+    "OrderedSampler",
     "Overshoot",
     "Particles",
     "Psi",
     "Remask",
-    "Run",
     "Sampler",
+    "SamplingContext",
     "SelfCorrection",
     "Settled",
     "State",
@@ -51,3 +52,5 @@ __all__ = [
     "ThetaTrapezoidal",
     "sample",
 ]
+
+__getattr__ = module_getattr(__name__, {"Order": "OrderedSampler", "Run": "SamplingContext"})

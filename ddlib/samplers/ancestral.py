@@ -6,8 +6,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run, Sampler, State, at, joint
-from ddlib.samplers.runtime.guided import land
+from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
+from ddlib.samplers.runtime.guided import guided_step
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 
@@ -34,7 +34,7 @@ class Ancestral(Sampler):
         return None if self.force_transition else 1
 
     @property
-    def by_steps(self) -> bool:
+    def supports_step_distribution(self) -> bool:
         """A forced token goes by the law of the words in its cluster."""
         return not self.force_transition
 
@@ -43,11 +43,11 @@ class Ancestral(Sampler):
     ) -> Float64[Tensor, "N N"]:
         return joint(process.posterior(predict(texts, t).softmax(-1), texts, t, s), texts)
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         s = at(run, k + 1)
         return State(self.back(run, state.z, at(run, k), s), s)
 
-    def back(self, run: Run, z: Tokens, t: Times, s: Times) -> Tokens:
+    def back(self, run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
         """Draws z_s ~ q(z_s | z_t, p), for whoever takes such a step among others.
 
         Args:
@@ -56,10 +56,12 @@ class Ancestral(Sampler):
             t: (B,) times.
             s: (B,) earlier times.
         """
-        if run.network.step_law is not None:
-            return land(run, z, t, s)
-        target = run.process.jump(z, t, s, run.generator)
+        if run.network.step_distribution is not None:
+            return guided_step(run, z, t, s)
+        target = run.process.sample_level(z, t, s, run.generator)
         if target is not None:
             return move(run, z, t, s, target, self.force_transition)
         logits = run.predict(z, t)
-        return run.process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)
+        return run.process.sample_given_level(
+            logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
+        )

@@ -12,10 +12,11 @@ from torch import Tensor
 from ddlib.arguments import Part
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, rand
+from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -32,14 +33,14 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class SamplingContext:
     """What one call of ``sample`` hands to its sampler; never changed by it."""
 
     process: ForwardProcess
     predict: Callable[[Tokens, Times], Logits]
     """``(z, t) -> logits`` of the cavity law, float32 or float64, checked; at every position."""
     sharpen: Sharpen
-    """Temperature and top-p, to be handed to ``process.land``."""
+    """Temperature and top-p, to be handed to ``process.sample_given_level``."""
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
     free: Tensor
@@ -49,9 +50,9 @@ class Run:
     """From where on its path each sequence is, (B,), to the times of its positions; None where they are one."""
 
     @property
-    def network(self) -> Network:
+    def network(self) -> ModelWrapper:
         """``predict``, to be asked about some positions only."""
-        return self.predict if isinstance(self.predict, Network) else Network(self.process, self.predict)
+        return self.predict if isinstance(self.predict, ModelWrapper) else ModelWrapper(self.process, self.predict)
 
     @property
     def steps(self) -> int:
@@ -65,26 +66,26 @@ class Sampler(Part):
     The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
     """
 
-    exact_word: bool = True
+    exact_marginals: bool = True
     """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
 
-    on_grid: bool = True
+    on_time_grid: bool = True
     """Whether z follows q_t at every time of the grid, given the best denoiser of one word; not from event to event."""
 
     by_times: bool = True
     """Whether the times of the grid matter; else their number alone, as where steps go from event to event."""
 
-    exact_text: bool = True
+    consistent_joint: bool = True
     """Whether a text, given the best denoiser, follows its law as the steps grow many; not where several dependent
     words are drawn at once however many steps there are, or where what is believed least is drawn again."""
 
-    calls: int = 1
+    max_model_calls: int = 1
     """Network calls of a step, at most."""
 
-    ends: bool = True
+    supports_stopping: bool = True
     """Whether texts may be finished early (``Ending``): not where the row that is shown stands for several."""
 
-    end_calls: int = 1
+    max_finalize_calls: int = 1
     """Network calls of ``finalize``, at most."""
 
     own_times: bool = False
@@ -96,8 +97,8 @@ class Sampler(Part):
         return None
 
     @property
-    def by_steps(self) -> bool:
-        """Whether it draws z_s by ``guided.land`` where the denoiser tells its law (``typing.GuidedDenoiser``)."""
+    def supports_step_distribution(self) -> bool:
+        """Whether it draws z_s by ``guided_step`` where the denoiser tells its law (``typing.GuidedDenoiser``)."""
         return False
 
     def kernel(
@@ -119,16 +120,16 @@ class Sampler(Part):
         """
         raise TypeError(f"{type(self).__name__} does not tell the law of its step")
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """The state at t = 1: a draw from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
         return State(z, at(run, 0))
 
     @abstractmethod
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         """The state after step ``k``."""
 
-    def finalize(self, run: Run, state: State) -> Tokens:
+    def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """Words only. Where the clean end is not exact, a last network call draws them from p(x | z)."""
         process, (z, t, _) = run.process, state
         words = z.clamp_max(process.vocab_size - 1)
@@ -138,7 +139,7 @@ class Sampler(Part):
         u, result = rand(z.shape, run.generator, z.device), z.clone()
         for said in run.network.at(z, t, unsure):
             here, now, logits = said.z[:, None], said.t, said.words(torch.zeros_like(said.z))
-            possible = (process.word_likelihood(here, now) > 0).any(-1)
+            possible = (process.token_likelihood(here, now) > 0).any(-1)
             require(
                 bool(possible.all()),
                 f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
@@ -148,7 +149,7 @@ class Sampler(Part):
             result[said.b, said.i] = draw_logits(scores[:, 0], u[said.b, said.i])
         return result
 
-    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """The state of some rows, in this order, each as often as it is named.
 
         ``Particles`` asks, which copies texts and drops others. Of ``memo`` tensors are taken row by row, tuples and
@@ -172,9 +173,13 @@ class Sampler(Part):
     def __repr__(self) -> str:
         return shown(self, Sampler)
 
+    exact_word, exact_text = Renamed("exact_marginals"), Renamed("consistent_joint")
+    on_grid, calls, end_calls = Renamed("on_time_grid"), Renamed("max_model_calls"), Renamed("max_finalize_calls")
+    ends, by_steps, pick = Renamed("supports_stopping"), Renamed("supports_step_distribution"), Renamed("select_rows")
+
 
 def _picked(memo: Any, size: int, rows: Tensor) -> Any:
-    """What ``pick`` makes of a memo of ``size`` rows."""
+    """What ``select_rows`` makes of a memo of ``size`` rows."""
     if memo is None or isinstance(memo, bool | int | float | str):
         return memo
     if isinstance(memo, Tensor) and memo.ndim > 0 and len(memo) == size:
@@ -188,7 +193,7 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
     )
 
 
-def at(run: Run, k: int) -> Times:
+def at(run: SamplingContext, k: int) -> Times:
     """The k-th time of the grid for every sequence, (B,), or, on the path of a pace, for every position, (B, L)."""
     place = run.times[k].expand(run.free.shape[0]).to(torch.float64)
     return place if run.path is None else run.path(place)

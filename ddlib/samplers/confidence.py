@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Run, State
-from ddlib.samplers.ordered import Order, levels
+from ddlib.samplers.base import SamplingContext, State
+from ddlib.samplers.ordered import OrderedSampler, levels
 from ddlib.typing import Tokens
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_count, check_number, require
 
 
-class Confidence(Order):
+class Confidence(OrderedSampler):
     r"""Positions go down edge by edge, the surest first: by the law of its children before one of them is drawn.
 
         probability  the largest of the law             (LLaDA, MaskGIT)
@@ -69,7 +69,7 @@ class Confidence(Order):
         self.temperature = check_number("temperature", temperature, 0, 1e6, ">= 0")
         super().__init__(force_transition)
         self.by_times = isinstance(self.per_step, str)
-        self.exact_text = threshold is None and self.per_step in (None, 1)
+        self.consistent_joint = threshold is None and self.per_step in (None, 1)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -79,7 +79,7 @@ class Confidence(Order):
     def deterministic(self) -> bool:
         return self.temperature == 0
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """As for every order, after edges were counted."""
         state, edges = super().init(run), len(run.process.levels) - 1
         if isinstance(self.threshold, tuple):
@@ -95,23 +95,23 @@ class Confidence(Order):
             )
         return state
 
-    def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return _SCORES[self.score].of(law)
 
-    def noise(self, run: Run, z: Tokens) -> Float64[Tensor, "B L"]:
+    def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         if not self.temperature:
             return super().noise(run, z)
         gumbel = -torch.log(-torch.log1p(-rand(z.shape, run.generator, z.device)))
         return self.temperature * gumbel
 
-    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         if self.threshold is not None:
             bounds = torch.tensor(self.threshold, dtype=torch.float64, device=score.device)
             return score >= (bounds if bounds.ndim == 0 else bounds[(level - 1).clamp_min(0)])
         number = self.per_step if isinstance(self.per_step, int) else 0
         return (torch.arange(score.shape[1], device=score.device) < number).expand_as(level)
 
-    def quota(self, run: Run, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
+    def num_to_unmask(self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
         if self.per_step not in _BY_CLOCK:
             return None
         times = run.times[k : k + 2].to(torch.float64)

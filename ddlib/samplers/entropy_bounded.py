@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.ordered import Order
+from ddlib.samplers.ordered import OrderedSampler
 from ddlib.utils.validation import check_number
 
 
-class EntropyBounded(Order):
+class EntropyBounded(OrderedSampler):
     r"""In each row the k positions of lowest entropy go down an edge, k as large as :math:`\gamma` allows.
 
     .. math:: \sum_{i \le k} H_i - \max_{i \le k} H_i \le \gamma
@@ -35,15 +35,15 @@ class EntropyBounded(Order):
         unbounded = isinstance(gamma, float) and gamma == math.inf
         self.gamma = gamma if unbounded else check_number("gamma", gamma, 0, math.inf, ">= 0")
         super().__init__(force_transition)
-        self.exact_text = self.gamma == 0
+        self.consistent_joint = self.gamma == 0
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(0.0), cls(1.0), cls(math.inf)]
 
-    def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         return -entropy(law)
 
-    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         entropies = -score
         return entropies.cumsum(-1) - entropies.cummax(-1).values <= self.gamma

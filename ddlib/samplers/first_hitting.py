@@ -2,7 +2,7 @@
 
 import torch
 
-from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.reverse_step import move
 
 
@@ -18,22 +18,22 @@ class FirstHitting(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
-    on_grid = by_times = False
+    on_time_grid = by_times = False
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """The state at t = 1, with the time (B, L, n) at which each position enters each level as the memo."""
         try:
-            entries, z = run.process.draw_path(run.free.shape, run.generator, run.free.device)
+            entries, z = run.process.sample_jump_times(run.free.shape, run.generator, run.free.device)
         except TypeError as error:
             raise TypeError(f"{error}; Ancestral serves it") from error
         entries = torch.where(run.free[..., None], entries, 2.0)
         events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
         return State(z, run.times[0].expand(len(z)), (entries, events, (events >= 0).sum(-1)))
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         entries, events, count = state.memo
         # each sequence splits its own jumps evenly over the steps, whatever shares its batch
         first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
@@ -44,6 +44,6 @@ class FirstHitting(Sampler):
         target = torch.where(idle[:, None], run.process.level_of(state.z), (entries < end[:, None, None]).sum(-1))
         return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
 
-    def finalize(self, run: Run, state: State) -> torch.Tensor:
+    def finalize(self, run: SamplingContext, state: State) -> torch.Tensor:
         """As for every sampler, at t = 0."""
         return super().finalize(run, state._replace(t=torch.zeros_like(state.t)))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State, at, joint
+from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand
@@ -29,8 +29,8 @@ class Leap(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
-    exact_word = False
-    on_grid = False
+    exact_marginals = False
+    on_time_grid = False
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
@@ -43,20 +43,20 @@ class Leap(Sampler):
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
         """The probability to jump, given R h, the jumps expected at a rate that stands still."""
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         if k in (0, run.steps - 1):
             return State(Ancestral(self.force_transition).back(run, z, t, s), s)
-        rate, length, u = process.leaving(z, t), (t - s)[:, None], rand(z.shape, run.generator, z.device)
+        rate, length, u = process.exit_rate(z, t), (t - s)[:, None], rand(z.shape, run.generator, z.device)
         if rate is not None:
             level = process.level_of(z)
             target = level - (run.free & (u < self.chance(rate * length))).long()
             return State(move(run, z, t, s, target, self.force_transition), s)
         logits = run.predict(z, t)
-        rate = process.leaving(z, t, logits, run.sharpen)
+        rate = process.exit_rate(z, t, logits, run.sharpen)
         assert rate is not None
         moves = run.free & (u < self.chance(rate * length))
-        z = process.leave(logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen)
+        z = process.sample_exit(logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen)
         return State(z, s)
 
     def kernel(

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.ordered import Order
+from ddlib.samplers.ordered import OrderedSampler
 
 
-class LeftToRight(Order):
+class LeftToRight(OrderedSampler):
     r"""The leftmost position that is no word goes down an edge, until it is one.
 
     With as many steps as edges a text is drawn by the chain rule, :math:`p(x) = \prod_l p(x_l | x_{<l}, masks)`, a word
@@ -21,5 +21,5 @@ class LeftToRight(Order):
         TypeError: when sampling, a process without levels.
     """
 
-    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return torch.zeros_like(level, dtype=torch.bool)

@@ -9,10 +9,10 @@ from torch import Tensor
 from ddlib.parameterization.logits import Parameterization, stated
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Confidence, Order, Run, Sampler, State
-from ddlib.samplers.ordered import levels, told
-from ddlib.samplers.runtime.model import Network
-from ddlib.samplers.runtime.reverse_step import log_chance
+from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
+from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
 from ddlib.utils.validation import check_count, check_devices, check_mask, check_shape, require
 
@@ -83,7 +83,7 @@ def likelihood(
     """
     order = Confidence() if order is None else order
     check_likelihood(process, order)
-    assert isinstance(order, Order)
+    assert isinstance(order, OrderedSampler)
     process.check_inputs(x=x)
     if given is None:
         free = torch.ones_like(x, dtype=torch.bool)
@@ -101,19 +101,19 @@ def likelihood(
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
 
-    network = Network(process, denoiser, stated(denoiser, parameterization), compact)
+    network = ModelWrapper(process, denoiser, stated(denoiser, parameterization), compact)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
     # the prior is drawn from though it is certain: not at the cost of the caller's randomness
-    run = Run(process, network, unchanged, times, free, torch.Generator(x.device))
-    ways = torch.stack([process.climb(x, torch.full_like(x, level)) for level in range(edges + 1)])
+    run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))
+    ways = torch.stack([process.ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
     state, calls, found = order.init(run), 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     state = state._replace(z=torch.where(free, state.z, x))
     while calls < count and bool(levels(run, state.z).any()):
-        said, target = order.turn(run, state, calls)
+        said, target = order.plan_step(run, state, calls)
         z = ways.gather(0, target[None])[0]
         for some in said:
-            found[some.b, some.i] += log_chance(run, some, z[some.b, some.i], order.force_transition)
-        state, calls = State(z, told(run, z, state.memo), state.memo), calls + 1
+            found[some.b, some.i] += transition_log_prob(run, some, z[some.b, some.i], order.force_transition)
+        state, calls = State(z, model_time(run, z, state.memo), state.memo), calls + 1
     return Likelihood(found.sum(-1), calls, found)
 
 
@@ -128,7 +128,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         TypeError: a sampler that is no order; a process that has no such levels, or several ways to a word.
         ValueError: an order with chance; a process that does not start at the mask.
     """
-    if not isinstance(order, Order):
+    if not isinstance(order, OrderedSampler):
         raise TypeError(
             f"order is {order!r}, must be a sampler that chooses by the states alone which position goes next, such as "
             f"Confidence() or LeftToRight(): of others a text has no likelihood in closed form; {_INSTEAD}"
@@ -146,7 +146,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
             f"again, so that many ways lead to a text; {_INSTEAD}"
         )
     top = len(process.levels) - 1
-    crossed = [j for j in range(1, top + 1) if not process.descends(j, j - 1)]
+    crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:
         raise TypeError(
             f"an exact likelihood needs one way down to each word, in {process!r} tokens may leave their cluster, as "

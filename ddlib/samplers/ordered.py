@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Run, Sampler, State
-from ddlib.samplers.runtime.model import Said
-from ddlib.samplers.runtime.reverse_step import descents, settle
+from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
+from ddlib.utils.renamed import Renamed
 
 _GRID = 257
 """Points at which the expected level is known; in between it is interpolated."""
@@ -27,13 +28,13 @@ class Expected(NamedTuple):
 class Turn(NamedTuple):
     """What is settled in a step before anything is drawn."""
 
-    said: Iterable[Said]
+    said: Iterable[Predictions]
     """What the network says at the positions that go, to be gone through once."""
     target: Int64[Tensor, "B L"]
     """The level of every position after the step."""
 
 
-class Order(Sampler):
+class OrderedSampler(Sampler):
     """One edge of the hierarchy at a time, and the laws of the children say whose turn it is.
 
     In a process with levels neither these laws nor what the network should say depend on the time, given the states
@@ -49,7 +50,9 @@ class Order(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
-    on_grid = by_times = False
+    on_time_grid = by_times = False
+    sure, wanted, looks = Renamed("confidence"), Renamed("select"), Renamed("uses_predictions")
+    quota, turn = Renamed("num_to_unmask"), Renamed("plan_step")
 
     def __init__(self, force_transition: bool = False) -> None:
         self.force_transition = force_transition
@@ -57,14 +60,14 @@ class Order(Sampler):
     @property
     def deterministic(self) -> bool:
         """Whether the choice is a function of the states: unless a leaf that has noise says so, of one without."""
-        return type(self).noise is Order.noise
+        return type(self).noise is OrderedSampler.noise
 
     @property
-    def looks(self) -> bool:
+    def uses_predictions(self) -> bool:
         """Whether laws have a say in the choice."""
-        return type(self).sure is not Order.sure
+        return type(self).confidence is not OrderedSampler.confidence
 
-    def sure(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """The score of normalised log-laws of children; positions with the highest go first, equals by position.
 
         Not asked of a leaf that leaves it as it is: there all are equal.
@@ -72,7 +75,7 @@ class Order(Sampler):
         return law.new_zeros(len(law))
 
     @abstractmethod
-    def wanted(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         """Whether positions go, each row sorted by preference; of words, which come last, the answer has no part.
 
         Args:
@@ -80,7 +83,7 @@ class Order(Sampler):
             level: (B, L), 0 at words and at the prompt.
         """
 
-    def noise(self, run: Run, z: Tokens) -> Float64[Tensor, "B L"]:
+    def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         """What is added to the scores before positions are sorted by them."""
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
@@ -107,14 +110,14 @@ class Order(Sampler):
         if least is None:
             least = (-(-level.sum(-1, keepdim=True) // steps)).clamp_min(1)
         go = torch.arange(level.shape[1], device=level.device) < least
-        go = go | self.wanted(score.gather(1, order), level.gather(1, order))
+        go = go | self.select(score.gather(1, order), level.gather(1, order))
         return torch.zeros_like(go).scatter(1, order, go) & (level > 0)
 
-    def quota(self, run: Run, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
+    def num_to_unmask(self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
         """How many go at least in step ``k``, of those that a row has left; None for an even split."""
         return None
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """The state at t = 1, with what the time is told by as the memo, once it is known that there are levels."""
         process, times = run.process, torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
         chances = process.level_transition(torch.zeros_like(times), times)
@@ -126,17 +129,17 @@ class Order(Sampler):
         state = super().init(run)
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
-    def turn(self, run: Run, state: State, k: int) -> Turn:
+    def plan_step(self, run: SamplingContext, state: State, k: int) -> Turn:
         """Who goes down in step ``k``, and how far: what drawing a text and reading one have in common."""
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
         noise = self.noise(run, z)  # drawn for all, so that a text's noise is its own
         score, going = torch.zeros_like(noise), level > 0
-        least = self.quota(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
+        least = self.num_to_unmask(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
         counted = {} if least is None else {"least": least}
-        if steps > 1 and not self.looks:
+        if steps > 1 and not self.uses_predictions:
             going = self.choose(score, level, steps, noise, **counted)
         said = list(run.network.at(z, state.t, going))
-        if steps > 1 and self.looks:
+        if steps > 1 and self.uses_predictions:
             for some in said:
                 score[some.b, some.i] = self._scores(run, some, level)
             going = self.choose(score, level, steps, noise, **counted)
@@ -144,29 +147,31 @@ class Order(Sampler):
         chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
         return Turn(chosen, target)
 
-    def step(self, run: Run, state: State, k: int) -> State:
-        said, target = self.turn(run, state, k)
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
+        said, target = self.plan_step(run, state, k)
         single = run.steps - k > 1
-        z = settle(run, said, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single)
-        return State(z, told(run, z, state.memo), state.memo)
+        z = apply_predictions(
+            run, said, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single
+        )
+        return State(z, model_time(run, z, state.memo), state.memo)
 
-    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """The memo is of no row: it tells the time to all."""
         return state._replace(z=state.z[rows], t=state.t[rows])
 
-    def _scores(self, run: Run, said: Said, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
+    def _scores(self, run: SamplingContext, said: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
         score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)
-        for rows, _, _, law in descents(run, said, level[said.b, said.i] - 1, self.force_transition):
-            score[rows] = self.sure(law).to(torch.float64)
+        for rows, _, _, law in child_log_probs(run, said, level[said.b, said.i] - 1, self.force_transition):
+            score[rows] = self.confidence(law).to(torch.float64)
         return score
 
 
-def levels(run: Run, z: Tokens) -> Int64[Tensor, "B L"]:
+def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
     """How many edges each position has to go down, none where the prompt stands."""
     return torch.where(run.free, run.process.level_of(z), 0)
 
 
-def told(run: Run, z: Tokens, expected: Expected) -> Times:
+def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
     """The time of each row at which as many edges are left on average as it has left, (B,)."""
     times, edges = expected
     mean = levels(run, z).sum(-1) / run.free.sum(-1).clamp_min(1).to(torch.float64)

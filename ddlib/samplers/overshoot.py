@@ -5,7 +5,7 @@ from typing import Self
 
 from ddlib.processes.broadcasting import into
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import rand
@@ -31,21 +31,21 @@ class Overshoot(Sampler):
     def __init__(self, amount: float = 0.1, force_transition: bool = False) -> None:
         self.amount = check_number("amount", amount, 0, 1, "in [0, 1]")
         self.force_transition = force_transition
-        self.exact_text = self.amount == 0
+        self.consistent_joint = self.amount == 0
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(0.5), cls(1.0)]  # so much that a mistake shows
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         z, t, s = state.z, at(run, k), at(run, k + 1)
         u, process, ancestral = (1 - self.amount) * s, run.process, Ancestral(self.force_transition)
         if self.amount == 0:
             return ancestral.step(run, state, k)
         chances = process.level_transition(u, s)
         if chances is None:
-            return State(process.advance(ancestral.back(run, z, t, u), u, s, run.generator), s)
-        reached = process.jump(z, t, u, run.generator)
+            return State(process.sample_forward(ancestral.back(run, z, t, u), u, s, run.generator), s)
+        reached = process.sample_level(z, t, u, run.generator)
         assert reached is not None
         law = into(chances.mT, reached)
         target = draw(law, rand(z.shape, run.generator, z.device))

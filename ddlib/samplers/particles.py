@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State
+from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import KeyedGenerator, rand
@@ -90,8 +90,8 @@ class Particles(Sampler):
             for all particles of a row.
     """
 
-    on_grid = False
-    ends = False
+    on_time_grid = False
+    supports_stopping = False
 
     def __init__(self, sampler: Sampler, reward: Reward, number: int = 4, ess: float = 0.5, scale: float = 1.0) -> None:
         if not isinstance(sampler, Sampler):
@@ -104,27 +104,31 @@ class Particles(Sampler):
         self.ess = check_number("ess", ess, 0, 1, "in [0, 1]")
         self.scale = check_number("scale", scale, -math.inf, math.inf, "finite")
         indifferent = self.scale == 0 or isinstance(reward, Constant)
-        self.exact_word = sampler.exact_word and indifferent
-        self.exact_text = sampler.exact_text and indifferent
-        self.calls, self.end_calls, self.by_times = sampler.calls, sampler.end_calls, sampler.by_times
+        self.exact_marginals = sampler.exact_marginals and indifferent
+        self.consistent_joint = sampler.consistent_joint and indifferent
+        self.max_model_calls, self.max_finalize_calls, self.by_times = (
+            sampler.max_model_calls,
+            sampler.max_finalize_calls,
+            sampler.by_times,
+        )
 
     @property
-    def by_steps(self) -> bool:
+    def supports_step_distribution(self) -> bool:
         """As the inner sampler does."""
-        return self.sampler.by_steps
+        return self.sampler.supports_step_distribution
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(Ancestral(), Constant(), 2)]  # a law is known; what rewards do has claims of its own
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """The particles at t = 1, all of one weight."""
         inner, rows, device = self.sampler.init(self._inner(run)), len(run.free), run.free.device
         none = torch.zeros(rows, self.number, dtype=torch.float64, device=device)
         u = none[:, 0] if self.number == 1 else rand((rows,), run.generator, device)
         return _shown(Cloud(inner, none, none, none[:, 0], u))
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         inner, cloud = self._inner(run), state.memo
         here = self._prompted(inner, cloud.state, state.z)
         if k == 0:  # so that a reward that will not do is refused before the network runs
@@ -134,7 +138,7 @@ class Particles(Sampler):
         # at the end weights say more than copies
         return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
 
-    def weighed(self, run: Run, state: State) -> Cloud:
+    def weighed(self, run: SamplingContext, state: State) -> Cloud:
         """All particles as words at t = 0, with their weights: what ``finalize`` draws from.
 
         Args:
@@ -148,29 +152,29 @@ class Particles(Sampler):
             return cloud._replace(state=last)
         return self._weigh(cloud, State(words, torch.zeros_like(last.t)), "in the end")
 
-    def finalize(self, run: Run, state: State) -> Tokens:
+    def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """One particle of each row, by weight."""
         return self.weighed(run, state).drawn().z
 
-    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """Rows with all their particles."""
         cloud: Cloud = state.memo
         each = rows[:, None] * self.number + torch.arange(self.number, device=rows.device)
-        inner = self.sampler.pick(cloud.state, each.flatten())
+        inner = self.sampler.select_rows(cloud.state, each.flatten())
         return State(state.z[rows], state.t[rows], Cloud(inner, *(of_row[rows] for of_row in cloud[1:])))
 
     def __repr__(self) -> str:
         name = getattr(self.reward, "__qualname__", repr(self.reward))
         return super().__repr__().replace(f"reward={self.reward!r}", f"reward={name}")
 
-    def _inner(self, run: Run) -> Run:
+    def _inner(self, run: SamplingContext) -> SamplingContext:
         """The call as the inner sampler sees it: with a row for every particle."""
         if self.number == 1:
             return run
         noise = run.generator.split(self.number) if isinstance(run.generator, KeyedGenerator) else run.generator
         return replace(run, free=run.free.repeat_interleave(self.number, 0), generator=noise)
 
-    def _prompted(self, inner: Run, state: State, shown: Tokens) -> State:
+    def _prompted(self, inner: SamplingContext, state: State, shown: Tokens) -> State:
         """All particles with the prompt in its place, which the loop put into what is shown."""
         return state._replace(z=torch.where(inner.free, state.z, shown.repeat_interleave(self.number, 0)))
 
@@ -205,7 +209,7 @@ class Particles(Sampler):
             )
         return gain
 
-    def _resample(self, run: Run, cloud: Cloud) -> Cloud:
+    def _resample(self, run: SamplingContext, cloud: Cloud) -> Cloud:
         """Rows whose weights have grown too unlike go on with particles drawn by weight."""
         if self.number == 1:
             return cloud
@@ -218,7 +222,7 @@ class Particles(Sampler):
         ancestors = torch.where(unlike[:, None], systematic(share, u), own)
         rows = ancestors + self.number * torch.arange(len(share), device=share.device)[:, None]
         return cloud._replace(
-            state=self.sampler.pick(cloud.state, rows.flatten()),
+            state=self.sampler.select_rows(cloud.state, rows.flatten()),
             gain=cloud.gain.gather(1, ancestors),
             weight=torch.where(unlike[:, None], 0.0, cloud.weight),
             total=torch.where(unlike, cloud.log_mean(), cloud.total),

@@ -7,7 +7,7 @@ import torch
 
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -41,25 +41,27 @@ class Psi(Sampler):
     def examples(cls) -> Sequence[Self]:
         return [cls(0.5)]  # so much that a mistake shows
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:
             return Ancestral(self.force_transition).step(run, state, k)
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        target = process.jump(z, t, s, run.generator)
+        target = process.sample_level(z, t, s, run.generator)
         if target is not None:  # who is noised anew comes down to a word first
             near = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
             words = torch.where(keep | ~run.free, 0, near)
         else:
             logits = run.predict(z, t)
-            near = process.land(logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen)
+            near = process.sample_given_level(
+                logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
+            )
             words = self._words(run, logits, z, t)
         return State(torch.where(keep, near, process.sample(words, s, run.generator)), s)
 
-    def _words(self, run: Run, logits: Logits, z: Tokens, t: Times) -> Tokens:
+    def _words(self, run: SamplingContext, logits: Logits, z: Tokens, t: Times) -> Tokens:
         """Draws from q(x|z_t, p)."""
         if run.process.exact_ends:  # then that is the law of z_0
             zero = torch.zeros_like(t)
-            return run.process.land(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
+            return run.process.sample_given_level(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
         scores = run.sharpen(posterior_logits(run.process, logits, z, t))
         return draw_logits(scores, rand(z.shape, run.generator, z.device))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import move, shift
 from ddlib.typing import Times
 from ddlib.utils.random import rand
@@ -82,13 +82,13 @@ class Remask(Sampler):
             require(
                 self.t_on > self.t_off, f"t_on is {self.t_on} and t_off is {self.t_off}, must be 1 > t_on > t_off > 0"
             )
-        self.on_grid, self.exact_text = rule != "confidence", rule in ("cap", "rescale")
-        self.own_times = self.exact_text
+        self.on_time_grid, self.consistent_joint = rule != "confidence", rule in ("cap", "rescale")
+        self.own_times = self.consistent_joint
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """As for every sampler, after the process was asked whether it has levels."""
         edges = len(run.process.levels) - 1
-        if run.process.most_lift(at(run, 0), at(run, 1)) is None:
+        if run.process.max_remask_prob(at(run, 0), at(run, 1)) is None:
             raise TypeError(
                 f"{type(self).__name__} needs a process with levels, {run.process!r} has none: Psi serves it"
             )
@@ -99,14 +99,14 @@ class Remask(Sampler):
             return state
         return state._replace(memo=torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device))
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z = run.process, state.z
         psi = None if state.memo is None else state.memo.clone()
         t, s = self.time(at(run, k)), self.time(at(run, k + 1))
         lifts = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
-        most = process.most_lift(t, s) if lifts else None
+        most = process.max_remask_prob(t, s) if lifts else None
         sigma, level = None if most is None else self.sigma(most), process.level_of(z)
-        target = process.jump(z, t, s, run.generator, sigma if psi is None else None)
+        target = process.sample_level(z, t, s, run.generator, sigma if psi is None else None)
         assert target is not None
         if sigma is None:
             return State(move(run, z, t, s, target, self.force_transition), s)

@@ -9,14 +9,14 @@ from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization, stated
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler
-from ddlib.samplers.runtime.context import Sight
+from ddlib.samplers.base import Sampler, SamplingContext
+from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.guided import check_guided
-from ddlib.samplers.runtime.loop import Course
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.loop import SamplingLoop
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.pace_sampling import along
-from ddlib.samplers.runtime.sharpening import Knob, Sharpening
-from ddlib.samplers.runtime.wording import Wording
+from ddlib.samplers.runtime.sharpening import Scheduled, Truncation
+from ddlib.samplers.runtime.wording import LogitProcessors
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
@@ -34,8 +34,8 @@ def sample(
     *,
     infill: bool = False,
     times: Tensor | None = None,
-    temperature: Knob = 1.0,
-    top_p: Knob = 1.0,
+    temperature: Scheduled = 1.0,
+    top_p: Scheduled = 1.0,
     top_k: int | None = None,
     min_p: float = 0.0,
     forbidden: Sequence[int] = (),
@@ -112,27 +112,27 @@ def sample(
             sampler.by_times or callable(temperature) or callable(top_p),
             f"times is given, and {sampler!r} goes by their number alone: pass steps={times.numel() - 1}",
         )
-    sharpening = Sharpening(temperature, top_p, top_k, min_p)
+    sharpening = Truncation(temperature, top_p, top_k, min_p)
     for ending in endings:
         if not isinstance(ending, Ending):
             raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(word)")
         ending.check(process)
-        if not sampler.ends:
+        if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
-    wording = Wording(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
+    wording = LogitProcessors(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
     place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
 
     meaning = stated(denoiser, parameterization)
 
-    def network(sight: Sight | None = None) -> Network:
-        return Network(process, denoiser, meaning, compact, wording if wording else None, sight)
+    def network(sight: FullContext | None = None) -> ModelWrapper:
+        return ModelWrapper(process, denoiser, meaning, compact, wording if wording else None, sight)
 
     whole = network()
     check_guided(whole, sampler, plain=sharpening.idle and not wording)
     generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
-    run = Run(process, whole, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
-    course = Course(sampler, sharpening, tuple(endings), on_step)
+    run = SamplingContext(process, whole, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
+    course = SamplingLoop(sampler, sharpening, tuple(endings), on_step)
     fixed = course.words(run, fixed) if pace is None else along(pace, course, run, fixed, network, keep)
     for ending in endings:
         fixed = ending.trim(fixed, free)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.parameterization.logits import posterior_logits
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run, State
+from ddlib.samplers.base import SamplingContext, State
 from ddlib.samplers.confidence import entropy
 from ddlib.typing import Tokens
 from ddlib.utils.repr import shown
@@ -24,7 +24,9 @@ class Ending(ABC):
         return None
 
     @abstractmethod
-    def finished(self, run: Run, state: State, drawn: Tensor, memo: Any) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
+    def finished(
+        self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
+    ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         """Which positions are finished, and with which words.
 
         Args:
@@ -85,8 +87,10 @@ class EndOfText(Ending):
             if word >= process.vocab_size:
                 raise ValueError(f"{name} of {self!r} is {word}, must be a word in [0, {process.vocab_size})")
 
-    def finished(self, run: Run, state: State, drawn: Tensor, memo: Any) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
-        sure = ~run.process.from_anywhere(state.z)
+    def finished(
+        self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
+    ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
+        sure = ~run.process.reachable_from_all_tokens(state.z)
         end, after = self._found((state.z == self.word) & sure & drawn)
         return torch.where(after, self.fill, state.z), end | after, None
 
@@ -123,11 +127,13 @@ class Settled(Ending):
         self.entropy = check_number("entropy", entropy, 0, 1e6, ">= 0")
         self.steps = check_count("steps", steps)
 
-    def finished(self, run: Run, state: State, drawn: Tensor, memo: Any) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
+    def finished(
+        self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
+    ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         process, (z, t, _) = run.process, state
-        unsure = run.free & ((z >= process.vocab_size) | process.from_anywhere(z))
+        unsure = run.free & ((z >= process.vocab_size) | process.reachable_from_all_tokens(z))
         words, total = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        run.network.shares = True
+        run.network.cache_last = True
         for said in run.network.at(z, t, unsure):
             logits = said.words(torch.zeros_like(said.z))
             law = posterior_logits(process, logits, said.z[:, None], said.t)[:, 0].log_softmax(-1)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import evidence
-from ddlib.samplers.base import Run, Sampler, State, at, joint
-from ddlib.samplers.runtime.model import Said
-from ddlib.samplers.runtime.reverse_step import Uniforms, settle
+from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
+from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.runtime.reverse_step import Uniforms, apply_predictions
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.validation import check_number
 
@@ -42,7 +42,7 @@ class ThetaTrapezoidal(Sampler):
         TypeError, ValueError: theta outside (0, 1).
     """
 
-    calls = 2
+    max_model_calls = 2
     order = 2
 
     def __init__(self, theta: float = 0.5) -> None:
@@ -52,17 +52,17 @@ class ThetaTrapezoidal(Sampler):
     def examples(cls) -> Sequence[Self]:
         return [cls(), cls(0.3)]  # at 1/2 many wrong weights are right
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         u = self.between(t, s)
-        target = process.jump(z, t, u, run.generator)
+        target = process.sample_level(z, t, u, run.generator)
         if target is not None:
             return State(self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s)
         before = run.predict(z, t)
-        middle = process.land(before, z, t, u, None, run.generator, sharpen=run.sharpen)
+        middle = process.sample_given_level(before, z, t, u, None, run.generator, sharpen=run.sharpen)
         z = torch.where(run.free, middle, z)  # the second look is at the prompt too
         logits = self.extrapolated(process, before, run.predict(z, u), z, u)
-        return State(process.land(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s)
+        return State(process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s)
 
     def between(self, t: Times, s: Times) -> Times:
         """The time of the second look."""
@@ -97,17 +97,17 @@ class ThetaTrapezoidal(Sampler):
         second = joint(process.posterior(logits.softmax(-1), texts[there], u[there], s[there]), texts)
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
-    def _by_levels(self, run: Run, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
+    def _by_levels(self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
         """Both stages, given the levels after the first; where a position goes does not depend on where it is."""
         process, u = run.process, self.between(t, s)
         some = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]  # a state of its level
-        last = process.jump(some, u, s, run.generator)
+        last = process.sample_level(some, u, s, run.generator)
         assert last is not None
         last = torch.where(run.free, last, first)
         moves, still = first != process.level_of(z), last != first
         heard = list(run.network.at(z, t, moves | still))
         going = (said.take(moves[said.b, said.i]) for said in heard if bool(moves[said.b, said.i].any()))
-        middle, far = settle(run, going, z, u, first, False), Uniforms(z, run.generator)
+        middle, far = apply_predictions(run, going, z, u, first, False), Uniforms(z, run.generator)
         result, done, then = middle.clone(), 0, _all([said.take(still[said.b, said.i]) for said in heard])
         for said in run.network.at(middle, u, still):
             places = torch.arange(done, done + len(said.z), device=z.device)
@@ -116,14 +116,16 @@ class ThetaTrapezoidal(Sampler):
             assert then is not None  # who moves in the second stage was asked about in the first
             words = then.take(places).words(target), said.words(target)
             logits = self.extrapolated(process, *words, said.z[:, None], said.t)
-            result[said.b, said.i] = process.land(
+            result[said.b, said.i] = process.sample_given_level(
                 logits, said.z[:, None], said.t, s[said.b], target[:, None], far.at(said.b, said.i), sharpen=run.sharpen
             )[:, 0]
         return result
 
 
-def _all(parts: list[Said]) -> Said | None:
+def _all(parts: list[Predictions]) -> Predictions | None:
     """Chunks of what was said, in one; None if nothing was."""
     if not parts:
         return None
-    return Said(parts[0].network, *(torch.cat(columns) for columns in zip(*(part[1:] for part in parts), strict=True)))
+    return Predictions(
+        parts[0].network, *(torch.cat(columns) for columns in zip(*(part[1:] for part in parts), strict=True))
+    )

@@ -114,7 +114,7 @@ def time_densities() -> st.SearchStrategy[densities.TimeDensity]:
 
 
 @st.composite
-def word_logits(draw: Callable[..., Any], *shape: int, scale: float = 3.0) -> Tensor:
+def token_logits(draw: Callable[..., Any], *shape: int, scale: float = 3.0) -> Tensor:
     """Float64 logits of the given shape, from a drawn seed."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     return torch.randn(*shape, dtype=torch.float64, generator=generator) * draw(st.floats(0.0, scale))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_number
 
 LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
@@ -21,7 +21,7 @@ def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
     return tuple(check_number(f"{name}[{i}]", value, LOW, HIGH, RULE) for i, value in enumerate(values))
 
 
-class Learned(ExactModule):
+class PositiveParameter(Float64Module):
     r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: their ratios move.
 
     :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about

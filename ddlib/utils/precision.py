@@ -10,7 +10,7 @@ _OWN = frozenset(vars(nn.Module()))
 """Attributes that every module has, which torch moves itself."""
 
 
-class ExactModule(nn.Module):
+class Float64Module(nn.Module):
     """An ``nn.Module`` of constants: tensors that are plain attributes, ``self.speeds = tensor``.
 
     A constant follows from the constructor's arguments. So it is no buffer: no state dict holds it, and no average of
@@ -31,7 +31,7 @@ class ExactModule(nn.Module):
             if name not in _OWN and isinstance(value, Tensor):
                 yield name, value
 
-    def _apply(self, fn: Any, recurse: bool = True) -> "ExactModule":
+    def _apply(self, fn: Any, recurse: bool = True) -> "Float64Module":
         def exact(tensor: Tensor) -> Tensor:
             moved: Tensor = fn(tensor)
             return tensor.to(moved.device) if tensor.is_floating_point() else moved

@@ -70,7 +70,7 @@ def verify(
     verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
     its own choice.
 
-    A vocabulary of more than 50 tokens is reduced by the process itself (``process.reduced``), and the note of the
+    A vocabulary of more than 50 tokens is reduced by the process itself (``process.small_copy``), and the note of the
     report names the reduction; the process as given is checked besides by the claims that are cheap at its size: rows,
     Chapman-Kolmogorov, the change of transitions against the rates, marginals, posterior, draws, and up to 1,000 states
     that the bound of a drawn distribution is its entropy. Beyond 1,000 states these multiply drawn vectors only, beyond
@@ -164,16 +164,16 @@ def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
     if given.vocab_size <= LARGE:
         return given
     try:
-        reduced = given.reduced(_REDUCED)
+        reduced = given.small_copy(_REDUCED)
     except TypeError:  # the class offers none
         return given if given.num_states <= ENUMERATED else None
     if type(reduced) is not type(given):
-        raise TypeError(f"{type(given).__name__}.reduced gives a {type(reduced).__name__}, must give its own kind")
+        raise TypeError(f"{type(given).__name__}.small_copy gives a {type(reduced).__name__}, must give its own kind")
     return reduced
 
 
 def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    yield stated("reduced", isinstance(given.reduced(_REDUCED), ForwardProcess), "reduced gives no process")
+    yield stated("reduced", isinstance(given.small_copy(_REDUCED), ForwardProcess), "small_copy gives no process")
 
 
 _REDUCES = Claim("as given", "reduced", "a large process gives a small one of its kind", "exactly", _reduces)
@@ -183,7 +183,7 @@ def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
     """Smaller processes of its kind, smallest first."""
     for size in range(1, min(subject.vocab_size, 8)):
         try:
-            yield subject.reduced(size)
+            yield subject.small_copy(size)
         except Exception:  # that it has none is no counterexample
             continue
 
@@ -194,7 +194,7 @@ def _schedule(subject: Schedule, full: bool) -> tuple[list[Check], str]:
 
 def _hierarchy(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
     large = given.vocab_size > LARGE
-    subject = given.reduced(_REDUCED) if large else given
+    subject = given.small_copy(_REDUCED) if large else given
     note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
     at_its_size = _ask(hierarchy.AT_SIZE, given, full) if large else []
     return explained(_ask((*hierarchy.CLAIMS, *arguments.PART_CLAIMS), subject, full) + at_its_size), note

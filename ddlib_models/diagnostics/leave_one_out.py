@@ -68,7 +68,7 @@ def leave_one_out_probe(
     check_shape("t", t, (len(x),), "(B,), one time per text")
     check_count("positions", positions)
     states = torch.arange(process.num_states, device=x.device)
-    possible = states[process.from_anywhere(states[None])[0]]
+    possible = states[process.reachable_from_all_tokens(states[None])[0]]
     require(
         len(possible) > 1,
         f"process has {len(possible)} states that every word may have become, must have two to compare: at a mask the "

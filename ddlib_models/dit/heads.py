@@ -45,9 +45,9 @@ class WordHead(nn.Linear):
         return self.weight[: self.vocab_size], self.bias[: self.vocab_size]
 
     @torch.no_grad()
-    def start_at(self, log_law: Float[Tensor, " V"]) -> None:
+    def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
         """Lets the head begin at a law of words, from the bias alone."""
-        self.bias[: self.vocab_size] = log_law
+        self.bias[: self.vocab_size] = log_probs
 
 
 class ChildHead(Constants, nn.Linear):
@@ -108,9 +108,9 @@ class ChildHead(Constants, nn.Linear):
         return self.weight, self.bias, self.rows
 
     @torch.no_grad()
-    def start_at(self, log_law: Float[Tensor, " V"]) -> None:
+    def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
         """Lets the head begin at a law of words: a state's bias is the log of the mass of the words under it."""
-        levels = [log_law.double().exp()]
+        levels = [log_probs.double().exp()]
         for parents in self.tree:
             above = levels[-1].new_zeros(int(parents.max()) + 1)
             levels.append(above.index_add(0, parents.to(above.device), levels[-1]))

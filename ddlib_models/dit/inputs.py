@@ -34,7 +34,7 @@ class Trunk:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ModelInputs:
     """States and times of all tokens, where they stand and whom they see; the last layer answers at ``positions``."""
 
     z: Tensor
@@ -48,7 +48,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Reader:
+class InputBuilder:
     """Lays out passes for a network of this shape."""
 
     num_states: int
@@ -58,7 +58,7 @@ class Reader:
     block_size: int
     attention: Attention
 
-    def packed(self, z: Tensor, t: Tensor, packing: Packing) -> Pass:
+    def packed(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
         """Sequences of one row, told apart by their owner."""
         total = (1, len(packing.owner))
         if z.shape != total or t.shape not in ((packing.num_sequences,), total):
@@ -68,9 +68,11 @@ class Reader:
             )
         check_range("z holds states", z, self.num_states, "num_states")
         angles = rotary_angles(z.shape[1], self.head_dim, z.device)[packing.position]
-        return Pass(z, t, angles, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
+        return ModelInputs(z, t, angles, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
 
-    def row(self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None) -> Pass:
+    def row(
+        self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None
+    ) -> ModelInputs:
         """A text, or the part of one that follows what the cache holds."""
         self._check(z, t)
         first, slots = 0, [None] * self.depth
@@ -79,9 +81,9 @@ class Reader:
         angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
         # a block before which everything is seen needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(Pass(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
+        return self._ruled(ModelInputs(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
 
-    def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> Pass:
+    def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
         """Noisy tokens and the clean ones behind them, whose time is 0; only the noisy ones are asked for."""
         self._check(z, t)
         if self.block_size == 0:
@@ -97,10 +99,10 @@ class Reader:
         own = t if t.ndim == 2 else t[:, None].expand(z.shape)
         angles = rotary_angles(length, self.head_dim, z.device).repeat(2, 1)
         both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
-        found = Pass(*both, angles, [None] * self.depth, positions=slice(length))
+        found = ModelInputs(*both, angles, [None] * self.depth, positions=slice(length))
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
 
-    def _ruled(self, found: Pass, rule: ByBlocks | None, keys: int) -> Pass:
+    def _ruled(self, found: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
         """The pass with its masks."""
         if rule is None:
             return found
@@ -111,7 +113,7 @@ class Reader:
         elif positions is not None:
             asked = len(range(count)[positions])
             last = kept_mask(self.attention, rule, asked, keys, device) if asked else None
-        return Pass(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
+        return ModelInputs(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
 
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):

@@ -11,7 +11,7 @@ from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
 from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
-from ddlib_models.dit.inputs import Packing, Reader, Trunk, check_range
+from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_range
 from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
@@ -127,7 +127,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         if tied:
             self.head.weight = self.embedding.weight
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
-        self.reader = Reader(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
+        self.reader = InputBuilder(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
 
     def forward(
         self,
@@ -254,24 +254,25 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     @torch.no_grad()
-    def start_at(self, log_law: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
+    def start_at(self, log_probs: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
         """Lets an untrained network begin at a law of words and at embeddings of states.
 
         The gates of the blocks, which adaLN-zero shuts, start half open: a short run would spend itself opening them.
 
         Args:
-            log_law: log-probability of each word.
+            log_probs: log-probability of each word.
             vectors: of all states.
 
         Raises:
             ValueError: another number of words, of states or of channels.
         """
         want = ((self.vocab_size,), (self.num_states, self.dim))
-        if (tuple(log_law.shape), tuple(vectors.shape)) != want:
+        if (tuple(log_probs.shape), tuple(vectors.shape)) != want:
             raise ValueError(
-                f"log_law is {tuple(log_law.shape)}, vectors {tuple(vectors.shape)}: expected {want[0]} and {want[1]}"
+                f"log_probs is {tuple(log_probs.shape)}, vectors {tuple(vectors.shape)}: "
+                f"expected {want[0]} and {want[1]}"
             )
-        self.head.start_at(log_law)
+        self.head.start_at(log_probs)
         self.embedding.weight[: self.num_states] = vectors
         for block in self.blocks:
             for gate in block.modulation.bias.chunk(6)[2::3]:

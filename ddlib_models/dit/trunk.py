@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ddlib_models.attention.backends import owners
 from ddlib_models.attention.masks import ByBlocks, within
 from ddlib_models.dit.embedding import StateEmbedding
-from ddlib_models.dit.inputs import Packing, Reader, Trunk, check_blocks
+from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_blocks
 from ddlib_models.dit.layers import TimeEmbedding, pick
 from ddlib_models.kv_cache import Cache, Store, check_cache
 
@@ -21,7 +21,7 @@ class Body(nn.Module):
     embedding: StateEmbedding
     time: TimeEmbedding | None
     blocks: nn.ModuleList
-    reader: Reader
+    reader: InputBuilder
 
     @torch.no_grad()
     def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:

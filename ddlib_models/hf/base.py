@@ -20,7 +20,7 @@ from ddlib_models.io.safetensors import filled_network
 _DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
 
 
-class Adopted(Pretrained, nn.Module, ABC):
+class HFBackbone(Pretrained, nn.Module, ABC):
     """A language model of transformers' whose input and output are the states and words of a process.
 
         logits = features @ weight.T + bias,   weight and bias the output layer's rows of the words
@@ -168,10 +168,10 @@ class Adopted(Pretrained, nn.Module, ABC):
                 raise ValueError(f"z holds states {low}..{high}: must lie in 0..num_states-1={self.num_states - 1}")
 
 
-A = TypeVar("A", bound=Adopted)
+A = TypeVar("A", bound=HFBackbone)
 
 
-def read_config(kind: type[Adopted], name_or_path: str, hub: dict[str, Any]) -> Any:
+def read_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) -> Any:
     """transformers' configuration of a folder or a repository.
 
     Args:
@@ -219,7 +219,9 @@ def hub_options(revision: str | None) -> dict[str, Any]:
     return {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
 
 
-def token_id(kind: type[Adopted], name: str, mask_token: str | int | None, vocab_size: int, hub: dict[str, Any]) -> int:
+def token_id(
+    kind: type[HFBackbone], name: str, mask_token: str | int | None, vocab_size: int, hub: dict[str, Any]
+) -> int:
     """The id of the token that stands for the mask.
 
     Raises:
@@ -253,7 +255,7 @@ def plain(config: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in _DROPPED}
 
 
-def config_of(kind: type[Adopted], architecture: dict[str, Any]) -> tuple[Any, str]:
+def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any, str]:
     """The configuration that JSON says, and its ``model_type``.
 
     Raises:

@@ -16,13 +16,13 @@ from ddlib_models.attention.sight import added, seen_by, shifted
 from ddlib_models.dit.embedding import cluster_means
 from ddlib_models.hf import lora as low_rank
 from ddlib_models.hf.base import config_of, filled, hub_options, plain, read_config, token_id, transformers_of
-from ddlib_models.hf.kv_cache import Recall, Recalling
+from ddlib_models.hf.kv_cache import CachedHFBackbone, Recall
 from ddlib_models.kv_cache import check_cache
 
 Attention = Literal["bidirectional", "causal"]
 
 
-class CausalLM(Recalling):
+class CausalLM(CachedHFBackbone):
     """A causal language model of transformers' that reads the states of a process: (z, t) -> logits over words.
 
         logits_i(z, t) = features_(i - shift)(z, t) @ weight.T + bias

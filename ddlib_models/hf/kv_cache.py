@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from ddlib_models.dit.inputs import check_blocks
 from ddlib_models.dit.layers import dtype_of
-from ddlib_models.hf.base import Adopted, transformers_of
-from ddlib_models.kv_cache import Held
+from ddlib_models.hf.base import HFBackbone, transformers_of
+from ddlib_models.kv_cache import KVCacheBase
 
 Pair = tuple[Float[Tensor, "B H n K"], Float[Tensor, "B H n K"]]
 
 
-class Recall(Held):
+class Recall(KVCacheBase):
     """Keys and values of words, from ``CausalLM.prefill``; it never changes, a longer text has another one.
 
     Attributes:
@@ -48,7 +48,7 @@ class Recall(Held):
         return other
 
 
-class Recalling(Adopted):
+class CachedHFBackbone(HFBackbone):
     """A network by blocks that keeps keys and values of finished ones, a ``ddlib.typing.BlockDenoiser``."""
 
     block_size: int

@@ -10,10 +10,19 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ddlib_models.hf.base import Adopted, config_of, filled, hub_options, plain, read_config, token_id, transformers_of
+from ddlib_models.hf.base import (
+    HFBackbone,
+    config_of,
+    filled,
+    hub_options,
+    plain,
+    read_config,
+    token_id,
+    transformers_of,
+)
 
 
-class MaskedLM(Adopted):
+class MaskedLM(HFBackbone):
     """A masked language model of transformers' that reads the states of a process: (z, t) -> logits over words.
 
         logits(z, t) = features(z, t) @ weight.T + bias,   weight and bias the output layer's rows of the words

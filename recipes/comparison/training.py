@@ -17,7 +17,7 @@ from recipes.config import IN_STRATA, Loss
 from recipes.console import training_progress
 from recipes.data import text
 from recipes.embeddings import embeddings
-from recipes.embeddings.starting import log_law, state_vectors
+from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.muon import Muon
 
 
@@ -83,7 +83,7 @@ def make_model(config: Config, process: dd.processes.Hierarchical, data: Data) -
     model = DiT(process.num_states, process.vocab_size, config.dim, config.depth, config.heads)
     counts = data.stream.bincount(minlength=process.vocab_size)
     vectors = embeddings.word_embeddings(data.stream, process.vocab_size, config.dim, reach=2, seed=config.seed)
-    model.start_at(log_law(counts), state_vectors(process, counts, 0.3 * config.dim**0.5 * vectors))
+    model.start_at(log_probs(counts), state_vectors(process, counts, 0.3 * config.dim**0.5 * vectors))
     return model
 
 

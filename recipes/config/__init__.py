@@ -4,21 +4,21 @@ from recipes.config.files import differences, numbers, plugins, read_loss, read_
 from recipes.config.loss import Loss
 from recipes.config.paces import at_once, fitting, make_pace, own_times
 from recipes.config.recipe import Data, Hardware, Optimizer, Output, Recipe
-from recipes.config.run_context import Beside, Knowledge
+from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import IN_STRATA, UNIFORM, check_times, time_density
 from recipes.config.validation import at_least
 
 __all__ = [
     "IN_STRATA",
     "UNIFORM",
-    "Beside",
     "Data",
     "Hardware",
-    "Knowledge",
     "Loss",
+    "ModelContext",
     "Optimizer",
     "Output",
     "Recipe",
+    "RunContext",
     "at_least",
     "at_once",
     "check_times",

@@ -14,7 +14,7 @@ import tyro
 from ddlib import parts
 from recipes.config.loss import Loss
 from recipes.config.paces import TOGETHER, Pace, make_pace
-from recipes.config.run_context import Beside, Knowledge
+from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import check_times
 from recipes.config.validation import at_least, share
 from recipes.data import Corpus
@@ -159,9 +159,9 @@ Values = dict[str, Any]
 """Of a part, with its ``kind``: see ``ddlib.parts``."""
 
 PARTS: dict[str, tuple[str, Any]] = {
-    "process": ("processes", Knowledge),
+    "process": ("processes", RunContext),
     "pace": ("paces", None),
-    "model": ("backbones", Beside),
+    "model": ("backbones", ModelContext),
     "loss.weighting": ("weightings", None),
 }
 """The parts of a recipe by their place: the group of plug-ins of each, and what a run fills in."""
@@ -190,11 +190,11 @@ class Recipe:
 
     data: Data
     process: Values | str = field(metadata=FIRST)
-    """The noise: any that is registered, or ``package.module:object``; ``recipes.config.Knowledge`` is filled in."""
+    """The noise: any that is registered, or ``package.module:object``; ``recipes.config.RunContext`` is filled in."""
     pace: Values | str = TOGETHER
     """Which position is noised when, of ``ddlib.paces``: together, blocks:size=16, left_to_right, or one's own."""
     model: Values | str = field(metadata=FIRST)
-    """The network, likewise; ``recipes.config.Beside`` is filled in."""
+    """The network, likewise; ``recipes.config.ModelContext`` is filled in."""
     optimizer: Optimizer
     output: Output
     loss: Loss = field(default_factory=Loss)

@@ -10,7 +10,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 
 
-class Knowledge(ABC):
+class RunContext(ABC):
     """What a run knows when it composes its process; the arguments of a method are keys of the part that asks."""
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Knowledge(ABC):
         """
 
 
-class Beside:
+class ModelContext:
     """What a run knows when it composes its network: the process, and what the run itself knows.
 
     Args:
@@ -47,7 +47,7 @@ class Beside:
         process: the noise.
     """
 
-    def __init__(self, known: Knowledge, process: ForwardProcess) -> None:
+    def __init__(self, known: RunContext, process: ForwardProcess) -> None:
         self._known, self._process = known, process
 
     def vocab_size(self) -> int:

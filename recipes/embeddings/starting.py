@@ -7,7 +7,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 
 
-def log_law(counts: Int[Tensor, " V"]) -> Float[Tensor, " V"]:
+def log_probs(counts: Int[Tensor, " V"]) -> Float[Tensor, " V"]:
     """Log of the frequencies of the words, each seen half a time more than it was."""
     often = counts.float() + 0.5
     return (often / often.sum()).log()
@@ -29,7 +29,7 @@ def state_vectors(
     beyond = torch.arange(process.vocab_size, process.num_states, device=process.device)
     if not len(beyond):
         return vectors
-    likelihood = process.word_likelihood(beyond[None], torch.tensor([0.5], device=process.device))[0].cpu()
+    likelihood = process.token_likelihood(beyond[None], torch.tensor([0.5], device=process.device))[0].cpu()
     weight = likelihood * (counts.double() + 1e-9)  # so that a cluster of words that never occur has a mean too
     means = weight @ vectors.double() / weight.sum(-1, keepdim=True)
     return torch.cat([vectors, means.to(vectors.dtype)])

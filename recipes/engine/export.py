@@ -12,7 +12,7 @@ from ddlib.hierarchies import save_clusters
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import writing
 from ddlib_models.io.pretrained import save_tensors
-from recipes.config import Beside, recipe_yaml
+from recipes.config import ModelContext, recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import FromText, make_model
 from recipes.model_io import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER
@@ -51,7 +51,7 @@ def _blank(run: Run) -> nn.Module:
     trained = run.objective.model
     if isinstance(trained, Pretrained):
         return type(trained)(**trained.saved_arguments())
-    return make_model(run.recipe, Beside(run.known, run.process))
+    return make_model(run.recipe, ModelContext(run.known, run.process))
 
 
 def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str], card: Mapping[str, str]) -> None:

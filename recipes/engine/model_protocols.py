@@ -44,7 +44,7 @@ class Starts(Protocol):
 
     dim: int
 
-    def start_at(self, log_law: Tensor, vectors: Tensor) -> None:
+    def start_at(self, log_probs: Tensor, vectors: Tensor) -> None:
         """Takes log-probabilities of the words (V,) and embeddings of the states (S, dim)."""
         ...
 

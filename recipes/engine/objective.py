@@ -78,7 +78,7 @@ def noised(
             z = process.sample(batch.x, t, noise)
             return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once)
         z = process.sample(batch.x, t, noise, levels=loss.levels)
-        balance = process.balance(batch.x, z, t) if loss.levels == "balanced" else None
+        balance = process.importance_weight(batch.x, z, t) if loss.levels == "balanced" else None
         return Noisy(batch.x, z, t, measure, batch.mask, balance=balance)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import ddlib as dd
 from ddlib.plot import level_names
 from ddlib.processes import beside
-from recipes.config import IN_STRATA, Beside, Recipe, at_once, time_density
+from recipes.config import IN_STRATA, ModelContext, Recipe, at_once, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared
 from recipes.engine.checkpoint import Facts, State
 from recipes.engine.model_protocols import Steps
@@ -77,7 +77,7 @@ class Run:
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
         known = FromText(recipe, data, world)
         process = make_process(recipe, known, data, world)
-        model = make_model(recipe, Beside(known, process))
+        model = make_model(recipe, ModelContext(known, process))
         check_folder(recipe, model)
         start(recipe, model, process, data, known.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)

@@ -20,18 +20,18 @@ from ddlib.objective.training import check_mode, check_weighting
 from ddlib_models.io.json_files import is_there
 from ddlib_models.io.manifest import check_manifest
 from ddlib_models.io.pretrained import fill
-from recipes.config import Beside, Knowledge, Recipe, fitting, numbers, own_times
+from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.grouping import clusters_for, clusters_there, neighbourhoods, stream
-from recipes.embeddings.starting import log_law, state_vectors
+from recipes.embeddings.starting import log_probs, state_vectors
 from recipes.engine.model_protocols import ClusterHead, Packs, Starts, able, served
 from recipes.engine.parallel import World
 from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 
 
-class FromText(Knowledge):
+class FromText(RunContext):
     """What a run knows by its prepared text.
 
     Args:
@@ -130,7 +130,7 @@ def check_pretrained(recipe: Recipe, data: Prepared) -> None:
     check_same_tokens(place, data.vocabulary, Vocabulary(name, tokens), advice, size=data.vocab_size, padding=padding)
 
 
-def make_process(recipe: Recipe, known: Knowledge, data: Prepared, world: World) -> dd.processes.ForwardProcess:
+def make_process(recipe: Recipe, known: RunContext, data: Prepared, world: World) -> dd.processes.ForwardProcess:
     """The noise for the vocabulary of the data.
 
     Raises:
@@ -186,7 +186,7 @@ def published(recipe: Recipe) -> Path:
     return folder
 
 
-def make_model(recipe: Recipe, known: Beside) -> nn.Module:
+def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
     """The network, from the recipe's seed alone; able to do what the recipe asks for.
 
     Raises:
@@ -234,7 +234,7 @@ def start(
         return
     text = stream(data)
     counts, vectors = text.bincount(minlength=data.vocab_size), neighbourhoods(text, data.vocab_size, model.dim)
-    model.start_at(log_law(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors))
+    model.start_at(log_probs(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors))
 
 
 def micro_batch(recipe: Recipe, world: World) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import ddlib as dd
-from ddlib.utils.positive import Learned
+from ddlib.utils.positive import PositiveParameter
 from recipes.config import Recipe, own_times
 from recipes.data import Batch
 from recipes.engine.objective import Objective
@@ -108,5 +108,5 @@ class Speeds:
         """Takes over what ``tensors`` gave; the values were read in place."""
         set_optimizer_state_dict(self.process, self.optimizer, state["optimizer"])
 
-    def _learned(self) -> Iterator[Learned]:
-        return (module for module in self.process.modules() if isinstance(module, Learned))
+    def _learned(self) -> Iterator[PositiveParameter]:
+        return (module for module in self.process.modules() if isinstance(module, PositiveParameter))

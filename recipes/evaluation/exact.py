@@ -11,10 +11,10 @@ from recipes.data import Batch, Prepared
 from recipes.engine.parallel import World
 from recipes.engine.validation import over
 from recipes.metrics import Estimate, Terms, in_units, read
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 
 
-def reader(saved: Saved, name: str) -> Sampler:
+def reader(saved: LoadedModel, name: str) -> Sampler:
     """The order that a name, with its options, stands for.
 
     Raises:
@@ -29,7 +29,7 @@ def reader(saved: Saved, name: str) -> Sampler:
 
 
 def exact(
-    saved: Saved,
+    saved: LoadedModel,
     data: Prepared,
     order: Sampler,
     steps: int | None,

@@ -11,7 +11,7 @@ from recipes.engine.parallel import World
 from recipes.generation.sampling import Sampling, protocol
 from recipes.metrics import Estimate
 from recipes.metrics.scoring import Scorer, generative, load_scorer, score
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 
 NONE = "none"
 """Says that nobody is to score."""
@@ -34,7 +34,7 @@ def warned(error: Exception) -> str:
 
 
 def generated(
-    saved: Saved,
+    saved: LoadedModel,
     scorer: Scorer,
     drawn: Sequence[Sequence[int]],
     sampling: Sampling,

@@ -15,7 +15,7 @@ from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, listed
 from recipes.generation.sampling import batches
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
@@ -64,7 +64,7 @@ def check_prompt(text: str, chat: bool = False) -> None:
         raise ValueError(f"prompt: {found[0]} is a gap, and a message has none: leave out --chat, or the gap")
 
 
-def check_known(saved: Saved, name: str, text: str, allowed: bool = False) -> None:
+def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
     """Refuse a text with symbols that the model's tokenizer does not have.
 
     Args:
@@ -113,7 +113,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     return found
 
 
-def prompt_states(saved: Saved, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
+def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
     """What stands and what is free: words, and the mask at every free position of a text with gaps; how much is said.
 
     A text with gaps is a whole document: behind it come the end of text and, where the model knows texts with padding
@@ -139,7 +139,7 @@ def prompt_states(saved: Saved, text: str, length: int) -> tuple[Int[Tensor, " n
     return torch.tensor(states, dtype=torch.int64), said
 
 
-def has_mask(saved: Saved) -> bool:
+def has_mask(saved: LoadedModel) -> bool:
     """Whether a position may be said to be free among others that stand."""
     return saved.process.num_states > saved.process.vocab_size
 
@@ -151,7 +151,7 @@ def check_fits(states: Sequence[int], length: int) -> None:
 
 
 def row(
-    saved: Saved,
+    saved: LoadedModel,
     text: str | None,
     pace: Pace,
     length: int | None = None,
@@ -172,7 +172,7 @@ def row(
 
     Raises:
         ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model knows, or as
-            ``Saved.chat``.
+            ``LoadedModel.chat``.
     """
     block = pace.block or 1
     if saved.rows == "free" and length is not None and length > saved.length:
@@ -223,7 +223,7 @@ class Batch(NamedTuple):
     """Tokens of each, where they are not the same."""
 
 
-def masked(saved: Saved, row: Row) -> Int[Tensor, " n"]:
+def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
     """The states of a row, filled up with masks, so that rows of several prompts can be drawn together.
 
     Where the process has no mask they stay as they are.
@@ -232,7 +232,9 @@ def masked(saved: Saved, row: Row) -> Int[Tensor, " n"]:
     return torch.cat([row.states, torch.full((more,), saved.process.num_states - 1)])
 
 
-def together(saved: Saved, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int) -> Iterator[list[int]]:
+def together(
+    saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
+) -> Iterator[list[int]]:
     """Numbers of rows that can be drawn together, at most ``size``: each is what it is alone.
 
     Where the network can leave positions out these are rows of any length, the shorter ones with padding behind them,
@@ -247,7 +249,7 @@ def together(saved: Saved, rows: Sequence[Row], block: int | None, sampler: Samp
     """
     states = [masked(saved, row) for row in rows]
     # a sampler that puts several texts in the place of a row is not asked about it by its number
-    pads = saved.leaves_out and has_mask(saved) and sampler.ends
+    pads = saved.leaves_out and has_mask(saved) and sampler.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
         own, words = rows[number].length, bool((states[number] < saved.process.vocab_size).any())
@@ -259,7 +261,7 @@ def together(saved: Saved, rows: Sequence[Row], block: int | None, sampler: Samp
         yield [by_length[place] for place in group]
 
 
-def stacked(saved: Saved, rows: Sequence[Row]) -> Batch:
+def stacked(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
     """Rows that ``together`` found, as one batch; padding is a word that stands in the row."""
     states, lengths = [masked(saved, row) for row in rows], torch.tensor([row.length for row in rows])
     longest = int(lengths.max())

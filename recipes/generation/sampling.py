@@ -16,14 +16,14 @@ from ddlib.samplers import Ending, EndOfText, Settled
 from ddlib.samplers.runtime.pace_sampling import check_paced
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
-from recipes.model_io import Saved, padded
+from recipes.model_io import LoadedModel, padded
 
 NOISE = 2**62
 """Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
 
 T = TypeVar("T")
 OnStep = Callable[[int, Tensor, Tensor], None]
-Knob = float | tuple[float, float]
+Scheduled = float | tuple[float, float]
 """A number, or two: at noise and at words, and in between what lies between them."""
 
 
@@ -37,9 +37,9 @@ class Sampling:
     """Which position when: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
-    temperature: Knob = 1.0
+    temperature: Scheduled = 1.0
     """Of every law that is drawn from; 0 is greedy. Two numbers: at the start, and at the end."""
-    top_p: Knob = 1.0
+    top_p: Scheduled = 1.0
     """Keep the fewest words that hold this much probability. Two numbers: at the start, and at the end."""
     top_k: int | None = None
     """Keep the likeliest so many."""
@@ -71,7 +71,7 @@ class Sampling:
         if self.pace is not None:
             make_pace(self.pace)
 
-    def named(self, saved: Saved) -> Pace:
+    def named(self, saved: LoadedModel) -> Pace:
         """The pace that is asked for, or that of the model.
 
         Raises:
@@ -93,7 +93,7 @@ class Sampling:
             )
         return pace
 
-    def order(self, saved: Saved, length: int) -> Pace:
+    def order(self, saved: LoadedModel, length: int) -> Pace:
         """The same for texts of a length.
 
         Raises:
@@ -101,7 +101,7 @@ class Sampling:
         """
         return served(fitting(self.named(saved), length), length, saved.model)
 
-    def course(self, saved: Saved, length: int) -> Pace:
+    def course(self, saved: LoadedModel, length: int) -> Pace:
         """The same for texts that the sampler draws.
 
         Raises:
@@ -115,7 +115,7 @@ class Sampling:
                 raise ValueError(f"sampler={self.sampler!r}: {error}") from error
         return pace
 
-    def endings(self, saved: Saved) -> list[Ending]:
+    def endings(self, saved: LoadedModel) -> list[Ending]:
         """When a text of this model is finished early.
 
         Raises:
@@ -129,7 +129,7 @@ class Sampling:
             found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
-    def forbidden_words(self, saved: Saved) -> list[int]:
+    def forbidden_words(self, saved: LoadedModel) -> list[int]:
         """The numbers of the tokens that are never drawn.
 
         Raises:
@@ -143,7 +143,7 @@ class Sampling:
 
 
 def draw(
-    saved: Saved,
+    saved: LoadedModel,
     sampling: Sampling,
     seed: int,
     index: Int[Tensor, " B"],
@@ -210,7 +210,7 @@ def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> It
         yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
-def protocol(saved: Saved, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
+def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
     """All that decides a sample."""
     return {
         "checkpoint_sha256": saved.sha256,
@@ -239,11 +239,11 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _both(knob: Knob) -> tuple[float, ...]:
+def _both(knob: Scheduled) -> tuple[float, ...]:
     return knob if isinstance(knob, tuple) else (knob,)
 
 
-def _over_time(knob: Knob) -> float | Callable[[float], float]:
+def _over_time(knob: Scheduled) -> float | Callable[[float], float]:
     if not isinstance(knob, tuple):
         return knob
     start, end = knob

@@ -1,10 +1,10 @@
 """Models that are there: what a run published, and what others did."""
 
-from recipes.model_io.base import Precision, Saved
+from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import one_of, open_saved
-from recipes.model_io.options import Reading
+from recipes.model_io.options import LoadOptions
 from recipes.model_io.reading import held_out, measured_length
 
 __all__ = [
@@ -14,9 +14,9 @@ __all__ = [
     "SPEEDS",
     "TOKENIZER",
     "WEIGHTS",
+    "LoadOptions",
+    "LoadedModel",
     "Precision",
-    "Reading",
-    "Saved",
     "called",
     "held_out",
     "measured_length",

@@ -17,7 +17,7 @@ from ddlib.typing import Denoiser
 from recipes.config import Recipe
 from recipes.data.tokens import Special
 from recipes.data.unknown import Symbols
-from recipes.model_io.spelling import Spelling, Talks
+from recipes.model_io.spelling import Talks, TokenizerProtocol
 
 Precision = Literal["float32", "bfloat16"]
 """Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
@@ -28,7 +28,7 @@ texts fill; a row as long as the text, whose beginning is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class LoadedModel:
     """A model with all that is needed to sample from it and to measure it, whoever trained it."""
 
     process: dd.processes.ForwardProcess
@@ -37,7 +37,7 @@ class Saved:
     """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
     law: str
     """What its logits over words mean, "cavity" or "posterior"."""
-    tokenizer: Spelling
+    tokenizer: TokenizerProtocol
     special: Special
     length: int
     """Tokens of a row; of rows as long as their texts the most."""

@@ -12,7 +12,7 @@ import torch
 
 import ddlib as dd
 from recipes.data.tokens import Special
-from recipes.model_io.base import Precision, Saved
+from recipes.model_io.base import LoadedModel, Precision
 
 LENGTH = 2**15
 """Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
@@ -79,7 +79,7 @@ def open_foreign(
     family: str | None,
     mask: str | None,
     block_size: int | None,
-) -> Saved:
+) -> LoadedModel:
     """A pretrained denoiser, opened; arguments as those of ``open_saved``.
 
     Args:
@@ -108,7 +108,7 @@ def open_foreign(
     block = getattr(denoiser, "block_size", 0)
     network, size = denoiser.network, process.vocab_size
     limits = (getattr(network, "max_length", None), tokenizer.model_max_length)
-    return Saved(
+    return LoadedModel(
         process=process,
         model=denoiser,
         denoiser=denoiser,

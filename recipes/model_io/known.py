@@ -10,11 +10,11 @@ from torch import Tensor
 from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.vocabulary import fingerprint
-from recipes.config import Knowledge
+from recipes.config import RunContext
 from recipes.model_io.names import CLUSTERS, COUNTS
 
 
-class Published(Knowledge):
+class Published(RunContext):
     """Of a folder whose manifest was checked."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:

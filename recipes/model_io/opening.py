@@ -18,10 +18,10 @@ from ddlib import parts, registry
 from ddlib_models import Pretrained
 from ddlib_models.io.manifest import check_manifest
 from ddlib_models.io.pretrained import fill
-from recipes.config import Beside, Recipe, at_least, plugins, read_recipe
+from recipes.config import ModelContext, Recipe, at_least, plugins, read_recipe
 from recipes.data.hub import nothing
 from recipes.data.tokens import add_special
-from recipes.model_io.base import Precision, Saved
+from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.known import Published
@@ -54,7 +54,7 @@ def open_saved(
     mask_token: str | None = None,
     block_size: int | None = None,
     revision: str | None = None,
-) -> Saved:
+) -> LoadedModel:
     """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
 
     What a recipe published is told by its ``recipe.yaml``; all else is read by ``ddlib_models.hub``.
@@ -112,7 +112,7 @@ def open_saved(
         recipe = read_recipe(folder / RECIPE)
         process = parts.build("processes", recipe.process, known, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
-        model = load_network(folder, recipe, Beside(known, process)).to(device).eval()
+        model = load_network(folder, recipe, ModelContext(known, process)).to(device).eval()
     special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
@@ -121,7 +121,7 @@ def open_saved(
                 f"{folder}: the network has {name}={getattr(model, name)}, the process {getattr(process, name)}: files "
                 "of different runs"
             )
-    return Saved(
+    return LoadedModel(
         process=process,
         model=model,
         denoiser=model if precision == "float32" else called(model, half=True),
@@ -156,7 +156,7 @@ def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
     process.requires_grad_(False)
 
 
-def load_network(folder: Path, recipe: Recipe, known: Beside) -> nn.Module:
+def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:
     """The network of a recipe with the weights of a folder: as its class loads them, or built anew and filled.
 
     Raises:

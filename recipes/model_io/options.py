@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from recipes.config import at_least
-from recipes.model_io.base import Precision, Saved
+from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.opening import open_saved
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class LoadOptions:
     """How a model is read."""
 
     family: str | None = None
@@ -28,7 +28,7 @@ class Reading:
     def __post_init__(self) -> None:
         at_least(0, block_size=self.block_size or 0)
 
-    def open(self, source: str, device: str | torch.device, precision: Precision) -> Saved:
+    def open(self, source: str, device: str | torch.device, precision: Precision) -> LoadedModel:
         """The model; arguments as those of ``open_saved``."""
         return open_saved(source, device, precision, **asdict(self))
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from recipes.data import Prepared, open_prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
-from recipes.model_io.base import Saved
+from recipes.model_io.base import LoadedModel
 from recipes.model_io.names import WEIGHTS
 
 MOST = 512
 """Tokens of a sequence where the model knows rows of any length."""
 
 
-def held_out(saved: Saved, folder: Path | None = None) -> Prepared:
+def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     """Prepared text of a model's own words.
 
     Args:
@@ -40,7 +40,7 @@ def held_out(saved: Saved, folder: Path | None = None) -> Prepared:
     return data
 
 
-def measured_length(saved: Saved, asked: int | None, block: int) -> int:
+def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
     """Tokens of a sequence that text is measured in: as asked for; or as the model knows rows, or up to ``MOST``.
 
     Args:

@@ -10,7 +10,7 @@ class Encoded(Protocol):
     ids: list[int]
 
 
-class Spelling(Protocol):
+class TokenizerProtocol(Protocol):
     """Texts to words and back, as a ``tokenizers.Tokenizer`` does it."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoded:
@@ -42,5 +42,5 @@ class Talks(Protocol):
     """What says so."""
 
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
-        """The text of messages; see ``Saved.chat``."""
+        """The text of messages; see ``LoadedModel.chat``."""
         ...

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlib import parts
-from recipes.config import Knowledge, Recipe
+from recipes.config import Recipe, RunContext
 from recipes.config.command import choose
 from recipes.console import plain_errors
 from recipes.data import speeches
@@ -67,7 +67,7 @@ TINY = {"dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1}
 def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
     """A part with few clusters wherever its values say how many; saved ones are of another vocabulary."""
     changed: dict[str, Any] = {}
-    for name, key in parts.keys(group, values["kind"], Knowledge, values).items():
+    for name, key in parts.keys(group, values["kind"], RunContext, values).items():
         value = values.get(name)
         if key.group and isinstance(value, dict):
             changed[name] = _few_clusters(key.group, value)

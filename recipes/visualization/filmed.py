@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.samplers import Run, Sampler, State
-from ddlib.samplers.runtime.model import Said
-from ddlib.samplers.runtime.reverse_step import descents
-from ddlib.typing import Levelled, Times, Tokens
+from ddlib.samplers import Sampler, SamplingContext, State
+from ddlib.samplers.runtime.model import Predictions
+from ddlib.samplers.runtime.reverse_step import child_log_probs
+from ddlib.typing import HasLevelWeights, Times, Tokens
 from recipes.visualization.listening import Heard, listen
 
 OnStep = Callable[[int, Tensor, Tensor], None]
@@ -101,10 +101,10 @@ class Filmed(Sampler):
         self._heard: Heard | None = None
 
     @property
-    def by_steps(self) -> bool:
-        return self.sampler.by_steps
+    def supports_step_distribution(self) -> bool:
+        return self.sampler.supports_step_distribution
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """Of the whole text, or of the next block of it: calls go on from those before."""
         heard = Heard(run.free.shape, run.free.device)
         if self._heard is not None:
@@ -113,10 +113,10 @@ class Filmed(Sampler):
         listen(run.network, self._heard)
         return self.sampler.init(run)
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         return self.sampler.step(run, state, k)
 
-    def finalize(self, run: Run, state: State) -> Tokens:
+    def finalize(self, run: SamplingContext, state: State) -> Tokens:
         return self.sampler.finalize(run, state)
 
     def on_step(self, k: int, t: Tensor, z: Tensor) -> None:
@@ -161,7 +161,9 @@ class Filmed(Sampler):
         self._heard.said.clear()
 
 
-def _events(run: Run, heard: Heard, window: slice, before: Tokens, after: Tokens) -> Iterator[tuple[int, Event]]:
+def _events(
+    run: SamplingContext, heard: Heard, window: slice, before: Tokens, after: Tokens
+) -> Iterator[tuple[int, Event]]:
     """What changed, and in which text; the network was asked about the window alone."""
     b, i = (before != after).nonzero().unbind(1)
     state = after[b, i]
@@ -188,7 +190,7 @@ def _events(run: Run, heard: Heard, window: slice, before: Tokens, after: Tokens
 
 
 def _laws(
-    run: Run, said: Said, state: Int64[Tensor, "N"]
+    run: SamplingContext, said: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """The laws by which positions got into their states, by what the network said of them before.
 
@@ -198,12 +200,12 @@ def _laws(
     process = run.process
     level, above = (process.level_of(z[:, None])[:, 0] for z in (state, said.z))
     # where levels do not move on their own, what is below a state is not all that it may come down to
-    own = process.hierarchy is not None and isinstance(process, Levelled)
+    own = process.hierarchy is not None and isinstance(process, HasLevelWeights)
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
         by = replace(run, predict=said.network)
-        for some, first, which, law in descents(by, said.take(rows), level[rows], False):
+        for some, first, which, law in child_log_probs(by, said.take(rows), level[rows], False):
             yield rows[some], which + first, law
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]

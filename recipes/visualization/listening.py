@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.samplers.runtime.model import Network, Said
+from ddlib.samplers.runtime.model import ModelWrapper, Predictions
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -21,7 +21,7 @@ class Heard:
     def __init__(self, shape: torch.Size, device: torch.device) -> None:
         self.calls = torch.zeros(shape[0], dtype=torch.int64, device=device)
         """(B,) network calls so far in which each text took part."""
-        self.said: list[Said] = []
+        self.said: list[Predictions] = []
         """Answers of the present step, in their order."""
         self._shape = shape
 
@@ -30,14 +30,14 @@ class Heard:
         rows = len(self.calls)
         self.calls += asked.view(rows, -1).any(-1) if len(asked) % rows == 0 else bool(asked.any())
 
-    def hear(self, said: Said, rows: int) -> None:
+    def evaluate(self, said: Predictions, rows: int) -> None:
         """Keeps what was said about a batch of so many rows, if these are the texts."""
         if rows == len(self.calls):
             self.said.append(said)
 
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
-    ) -> Iterator[tuple[Bool[Tensor, "n"], Said]]:
+    ) -> Iterator[tuple[Bool[Tensor, "n"], Predictions]]:
         """Of n positions the last answer about each before it was in ``state``, and whom it is about.
 
         Positions that the network was not asked about are left out.
@@ -53,7 +53,7 @@ class Heard:
                 left = left & ~found
 
 
-class Listening(Network):
+class Listening(ModelWrapper):
     """A network that says what it would have said, and has it kept."""
 
     heard: Heard
@@ -63,25 +63,25 @@ class Listening(Network):
         logits = super().__call__(z, t)
         self.heard.call(self._ran(last, z))
         b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
-        plain = Network(self.process, self)  # these logits are of the cavity law, whatever the network's own are
-        self.heard.hear(Said(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
+        plain = ModelWrapper(self.process, self)  # these logits are of the cavity law, whatever the network's own are
+        self.heard.evaluate(Predictions(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
         return logits
 
-    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Said]:
+    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
         last = self._last
         for number, said in enumerate(super().at(z, t, where)):
             if number == 0:  # all that is said comes of one call
-                everybody = self.shares or not self.compact
+                everybody = self.cache_last or not self.compact
                 self.heard.call(self._ran(last, z) if everybody else where.any(-1))
-            self.heard.hear(said, len(z))
+            self.heard.evaluate(said, len(z))
             yield said
 
     def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
         """For each row whether it was asked about anew: not where it repeats what it had said ``last``."""
-        return torch.full_like(z[:, 0], not self.shares or self._last is not last, dtype=torch.bool)
+        return torch.full_like(z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool)
 
 
-def listen(network: Network, heard: Heard) -> None:
+def listen(network: ModelWrapper, heard: Heard) -> None:
     """From now on ``heard`` is told what this network says, whoever asks it."""
     # the object itself, not one that wraps it: what stands around a sampler asks it too, and what it is stays
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})

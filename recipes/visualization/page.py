@@ -14,7 +14,7 @@ from ddlib.plot.colors import level_names
 from ddlib.processes import ForwardProcess
 from recipes.console import sign
 from recipes.embeddings.naming import cluster_names
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 from recipes.visualization.filmed import Event, Text
 
 
@@ -35,7 +35,7 @@ ESCAPED = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 def write_page(
     path: Path,
-    saved: Saved,
+    saved: LoadedModel,
     shown: Sequence[tuple[int | str, Text, int]],
     title: str,
     about: Mapping[str, Any],

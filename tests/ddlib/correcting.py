@@ -5,8 +5,8 @@ import torch
 import ddlib as dd
 from ddlib.processes import GIDD, Uniform
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import EdgeBalance, ForwardBackward, Gibbs, Run, SelfCorrection
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers import EdgeBalance, ForwardBackward, Gibbs, SamplingContext, SelfCorrection
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
 
 F64 = torch.float64
@@ -27,7 +27,9 @@ def at(t, rows=1):
 def a_run(process, denoiser, shape, seed=0, free=None, compact=True):
     free = torch.ones(shape, dtype=torch.bool) if free is None else free
     generator = dd.KeyedGenerator(seed, 0, torch.arange(shape[0]))
-    return Run(process, Network(process, denoiser, compact=compact), unchanged, at(1.0), free, generator)
+    return SamplingContext(
+        process, ModelWrapper(process, denoiser, compact=compact), unchanged, at(1.0), free, generator
+    )
 
 
 def serves(corrector, process):

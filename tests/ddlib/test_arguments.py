@@ -26,7 +26,7 @@ from ddlib.hierarchies import Flat, Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear, Polynomial, Symbolic
 from ddlib.testing import strategies
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 
 F64 = torch.float64
 WORDS, ABOVE, OTHER = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], [0, 0, 1, 2, 2, 3]
@@ -203,7 +203,7 @@ def math_of(x):
 
 def test_reductions_have_values():
     for process in (Hierarchical(Tree(large(), xi=[0.9, 1.0]), Linear()), Masked(1000, Cosine())):
-        small = process.reduced(24)
+        small = process.small_copy(24)
         other = dd.build("processes", dd.values(small))
         assert apart(small, other) == "" and torch.equal(small.transition(0.1, 0.4), other.transition(0.1, 0.4))
         with pytest.raises(ValueError, match=r"kind is ddlib\.processes\.base:reduction there"):
@@ -434,7 +434,7 @@ def test_copies_and_pickles_are_the_same_and_have_the_same_values(process):
 
 
 def test_constants_move_in_lists_and_in_modules_within_and_keep_their_digits():
-    class Constants(ExactModule):
+    class Constants(Float64Module):
         def __init__(self):
             super().__init__()
             self.one, self.many = torch.tensor([0.7], dtype=F64), (torch.arange(3), [torch.ones(1)], "a")

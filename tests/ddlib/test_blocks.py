@@ -139,7 +139,10 @@ KNOBS = st.fixed_dictionaries(
 )  # fmt: skip
 def test_the_same_words_with_and_without_what_is_kept(name, network, sizes, sampler, knobs, given_words, seed):
     process, (own, size) = PROCESSES[name], sizes
-    if isinstance(sampler, Confidence) and process.from_anywhere(torch.zeros(1, 1, dtype=torch.int64)).any():
+    if (
+        isinstance(sampler, Confidence)
+        and process.reachable_from_all_tokens(torch.zeros(1, 1, dtype=torch.int64)).any()
+    ):
         sampler = Ancestral()
     denoiser, length = NETWORKS[network](process.num_states, 3, own), 12
     prompt = torch.randint(3, (5, given_words), generator=noise(seed))
@@ -315,7 +318,7 @@ def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
 
 def test_a_steered_step_is_refused(as_users_call):
     class Steers(ByBlocks):
-        def step_law(self, z, t, s):
+        def step_distribution(self, z, t, s):
             raise AssertionError
 
     with pytest.raises(TypeError, match=r"pace is Ramp.*Steers.* steers the law of z_s"):

@@ -56,7 +56,7 @@ def test_the_word_law_is_the_product_of_the_child_laws_on_the_way_down(name):
     for word in range(tree.vocab_size):
         ancestors = [tree.offsets[i] + int(tree.between(0, i).parents[word]) for i in range(1, tree.depth)]
         law.append(torch.tensor([shares[state] for state in (word, *ancestors)]).prod())
-    found = dd.word_logits(tree, logits).exp()
+    found = dd.token_logits(tree, logits).exp()
     assert torch.allclose(found, torch.stack(law).double(), rtol=1e-6) and abs(float(found.sum()) - 1) < 1e-12
 
 
@@ -73,7 +73,7 @@ def test_fused_child_logits_are_the_expanded_ones(noise, tree, shuffled):
     hidden, weight, bias = layer
     ours = dd.linear_nelbo(process, hidden, weight, *noisy, bias, parameterization=meaning, chunk=19)
     theirs = dd.nelbo(process, logits, *noisy, parameterization=meaning)
-    generic = dd.nelbo(process, dd.word_logits(tree, logits), *noisy, "generic")
+    generic = dd.nelbo(process, dd.token_logits(tree, logits), *noisy, "generic")
     close([ours, theirs], [theirs, generic], 1e-8)
     close([ours], [theirs])
     close(
@@ -230,7 +230,7 @@ def test_samples_from_child_logits_follow_the_law_of_the_words(noise, tree, opti
     process, tree, n = NOISE[noise], TREES[tree], 4000
     halves, meaning = Halves(process, tree), dd.Children(tree)
     ours = frequencies(process, halves, meaning, None, n, 1, **options)
-    theirs = frequencies(process, lambda z, t: dd.word_logits(tree, halves(z, t)), "cavity", None, n, 2, **options)
+    theirs = frequencies(process, lambda z, t: dd.token_logits(tree, halves(z, t)), "cavity", None, n, 2, **options)
     some = ours + theirs > 10
     statistic = ((ours - theirs) ** 2 / (ours + theirs).clamp_min(1))[some].sum()
     freedom = int(some.sum())
@@ -315,7 +315,7 @@ BAD = {
         ),
         r"weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of words",
     ),
-    "word logits of words": (lambda process, tree: dd.word_logits(tree, torch.zeros(8)), r"S - 1 = 18"),
+    "word logits of words": (lambda process, tree: dd.token_logits(tree, torch.zeros(8)), r"S - 1 = 18"),
     "a NaN": (
         lambda process, tree: dd.nelbo(
             process, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(tree)

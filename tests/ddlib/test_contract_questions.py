@@ -17,7 +17,8 @@ from ddlib.processes.contract import Contract
 from ddlib.processes.follows import Follows
 from ddlib.processes.sampled import Sampled
 from ddlib.schedules import Cosine, Linear
-from ddlib.typing import Levelled
+from ddlib.typing import HasLevelWeights
+from ddlib.utils.renamed import Renamed
 from ddlib.vocabulary import fingerprint
 from ddlib.weightings import PerLevel
 
@@ -94,9 +95,17 @@ def test_a_leaf_must_answer_three_questions_and_they_come_first():
 def test_each_method_of_a_process_is_in_one_of_the_three_groups():
     groups = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Contract, Follows, Sampled)]
     assert not groups[0] & groups[1] and not groups[2] & (groups[0] | groups[1])
-    levels = {"jump", "most_lift", "level_transition", "climb", "draw_path"}
-    assert groups[2] == levels | {"land", "descent", "descends", "leaving", "leave", "from_anywhere"}
-    assert not [name for name in vars(ForwardProcess) if not name.startswith("_")]
+    levels = {"sample_level", "max_remask_prob", "level_transition", "ascend", "sample_jump_times"}
+    assert groups[2] == levels | {
+        "sample_given_level",
+        "descendant_logits",
+        "subtree_logits_suffice",
+        "exit_rate",
+        "sample_exit",
+        "reachable_from_all_tokens",
+    }
+    own = {name: member for name, member in vars(ForwardProcess).items() if not name.startswith("_")}
+    assert all(isinstance(member, Renamed) for member in own.values())
 
 
 @every
@@ -195,7 +204,7 @@ def test_words_alone_have_no_level_to_weigh():
 
 @every
 def test_levels_with_occupancies_and_weights_are_those_of_hierarchies(process):
-    assert isinstance(process, Levelled) == isinstance(process, Hierarchical)
+    assert isinstance(process, HasLevelWeights) == isinstance(process, Hierarchical)
 
 
 @pytest.mark.slow
@@ -205,7 +214,7 @@ def test_a_process_of_ones_own_is_drawn_verified_and_checked_as_its_levels_and_h
     inner = Hierarchical(tree, Cosine())
     process = Staged(inner)
     t = torch.tensor([0.2, 0.7], dtype=torch.float64)
-    assert isinstance(process, Levelled) and plot.bands(process) == plot.bands(inner)
+    assert isinstance(process, HasLevelWeights) and plot.bands(process) == plot.bands(inner)
     assert plot.state_names(process) == plot.state_names(inner)
     for series in (plot.occupancy_series, plot.weight_series):
         for ours, theirs in zip(series(process, t), series(inner, t), strict=True):

@@ -48,7 +48,9 @@ EVERYONE = [
     if serves(sampler, process)
 ]
 everyone = pytest.mark.parametrize(("process", "sampler"), EVERYONE)
-everyone_who_ends = pytest.mark.parametrize(("process", "sampler"), [pair for pair in EVERYONE if pair.values[1].ends])
+everyone_who_ends = pytest.mark.parametrize(
+    ("process", "sampler"), [pair for pair in EVERYONE if pair.values[1].supports_stopping]
+)
 every_process = pytest.mark.parametrize(
     "process", [pytest.param(process, id=name, marks=quick(name)) for name, process in PROCESSES.items()]
 )
@@ -133,7 +135,7 @@ def test_child_logits_and_those_of_words_draw_the_same_text(name, options):
     table = torch.randn(20, tree.num_states - 1, generator=torch.Generator().manual_seed(1), dtype=F64)
     for sampler in (Ancestral(), Confidence()):
         ours = generate(process, lambda z, t: table[z], sampler, parameterization=dd.Children(tree), **options)
-        theirs = generate(process, lambda z, t: dd.word_logits(tree, table[z]), sampler, **options)
+        theirs = generate(process, lambda z, t: dd.token_logits(tree, table[z]), sampler, **options)
         assert torch.equal(ours, theirs)
 
 
@@ -240,7 +242,7 @@ def test_who_is_never_sure_draws_what_is_drawn_without_and_asks_no_more_on_the_g
         assert torch.equal(ours, generate(process, Halves(process), sampler))
     counted = Halves(process)
     generate(process, counted, sampler, steps=7, endings=[Settled(0.0, 7)])
-    assert counted.calls <= (7 if sampler.on_grid else 14) + sampler.end_calls
+    assert counted.calls <= (7 if sampler.on_time_grid else 14) + sampler.max_finalize_calls
 
 
 def test_rows_that_are_sure_stop_alone():

@@ -46,13 +46,16 @@ def test_corrections_are_made_in_the_interval_after_the_step_and_the_prompt_stan
 
 
 def test_what_it_says_follows_from_both():
-    assert Corrected(Ancestral(), Gibbs(), 3).calls == 4 and Corrected(Ancestral(), Gibbs()).end_calls == 1
-    assert Corrected(Ancestral(), SelfCorrection(steps=9)).calls == 1
-    assert Corrected(Ancestral(), SelfCorrection(steps=9)).end_calls == 10
-    exact = {repr(c): Corrected(Ancestral(), c).exact_text for c in (*EVERY, Gibbs())}
+    assert (
+        Corrected(Ancestral(), Gibbs(), 3).max_model_calls == 4
+        and Corrected(Ancestral(), Gibbs()).max_finalize_calls == 1
+    )
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_model_calls == 1
+    assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_finalize_calls == 10
+    exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*EVERY, Gibbs())}
     assert [text for text, right in exact.items() if right] == [repr(c) for c in (*EVERY[:2], Gibbs())]
-    assert [Corrected(Ancestral(), c).exact_word for c in EVERY] == [True] * 4 + [False]
-    assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).end_calls == 10
+    assert [Corrected(Ancestral(), c).exact_marginals for c in EVERY] == [True] * 4 + [False]
+    assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
     assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(
         "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
     )
@@ -86,7 +89,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
         return
     sampler, halves = Corrected(Ancestral(), corrector, 2), Halves(process)
     tokens = generate(process, halves, sampler)
-    assert 0 < halves.calls <= 7 * sampler.calls + sampler.end_calls
+    assert 0 < halves.calls <= 7 * sampler.max_model_calls + sampler.max_finalize_calls
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
     assert torch.equal(generate(process, halves, sampler, compact=False), tokens)
     alone = [

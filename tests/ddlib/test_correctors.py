@@ -50,7 +50,7 @@ def test_edge_balance_keeps_the_law_of_every_level(process, t, h, strength):
     law = process.occupancies(at(t))[0]
     assert bool((kernel >= 0).all()) and (law @ kernel - law).abs().max() < 1e-12
     climbs = 1 - process.level_transition(at(t), at(min(1.0, t + h)))[0].diagonal()[:-1]
-    want = torch.minimum(strength * climbs, process.most_lift(at(t), at(t))[0])
+    want = torch.minimum(strength * climbs, process.max_remask_prob(at(t), at(t))[0])
     assert (sigma[0] - want).abs().max() < 1e-12
     held = law[:-1] > 1e-12
     assert (kernel.diagonal(1) - sigma[0])[held].abs().max() < 1e-9 if held.any() else True  # nobody goes elsewhere
@@ -79,7 +79,7 @@ def gibbs_kernels(process, t):
     pairs = torch.tensor(list(itertools.product(range(size), repeat=2)))
     cavity = exact_cavity(process, PAIR)(pairs, at(t, len(pairs))).softmax(-1)
     proposals = process.predictive(cavity, at(t, len(pairs)))
-    known = process.from_anywhere(torch.arange(size)[None])[0]
+    known = process.reachable_from_all_tokens(torch.arange(size)[None])[0]
     kernels = torch.zeros(2, len(pairs), len(pairs), dtype=F64)
     for row, (pair, position) in enumerate(itertools.product(pairs, range(2))):
         row //= 2
@@ -134,14 +134,16 @@ def test_a_network_that_learnt_the_posterior_is_read_as_the_cavity(name, select)
 @given(strategies.processes(), st.floats(0.05, 0.9))
 def test_from_anywhere_is_what_the_likelihoods_say(process, t):
     states = torch.arange(process.num_states)[None]
-    reached = (process.word_likelihood(states, at(t)) > 0).all(-1)
-    assert torch.equal(process.from_anywhere(states), reached)
+    reached = (process.token_likelihood(states, at(t)) > 0).all(-1)
+    assert torch.equal(process.reachable_from_all_tokens(states), reached)
 
 
 @every_process
 def test_from_anywhere_is_that_of_the_contract(process):
     states = torch.arange(process.num_states)[None].expand(2, -1)
-    assert torch.equal(process.from_anywhere(states), ForwardProcess.from_anywhere(process, states))
+    assert torch.equal(
+        process.reachable_from_all_tokens(states), ForwardProcess.reachable_from_all_tokens(process, states)
+    )
 
 
 @pytest.mark.statistical

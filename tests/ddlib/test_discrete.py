@@ -14,7 +14,7 @@ import ddlib as dd
 from ddlib.processes import ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.schedules import Geometric, Linear
 from ddlib.testing.oracle import exact_cavity, integrate_bound
-from ddlib.testing.strategies import all_schedules, processes, times, word_logits
+from ddlib.testing.strategies import all_schedules, processes, times, token_logits
 
 RING = torch.tensor([[-1.0, 0.7, 0.3], [0.3, -1, 0.7], [0.7, 0.3, -1]], dtype=torch.float64)
 PROCESSES = {
@@ -96,7 +96,7 @@ def test_closed_steps_are_those_of_the_posterior(process, pair, data):
     x = torch.arange(process.vocab_size)[None].expand(3, -1).contiguous()
     at = torch.full((3,), t, dtype=torch.float64)
     z = process.sample(x, at, torch.Generator().manual_seed(0))
-    logits = data.draw(word_logits(*x.shape, process.vocab_size))
+    logits = data.draw(token_logits(*x.shape, process.vocab_size))
     early = torch.full_like(at, s)
     closed = process.step_divergence(logits, x, z, at, early)
     dense = ForwardProcess.step_divergence(process, logits, x, z, at, early)

@@ -128,11 +128,11 @@ def test_what_may_have_to_be_written_is_said():
 
 def test_a_mistake_in_reduced_is_refuted_and_a_constructor_without_super_is_named():
     class Mine(Paced):
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             return self.smaller(vocab_size)
 
     (check,) = dd.verify(Mine([1.0] * 60)).failures
-    assert check.name == "reduced" and check.place.method == "Mine.reduced"
+    assert check.name == "reduced" and check.place.method == "Mine.small_copy"
     bare = wrong("__init__", lambda self: None)
     with pytest.raises(TypeError, match=r"Mine has no states: call super\(\).__init__\(vocab_size, num_states\) first"):
         dd.verify(bare)

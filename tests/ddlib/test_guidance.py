@@ -49,7 +49,7 @@ def test_the_next_law_is_tempered_in_any_hierarchy(tree, gamma, seed):
     one, other = Lookup(process, seed), Lookup(process, seed + 1)
     guidance = ClassifierFree(process, one, other, lambda t: gamma, "states")
     straying = any(edge.spread is not None for edge in tree.maps)
-    assert (guidance.step_law is not None) == straying
+    assert (guidance.step_distribution is not None) == straying
     assert guidance.parameterization == ("children" if tree.depth > 1 and not straying else "cavity")
     z, what = texts(process), "step" if straying else "jump"
     laws = (told(process, part, "cavity", z, what) for part in (one, other))
@@ -62,7 +62,7 @@ def test_child_logits_of_the_parts_are_tempered_as_they_are(name):
     generator = torch.Generator().manual_seed(0)
     said = [torch.randn(process.num_states - 1, generator=generator, dtype=F64) for _ in range(2)]
     children = [constant(row) for row in said]
-    words = [constant(dd.word_logits(process.hierarchy, row)) for row in said]
+    words = [constant(dd.token_logits(process.hierarchy, row)) for row in said]
     z, laws = texts(process), []
     for own, meaning in (
         (children, "children"),

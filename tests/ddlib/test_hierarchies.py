@@ -41,7 +41,7 @@ def test_perturbed_rows_are_those_of_the_theory(parents, xi):
 @given(maps(), st.data())
 def test_every_action_is_that_of_the_dense_matrix(m, data):
     dense = m.matrix()
-    law = data.draw(strategies.word_logits(3, m.num_children)).softmax(-1)
+    law = data.draw(strategies.token_logits(3, m.num_children)).softmax(-1)
     assert torch.allclose(m.push(law), law @ dense, atol=1e-15)
     assert torch.allclose(m.log_push(law.log()), (law @ dense).log(), atol=1e-12)
     child = torch.arange(m.num_children)
@@ -76,13 +76,13 @@ def test_sampled_parents_follow_the_row(m, seed):
 
 def test_log_push_survives_what_push_cannot_hold():
     m = parent_map([0, 0, 1])
-    log_law = torch.tensor([[-200.0, -300.0, 0.0]])
-    assert torch.allclose(m.log_push(log_law), torch.tensor([[-200.0, 0.0]]))
-    log_law = torch.tensor([[-torch.inf, -torch.inf, 0.0]], requires_grad=True)
-    out = m.log_push(log_law)
+    log_probs = torch.tensor([[-200.0, -300.0, 0.0]])
+    assert torch.allclose(m.log_push(log_probs), torch.tensor([[-200.0, 0.0]]))
+    log_probs = torch.tensor([[-torch.inf, -torch.inf, 0.0]], requires_grad=True)
+    out = m.log_push(log_probs)
     assert out[0, 0] == -torch.inf
     out[0, 1].backward()
-    assert torch.equal(log_law.grad, torch.tensor([[0.0, 0.0, 1.0]]))
+    assert torch.equal(log_probs.grad, torch.tensor([[0.0, 0.0, 1.0]]))
 
 
 @pytest.mark.parametrize("scale", [1, 30, 60, 90, 3000])
@@ -90,11 +90,13 @@ def test_log_push_survives_what_push_cannot_hold():
 def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale):
     """One peak serves the whole row as long as no cluster is so far below it that its sum would lose digits."""
     m = parent_map([0, 2, 1, 0, 2, 2, 1])
-    log_law = (scale * torch.randn(50, 7, generator=torch.Generator().manual_seed(scale), dtype=dtype)).requires_grad_()
-    want = torch.stack([log_law[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)
-    found = m.log_push(log_law)
+    log_probs = (
+        scale * torch.randn(50, 7, generator=torch.Generator().manual_seed(scale), dtype=dtype)
+    ).requires_grad_()
+    want = torch.stack([log_probs[:, m.parents == c].logsumexp(-1) for c in range(3)], -1)
+    found = m.log_push(log_probs)
     torch.testing.assert_close(found, want)
-    ours, theirs = (torch.autograd.grad(one.sum(), log_law, retain_graph=True)[0] for one in (found, want))
+    ours, theirs = (torch.autograd.grad(one.sum(), log_probs, retain_graph=True)[0] for one in (found, want))
     torch.testing.assert_close(ours, theirs)
 
 
@@ -102,9 +104,9 @@ def test_log_push_is_the_log_sum_exp_of_every_cluster_on_any_scale(dtype, scale)
 def test_the_slope_of_an_unlikely_cluster_is_finite_under_the_largest_weights(below):
     """The bound multiplies by up to 1e17 near t = 1, where e^-80 is still a number of float32."""
     m = parent_map([0, 0, 1])
-    log_law = torch.tensor([[0.0, -1.0, -below]], requires_grad=True)
-    (1e17 * m.log_push(log_law)).sum().backward()
-    torch.testing.assert_close(log_law.grad, 1e17 * torch.tensor([[0.7310586, 0.2689414, 1.0]]))
+    log_probs = torch.tensor([[0.0, -1.0, -below]], requires_grad=True)
+    (1e17 * m.log_push(log_probs)).sum().backward()
+    torch.testing.assert_close(log_probs.grad, 1e17 * torch.tensor([[0.7310586, 0.2689414, 1.0]]))
 
 
 @given(strategies.hierarchies())

@@ -104,7 +104,7 @@ def test_levels_move_as_the_bracket_says():
     generator = torch.Generator().manual_seed(4)
     x = torch.multinomial(WORD, N, replacement=True, generator=generator)[:, None]
     level = process.level_of(process.sample(x, t, generator))
-    arrived = process.jump(process.sample(x, t, generator), t, s, generator)
+    arrived = process.sample_level(process.sample(x, t, generator), t, s, generator)
     counts = torch.bincount(arrived[:, 0], minlength=4) / N
     assert torch.allclose(counts.double(), process.occupancies(s)[0], atol=0.03)
     assert (process.level_posterior(level, t, s).sum(-1) - 1).abs().max() < 1e-12

@@ -10,7 +10,7 @@ from cases import slow_but
 
 import ddlib as dd
 from ddlib.processes.level_chain import LevelChain
-from ddlib.utils.positive import Learned
+from ddlib.utils.positive import PositiveParameter
 from ddlib.verification.claims.objective import learned
 
 F64 = torch.float64
@@ -103,7 +103,7 @@ def test_state_is_saved_moved_and_copied():
 def test_what_it_says_of_itself():
     assert "speed=learned(2, 0.7, 1)" in repr(tree())
     assert tree(fingerprint="abc").fingerprint == "abc"
-    reduced = process().reduced(5)
+    reduced = process().small_copy(5)
     assert reduced.hierarchy.learned is not None
     assert reduced.hierarchy.speeds == pytest.approx((2.0, 0.7, 1.0), rel=1e-12)
 
@@ -130,7 +130,7 @@ def test_it_is_verified_slopes_and_all():
 def test_draws_and_samples_carry_no_gradient():
     one, generator = process(), torch.Generator().manual_seed(0)
     x, t = torch.randint(6, (3, 4)), torch.tensor([0.2, 0.5, 0.9])
-    entries, _ = one.draw_path((3, 4), generator, torch.device("cpu"))
+    entries, _ = one.sample_jump_times((3, 4), generator, torch.device("cpu"))
     assert not entries.requires_grad and not one.sample(x, t, generator).is_floating_point()
     for sampler in (dd.samplers.Ancestral(), dd.samplers.FirstHitting(), dd.samplers.Remask(0.5)):
         words = dd.sample(one, lambda z, t: torch.zeros(*z.shape, 6), (2, 4), sampler, steps=4, generator=generator)
@@ -178,7 +178,7 @@ def test_bad_speeds_are_named(values, told, learn):
     ],
 )
 def test_a_speed_learned_to_nothing_or_to_infinity_stops(log, told):
-    learned = Learned("speed", [1.0, 1.0, 1.0])
+    learned = PositiveParameter("speed", [1.0, 1.0, 1.0])
     with torch.no_grad():
         learned.log.copy_(torch.tensor(log))
     with pytest.raises(ValueError, match=told):
@@ -186,4 +186,4 @@ def test_a_speed_learned_to_nothing_or_to_infinity_stops(log, told):
 
 
 def test_a_start_at_the_limit_is_within_it():
-    assert Learned("speed", [1e-3, 1e3])().tolist() == pytest.approx([1e-3, 1e3])
+    assert PositiveParameter("speed", [1e-3, 1e3])().tolist() == pytest.approx([1e-3, 1e3])

@@ -83,7 +83,7 @@ def test_systematic_levels_change_the_mean_of_the_bound_by_what_enumeration_says
         z = process.sample(x, t, generator, levels=levels)
         nats = dd.nelbo(process, by_count(length)(z, t), x, z, t).sum(-1)
         if levels == "balanced":
-            nats = nats * process.balance(x, z, t)
+            nats = nats * process.importance_weight(x, z, t)
         return float(nats.mean()), float(nats.std()) / math.sqrt(rows)
 
     low, error = mean("systematic")
@@ -105,7 +105,7 @@ def test_balanced_texts_are_drawn_by_a_law_and_have_the_mean_of_the_bound(proces
     z = torch.cartesian_prod(*[torch.arange(process.num_states)] * 2)
     x = torch.tensor([[0, process.vocab_size - 1]]).expand_as(z)
     at = torch.full((len(z),), t, dtype=torch.float64)
-    chance, balance = process.likelihood(z, x, at).prod(-1), process.balance(x, z, at)
+    chance, balance = process.likelihood(z, x, at).prod(-1), process.importance_weight(x, z, at)
     drawn = torch.where(balance > 0, chance / balance.clamp_min(1e-300), 0.0)
     assert float(drawn.sum()) == pytest.approx(1, abs=1e-8)
     some = chance > 0
@@ -158,7 +158,7 @@ def test_balanced_levels_take_noise_out_of_the_bound(process, share):
     for levels in ("independent", "balanced"):
         z = process.sample(x, t, seeded(6), levels=levels)
         nats = dd.nelbo(process, torch.zeros(4000, 32, 64), x, z, t).sum(-1).double()
-        spread[levels] = float((nats * process.balance(x, z, t) if levels == "balanced" else nats).std())
+        spread[levels] = float((nats * process.importance_weight(x, z, t) if levels == "balanced" else nats).std())
     assert spread["balanced"] <= share * spread["independent"]
 
 
@@ -168,7 +168,7 @@ def test_a_balanced_mask_weighs_the_length_over_their_number():
     z = process.sample(x, t, seeded(), levels="balanced")
     masks = (z == 5).sum(-1)
     assert int(masks.min()) >= 1
-    weight = process.balance(x, z, t)[:, None] * process.loss_weight(x, z, t)
+    weight = process.importance_weight(x, z, t)[:, None] * process.loss_weight(x, z, t)
     assert torch.allclose(weight[z == 5], (12 / masks.double())[:, None].expand_as(z)[z == 5])
 
 
@@ -181,7 +181,7 @@ def test_both_serve_the_ends_of_time_and_texts_of_one_word(process, levels, t):
     if levels == "systematic":
         assert (process.likelihood(z, x, at) > 0).all()
     else:
-        assert process.balance(x, z, at).isfinite().all()
+        assert process.importance_weight(x, z, at).isfinite().all()
 
 
 def test_systematic_levels_are_refused_in_a_bound_with_the_reason():

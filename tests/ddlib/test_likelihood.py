@@ -103,7 +103,7 @@ def test_given_the_best_network_it_is_the_law_of_the_text(name, order):
     noise = torch.randn((process.vocab_size,) * 3, generator=torch.Generator().manual_seed(1), dtype=F64)
     known = noise.flatten().softmax(0).view_as(noise)
     found = law(process, exact_cavity(process, known), order, 3)
-    if order.exact_text:
+    if order.consistent_joint:
         torch.testing.assert_close(found, known, atol=0, rtol=1e-9)
     elif order is ORDERS["bounded-inf"]:  # what is drawn at once is drawn independently
         assert (found - known).abs().max() > 1e-4
@@ -146,13 +146,13 @@ def test_left_to_right_goes_down_to_the_word_before_it_goes_on():
 
 def test_left_to_right_asks_about_the_next_position_alone(monkeypatch):
     process, asked = LEVELS["levels"], []
-    right = dd.samplers.runtime.model.Network.at
+    right = dd.samplers.runtime.model.ModelWrapper.at
 
     def at(self, z, t, where):
         asked.append(where.sum(-1).tolist())
         return right(self, z, t, where)
 
-    monkeypatch.setattr(dd.samplers.runtime.model.Network, "at", at)
+    monkeypatch.setattr(dd.samplers.runtime.model.ModelWrapper, "at", at)
     dd.likelihood(process, Halves(process), torch.zeros(2, 4, dtype=torch.int64), LeftToRight())
     assert asked == [[1, 1]] * 12
     asked.clear()
@@ -185,7 +185,7 @@ def test_child_logits_and_those_of_words_give_the_same(order):
     tree, x = process.hierarchy, texts(PROCESSES["three"], 2)
     children = Opinions(process, 2, process.num_states - 1)
     ours = dd.likelihood(process, children, x, order, parameterization="children")
-    theirs = dd.likelihood(process, lambda z, t: dd.word_logits(tree, children(z, t)), x, order)
+    theirs = dd.likelihood(process, lambda z, t: dd.token_logits(tree, children(z, t)), x, order)
     torch.testing.assert_close(ours.per_position, theirs.per_position)
     assert ours.calls == theirs.calls
 
@@ -233,7 +233,7 @@ def test_what_is_given_is_a_condition(order):
     stands = torch.tensor([False, True, False]).expand(125, 3)
     found = law(process, exact_cavity(process, known), order, 3, given=stands)
     torch.testing.assert_close(found.sum((0, 2)), torch.ones(5, dtype=F64))
-    if order.exact_text:
+    if order.consistent_joint:
         torch.testing.assert_close(found, known / known.sum((0, 2), keepdim=True))
 
 

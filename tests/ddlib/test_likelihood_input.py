@@ -6,7 +6,7 @@ import torch
 import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked, Uniform
-from ddlib.samplers import Ancestral, Confidence, LeftToRight, Order
+from ddlib.samplers import Ancestral, Confidence, LeftToRight, OrderedSampler
 from ddlib.schedules import Geometric, Linear
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
@@ -33,7 +33,7 @@ class Gambling(LeftToRight):
 class Looped(Masked):
     """A process of somebody's own that keeps no word in its cluster."""
 
-    def descends(self, level, target, force=False):
+    def subtree_logits_suffice(self, level, target, force=False):
         return False
 
 
@@ -99,7 +99,9 @@ def test_orders_say_whether_they_choose_without_chance():
         for name in ("confidence", "entropy_bounded", "left_to_right")
         for one in dd.registry.get("samplers", name).examples()
     )
-    assert issubclass(LeftToRight, Order) and not LeftToRight().looks and Confidence().looks
+    assert (
+        issubclass(LeftToRight, OrderedSampler) and not LeftToRight().uses_predictions and Confidence().uses_predictions
+    )
 
 
 def test_a_clock_that_ends_late_enough_for_float64_is_served():

@@ -90,7 +90,7 @@ def test_the_prior_and_the_levels_of_a_step_are_as_cheap(name):
     with LiveBytes() as recorder:
         z = process.sample_prior((BATCH, LENGTH), torch.Generator().manual_seed(0))
         t = torch.full((BATCH,), 0.5, dtype=torch.float64)
-        process.jump(z, t, t / 2)
+        process.sample_level(z, t, t / 2)
     assert z.nelement() * 8 <= recorder.peak < 50 * MEGABYTE
     assert recorder.largest <= 16 * BATCH * LENGTH
 
@@ -102,8 +102,8 @@ def test_a_jump_by_rates_looks_at_the_logits_of_those_that_jump(name):
     logits, t = torch.zeros(4, 64, V), torch.full((4,), 0.5, dtype=torch.float64)
     moves = torch.arange(64).expand(4, -1) % 16 == 0
     with LiveBytes() as recorder:
-        rate = process.leaving(z, t, logits)
-        after = process.leave(logits, z, t, moves, torch.Generator().manual_seed(0))
+        rate = process.exit_rate(z, t, logits)
+        after = process.sample_exit(logits, z, t, moves, torch.Generator().manual_seed(0))
     assert bool((rate > 0).all()) and torch.equal(after != z, moves)
     assert V <= recorder.largest < 1.1 * moves.sum() * V  # of 256 positions 16 jump
 
@@ -113,7 +113,7 @@ def test_the_rates_of_levels_need_no_logits(name):
     process = PROCESSES[name]()
     z, t = process.sample_prior((BATCH, LENGTH)), torch.full((BATCH,), 0.5, dtype=torch.float64)
     with LiveBytes() as recorder:
-        assert process.leaving(z, t).shape == z.shape
+        assert process.exit_rate(z, t).shape == z.shape
     assert recorder.largest <= BATCH * LENGTH
 
 

@@ -9,6 +9,7 @@ import torch
 
 import ddlib as dd
 from ddlib.utils import moved
+from ddlib.utils.renamed import Renamed
 from ddlib_models.io import moved as moved_models
 
 
@@ -36,3 +37,30 @@ def test_functions_are_not_hidden_by_modules_of_their_name(name):
 def test_a_pickle_of_a_class_at_a_former_path_loads():
     old = pickle.dumps(dd.Bound(*[torch.zeros(1, 1)] * 3), 0).replace(b"ddlib.objective.bound", b"ddlib.bound")
     assert isinstance(pickle.loads(old), dd.Bound)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (dd, "word_logits", "token_logits"),
+        (dd.processes, "Mixing", "Interpolating"),
+        (dd.samplers, "Order", "OrderedSampler"),
+        (dd.samplers, "Run", "SamplingContext"),
+        (dd.typing, "Levelled", "HasLevelWeights"),
+        (dd.typing, "StateLaw", "StateProbs"),
+        (dd.typing, "WordLaw", "TokenProbs"),
+    ],
+)
+def test_a_former_name_gives_the_same_object_with_a_warning(module, old, new):
+    with pytest.warns(DeprecationWarning, match=rf"\.{old} is {module.__name__}\.{new} now"):
+        assert getattr(module, old) is getattr(module, new)
+    assert old not in dir(module)
+
+
+@pytest.mark.parametrize("made", [dd.presets.mdlm(5), dd.samplers.Ancestral(), dd.hierarchies.Flat(5)], ids=repr)
+def test_a_former_attribute_is_the_present_one_with_a_warning(made):
+    former = {name: one for base in type(made).__mro__ for name, one in vars(base).items() if isinstance(one, Renamed)}
+    assert former
+    for name, one in former.items():
+        with pytest.warns(DeprecationWarning, match=rf"\.{name} is \w+\.{one.present} now"):
+            assert getattr(made, name) == getattr(made, one.present)

@@ -55,7 +55,7 @@ def generator_of(process):
 
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
-@given(noisy(none=True), interior_times, drawn.word_logits(1, 1, 6))
+@given(noisy(none=True), interior_times, drawn.token_logits(1, 1, 6))
 def test_without_redraws_it_is_the_hierarchy(process, t, logits):
     plain = Hierarchical(process.hierarchy, process.schedule)
     x, z, times = everything(process, t)
@@ -66,12 +66,12 @@ def test_without_redraws_it_is_the_hierarchy(process, t, logits):
     near(process.marginal(x, times), plain.marginal(x, times))
     near(process.predictive(p, times), plain.predictive(p, times))
     near(process.likelihood(z, x, times), plain.likelihood(z, x, times))
-    near(process.word_likelihood(z, times), plain.word_likelihood(z, times))
+    near(process.token_likelihood(z, times), plain.token_likelihood(z, times))
     near(process.posterior(p, z, times, s), plain.posterior(p, z, times, s))
     near(process.reverse_rate(p, z, times).nan_to_num(0), plain.reverse_rate(p, z, times).nan_to_num(0))
     near(process.prior_kl(x, times), plain.prior_kl(x, times))
     near(process.prior(), plain.prior())
-    assert torch.equal(process.from_anywhere(z), plain.from_anywhere(z))
+    assert torch.equal(process.reachable_from_all_tokens(z), plain.reachable_from_all_tokens(z))
     way = plain.likelihood(z, x, times) > 0
     x, z, times, logits = x[way[:, 0]], z[way[:, 0]], times[way[:, 0]], logits[way[:, 0]]
     near(process.loss_weight(x, z, times), plain.loss_weight(x, z, times))
@@ -94,7 +94,7 @@ def test_it_is_the_dense_exponential(process, t):
 
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(60), deadline=None)
-@given(noisy(), drawn.times, drawn.word_logits(1, 1, 6, scale=8.0))
+@given(noisy(), drawn.times, drawn.token_logits(1, 1, 6, scale=8.0))
 def test_the_closed_bound_is_the_generic_one(process, t, logits):
     x, z, times = everything(process, t)
     way = process.likelihood(z, x, times)[:, 0] > 0
@@ -112,15 +112,15 @@ def test_the_closed_bound_is_the_generic_one(process, t, logits):
 
 @pytest.mark.usefixtures("checked_in_full")
 @settings(max_examples=examples(40), deadline=None)
-@given(noisy(), interior_times, drawn.word_logits(1, 1, 6))
+@given(noisy(), interior_times, drawn.token_logits(1, 1, 6))
 def test_what_leaves_is_the_sum_of_the_reverse_rates(process, t, logits):
     x, z, times = everything(process, t)
     way = process.likelihood(z, x, times)[:, 0] > 0
     z, times = z[way], times[way]
     logits = logits[..., : process.vocab_size].expand(len(z), -1, -1)
     for sharpen in (dd.processes.unchanged, lambda law: 2 * law):
-        ours = process.leaving(z, times, logits, sharpen)
-        dense = dd.processes.ForwardProcess.leaving(process, z, times, logits, sharpen)
+        ours = process.exit_rate(z, times, logits, sharpen)
+        dense = dd.processes.ForwardProcess.exit_rate(process, z, times, logits, sharpen)
         assert bool(((ours - dense).abs() <= 1e-9 * (1 + dense)).all())
 
 
@@ -179,7 +179,7 @@ def test_frequent_words_are_redrawn_often_and_absent_ones_never():
     law = process.marginal(torch.tensor([[0]]), torch.tensor([0.5], dtype=torch.float64))[0, 0]
     assert float(law[1] / law[2]) == pytest.approx(3.0)
     assert float(law[3]) == 0.0
-    assert process.from_anywhere(torch.arange(7)[None])[0].tolist() == [True] * 3 + [False] + [True] * 3
+    assert process.reachable_from_all_tokens(torch.arange(7)[None])[0].tolist() == [True] * 3 + [False] + [True] * 3
     t, x = torch.full((4,), 0.5, dtype=torch.float64), torch.tensor([[0, 1, 2, 3]] * 4)
     logits = torch.zeros(4, 4, 4, dtype=torch.float64)
     z = torch.tensor([[0, 1, 2, 3], [1, 0, 1, 1], [4, 5, 4, 5], [6, 6, 6, 6]])
@@ -198,7 +198,7 @@ def test_what_lands_follows_the_posterior(at):
     t, s = torch.tensor([at], dtype=torch.float64), torch.tensor([0.35], dtype=torch.float64)
     law = process.posterior(logits.softmax(-1), z, t, s)[0]
     many = [one.expand(draws, *one.shape[1:]) for one in (logits, z, t[:, None], s[:, None])]
-    landed = process.land(many[0], many[1], many[2][:, 0], many[3][:, 0], None, noise)
+    landed = process.sample_given_level(many[0], many[1], many[2][:, 0], many[3][:, 0], None, noise)
     seen = torch.stack([torch.bincount(landed[:, i], minlength=12) for i in range(12)]) / draws
     assert float((seen - law).abs().max()) < 5 * (0.25 / draws) ** 0.5
 
@@ -207,7 +207,7 @@ def test_a_forced_landing_stays_inside_the_cluster():
     process = Noisy(Tree([[0, 0, 1, 1]], xi=0.6), Linear(), [0.0, 0.0])
     z, logits = torch.full((500, 1), 4), torch.zeros(500, 1, 4)
     t = torch.full((500,), 0.5, dtype=torch.float64)
-    landed = process.land(logits, z, t, t * 0, None, torch.Generator().manual_seed(0), force=True)
+    landed = process.sample_given_level(logits, z, t, t * 0, None, torch.Generator().manual_seed(0), force=True)
     assert set(landed.flatten().tolist()) == {0, 1}
 
 
@@ -303,7 +303,7 @@ def test_frequencies_in_a_list_are_those_in_a_tensor():
 def test_it_reduces_to_a_small_one_of_its_kind():
     words = torch.arange(1000) % 40
     process = Noisy(Tree([words]), Linear(), [0.2, 0.1], frequency=torch.arange(1000))
-    small = process.reduced(24)
+    small = process.small_copy(24)
     assert small.vocab_size <= 24 and small.p_uniform == process.p_uniform
     assert small.frequency is not None and bool((small.typical > 0).sum() >= small.num_states - 1)
     assert process.time_density(128).density(torch.tensor([0.5]).double()).isfinite().all()

@@ -154,7 +154,7 @@ def test_float32_follows_float64(process, t, data):
     x = torch.arange(process.vocab_size)[None]
     time = torch.tensor([t], dtype=torch.float32)
     z = process.sample(x, time, torch.Generator().manual_seed(data.draw(st.integers(0, 999))))
-    logits = data.draw(strategies.word_logits(1, process.vocab_size, process.vocab_size))
+    logits = data.draw(strategies.token_logits(1, process.vocab_size, process.vocab_size))
     exact = dd.nelbo(process, logits.float().double(), x, z, time)
     single = dd.nelbo(process, logits.float(), x, z, time)
     _, weight = process.weighted_divergence(logits, x, z, time) or (None, None)

@@ -56,7 +56,7 @@ def every_pair(process, t):
 @given(strategies.processes(strategies.all_schedules()), strategies.times, st.data())
 def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, data):
     x, z, t = every_pair(process, t)
-    logits = data.draw(strategies.word_logits(process.vocab_size)).expand(len(x), 1, -1)
+    logits = data.draw(strategies.token_logits(process.vocab_size)).expand(len(x), 1, -1)
     for parameterization in ("cavity", "posterior"):
         closed = dd.nelbo(process, logits, x, z, t, "auto", parameterization)
         generic = dd.nelbo(process, logits, x, z, t, "generic", parameterization)
@@ -74,7 +74,7 @@ def test_closed_form_is_the_generic_bound_for_every_word_and_state(process, t, d
 def test_posterior_parameterization_is_theory_section_2(process, t, data):
     """b_y = sum_x p(x) q(y|x) / q(z|x), summed directly, where every word can lead to z."""
     x, z, t = every_pair(process, t)
-    p = data.draw(strategies.word_logits(process.vocab_size)).softmax(-1)
+    p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
     words = torch.arange(process.vocab_size)[None].expand(len(x), -1)
     law = process.marginal(words, t)
     evidence = law.gather(-1, z[:, :, None].expand(-1, process.vocab_size, 1))
@@ -137,7 +137,7 @@ def test_a_denoiser_that_ignores_the_text_gets_its_own_cross_entropy(process, da
     # enough for small gamma: at 0.5 the missing piece is 1e-3
     assume(not isinstance(process, dd.processes.GIDD) or process.gamma >= 0.8)
     assume(unreached(process) < 1e-6)
-    logits = data.draw(strategies.word_logits(process.vocab_size))
+    logits = data.draw(strategies.token_logits(process.vocab_size))
     word = data.draw(st.integers(0, process.vocab_size - 1))
     law = torch.nn.functional.one_hot(torch.tensor(word), process.vocab_size).double()
 
@@ -168,7 +168,7 @@ def test_mdlm_theorem(t, data):
     schedule = data.draw(strategies.exact_schedules())
     process = dd.processes.Masked(6, schedule)
     x, z, times = every_pair(process, t)
-    logits = data.draw(strategies.word_logits(6))
+    logits = data.draw(strategies.token_logits(6))
     cross_entropy = -logits.log_softmax(-1)[x]
     weight = schedule.rate(times) / torch.expm1(schedule.hazard(times))
     expected = torch.where(z == 6, weight[:, None] * cross_entropy, 0.0)
@@ -182,7 +182,7 @@ def test_hdlm_theorems(gamma, t, xi, data):
     assume(abs(gamma - 1) > 1e-3)
     process = dd.presets.hdlm(PARENTS, gamma=gamma, xi=xi)
     x, z, times = every_pair(process, t)
-    logits = data.draw(strategies.word_logits(6))
+    logits = data.draw(strategies.token_logits(6))
     p, c = logits.softmax(-1), torch.tensor(PARENTS)
     stray = (1 - xi) / 3
     kernel = torch.full((6, 4), stray, dtype=torch.float64).scatter(1, c[:, None], xi)
@@ -210,7 +210,7 @@ def test_any_hierarchy_theorem(t, data):
     schedule = data.draw(strategies.exact_schedules())
     process = dd.processes.Hierarchical(hierarchy, schedule)
     x, z, times = every_pair(process, t)
-    logits = data.draw(strategies.word_logits(6))
+    logits = data.draw(strategies.token_logits(6))
     p = logits.softmax(-1)
     c1, c2 = torch.tensor(PARENTS), torch.tensor(ABOVE)[torch.tensor(PARENTS)]
     masses = torch.stack(
@@ -233,7 +233,7 @@ def test_one_cluster_is_mdlm(t, gamma, data):
     """With a single cluster the cluster and the mask together are MDLM's mask, on average over which of the two."""
     one, flat = dd.presets.hdlm([0] * 5, gamma=gamma), dd.processes.Masked(5, dd.schedules.Polynomial(gamma))
     x = torch.arange(5)[:, None]
-    logits = data.draw(strategies.word_logits(5)).expand(5, 1, -1)
+    logits = data.draw(strategies.token_logits(5)).expand(5, 1, -1)
     times = torch.full((5,), t, dtype=torch.float64)
     a = one.occupancies(times)
     average = sum(a[:, i : i + 1] * dd.nelbo(one, logits, x, torch.full_like(x, 4 + i), times) for i in (1, 2))

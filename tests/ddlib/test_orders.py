@@ -15,7 +15,7 @@ from ddlib.hierarchies import Tree
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -223,7 +223,7 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
     process = dd.presets.hdlm_levels([edge.parents.tolist() for edge in tree.maps[:-1]])
     options = {"shape": (6, 5), "steps": 20}  # as many as edges, so that nobody has to go down several at once
     ours = generate(process, children, order, parameterization=dd.Children(tree), **options)
-    theirs = generate(process, lambda z, t: dd.word_logits(tree, children(z, t)), order, **options)
+    theirs = generate(process, lambda z, t: dd.token_logits(tree, children(z, t)), order, **options)
     assert torch.equal(ours, theirs)
 
 
@@ -246,7 +246,7 @@ def test_scores_of_cluster_members_by_word_logits_need_no_other_words():
     process = LEVELS["levels"]  # six words in four clusters in two
     widths, linear = [], torch.nn.functional.linear
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
-    network = Network(process, Halves(process))
+    network = ModelWrapper(process, Halves(process))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
@@ -303,7 +303,7 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
         for j in range(1, edges + 1):
             for i in range(j):
                 rows = process.level_of(state[None])[0] == j
-                found = process.descent(logits.expand(int(rows.sum()), -1), state[rows], j, i).softmax(-1)
+                found = process.descendant_logits(logits.expand(int(rows.sum()), -1), state[rows], j, i).softmax(-1)
                 first_of = sum(process.levels[:i])
                 want = posterior[rows, first_of : first_of + process.levels[i]]
                 assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
@@ -311,4 +311,4 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
 
 def test_a_process_without_levels_has_no_descent():
     with pytest.raises(TypeError, match="Uniform has no levels to come down"):
-        dd.processes.Uniform(6, Linear()).descent(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)
+        dd.processes.Uniform(6, Linear()).descendant_logits(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)

@@ -72,10 +72,14 @@ def test_they_are_made_from_plain_values():
     assert repr(made) == (
         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False)"
     )
-    assert not made.exact_text and Confidence(per_step=1).exact_text and not Confidence(per_step=2).exact_text
+    assert (
+        not made.consistent_joint
+        and Confidence(per_step=1).consistent_joint
+        and not Confidence(per_step=2).consistent_joint
+    )
     assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}).gamma == 1.0
     assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}).gamma == math.inf
-    assert EntropyBounded(0.0).exact_text and not EntropyBounded().exact_text
+    assert EntropyBounded(0.0).consistent_joint and not EntropyBounded().consistent_joint
 
 
 def test_registered():

@@ -41,12 +41,12 @@ def test_balanced_draws_choose_positions_by_their_own_times(process):
     x, t, n = torch.tensor([[0, 1]]), torch.tensor([[0.15, 0.9]], dtype=F64), 40_000
     rows, times = x.expand(n, -1), t.expand(n, -1)
     z = process.sample(rows, times, torch.Generator().manual_seed(0), "balanced")
-    weight = process.balance(rows, z, times)
+    weight = process.importance_weight(rows, z, times)
     states = process.num_states
     mass = torch.zeros(states**2, dtype=F64).index_add_(0, z[:, 0] * states + z[:, 1], weight) / n
     law = process.marginal(x, t)[0]
     every = torch.cartesian_prod(torch.arange(states), torch.arange(states))
-    reached = process._pull(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(-1) > 0
+    reached = process._weight_and_mean(x.expand(len(every), -1), every, t.expand(len(every), -1))[1].sum(-1) > 0
     exact = torch.where(reached, law[0][every[:, 0]] * law[1][every[:, 1]], 0.0)
     error = (weight.square().mean() * exact.clamp_min(1 / n)).sqrt() / n**0.5
     assert ((mass - exact).abs() < 6 * error + 3e-3 * exact).all()

@@ -5,7 +5,7 @@ import torch
 from timing import F64, TIMES, agrees
 
 import ddlib as dd
-from ddlib.processes import GIDD, ForwardProcess, Masked, Mixing
+from ddlib.processes import GIDD, ForwardProcess, Interpolating, Masked
 
 
 class Own(Masked):
@@ -23,12 +23,12 @@ class Own(Masked):
         assert t.ndim == 1
         return super().sample(x, t, generator, levels)
 
-    def balance(self, x, z, t):
-        return super().balance(x, z, t)
+    def importance_weight(self, x, z, t):
+        return super().importance_weight(x, z, t)
 
 
-class Kept(Mixing):
-    """A leaf by the three answers of ``Mixing``, of which it knows one time per sequence."""
+class Kept(Interpolating):
+    """A leaf by the three answers of ``Interpolating``, of which it knows one time per sequence."""
 
     def __init__(self):
         super().__init__(4, masked=True, uniform=True)
@@ -62,8 +62,8 @@ def test_a_leaf_draws_each_position_by_its_own_keyed_noise():
     ("call", "message"),
     [
         (
-            lambda p, x, t: p.balance(x, x, t),
-            r"t has shape \(2, 3\), must be \(B,\) = \(2,\).*Own.balance.*does not answer",
+            lambda p, x, t: p.importance_weight(x, x, t),
+            r"t has shape \(2, 3\), must be \(B,\) = \(2,\).*Own.importance_weight.*does not answer",
         ),
         (lambda p, x, t: p.sample(x, t, levels="balanced"), r"Own.sample.*which levels = 'balanced' is not"),
         (lambda p, x, t: p.sample(x, t, dd.mirrored()), r"Own.sample.*which generator = .* is not"),
@@ -103,11 +103,11 @@ def test_two_times_have_one_shape_and_an_order_at_every_position():
     with pytest.raises(ValueError, match=r"s has shape \(2,\), must be that of t, \(2, 3\)"):
         process.posterior(p, x, TIMES, TIMES[:, 0] / 2)
     with pytest.raises(ValueError, match=r"s has shape \(2,\), must be that of t, \(2, 3\)"):
-        process.advance(x, TIMES[:, 0] / 2, TIMES)
+        process.sample_forward(x, TIMES[:, 0] / 2, TIMES)
     s = TIMES / 2
     s[1, 2] = 0.31
     with pytest.raises(ValueError, match=r"s = .*0.31.* must"):
-        process.advance(x, s, TIMES)
+        process.sample_forward(x, s, TIMES)
     with pytest.raises(ValueError, match=r"s = 0.31 must be at most t = 0.3, at \(1, 2\)"):
         process.posterior(p, x, TIMES, s)
 

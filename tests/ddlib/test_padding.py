@@ -96,7 +96,7 @@ def test_the_masked_bound_has_the_mean_of_the_bound_without_padding(process, lev
         )  # fmt: skip
         drawn = chance
         if levels == "balanced":
-            balance = process.balance(x, rows, t)
+            balance = process.importance_weight(x, rows, t)
             drawn = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
             assert float(drawn.sum()) == pytest.approx(1.0, abs=1e-9)
         terms = [(drawn, found.diffusion), (chance, found.prior), (chance, found.reconstruction)]

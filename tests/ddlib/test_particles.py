@@ -24,11 +24,11 @@ from ddlib.samplers import (
     Particles,
     Psi,
     Remask,
-    Run,
+    SamplingContext,
     ThetaTrapezoidal,
 )
 from ddlib.samplers.particles import Constant, systematic
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
 from ddlib.testing import check_sampler, strategies
 from ddlib.testing.oracle import exact_cavity
@@ -55,8 +55,8 @@ def tilted(reward, scale, law=PAIR):
 
 def whole(process, sampler, rows, steps, generator, law=PAIR):
     """All particles of a call of ``sample`` with the exact network, in the end."""
-    network, free = Network(process, exact_cavity(process, law)), torch.ones(rows, law.ndim, dtype=torch.bool)
-    run = Run(process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator)
+    network, free = ModelWrapper(process, exact_cavity(process, law)), torch.ones(rows, law.ndim, dtype=torch.bool)
+    run = SamplingContext(process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=F64), free, generator)
     state = sampler.init(run)
     for k in range(steps):
         state = sampler.step(run, state, k)
@@ -212,7 +212,7 @@ def test_prompts_stand_in_every_particle_and_the_reward_sees_them(name):
     assert bool((states[..., ::2] == prompt[:, ::2]).all())
     assert all(torch.equal(z[:, ::2], prompt[:, ::2].repeat_interleave(3, 0)) for z, _ in seen.asked)
     assert 8 <= len(seen.asked) <= 9 and all(z.shape == (12, 5) and t.shape == (12,) for z, t in seen.asked)
-    assert 0 < halves.calls <= 7 * INNER[name].calls + INNER[name].end_calls
+    assert 0 < halves.calls <= 7 * INNER[name].max_model_calls + INNER[name].max_finalize_calls
 
 
 def test_what_is_shown_ends_in_the_text():
@@ -227,8 +227,8 @@ def test_what_is_shown_ends_in_the_text():
 def test_all_particles_copy_one_where_only_one_is_any_good():
     """The row's states, its memo, and nothing of other rows."""
     process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3)
-    network, free = Network(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
-    run = Run(
+    network, free = ModelWrapper(process, Halves(process)), torch.ones(2, 5, dtype=torch.bool)
+    run = SamplingContext(
         process, network, unchanged, torch.linspace(1, 0, 8, dtype=F64), free, dd.KeyedGenerator(0, 0, torch.arange(2))
     )
     cloud = sampler.step(run, sampler.init(run), 0).memo

@@ -122,14 +122,17 @@ def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
 def test_what_it_says_of_itself():
     inner = Corrected(Ancestral(), SelfCorrection(steps=9))
     particles = Particles(inner, ramp, 8, scale=2)
-    assert (particles.calls, particles.end_calls) == (inner.calls, inner.end_calls)
+    assert (particles.max_model_calls, particles.max_finalize_calls) == (
+        inner.max_model_calls,
+        inner.max_finalize_calls,
+    )
     assert repr(Particles(Psi(), ramp)) == (
         "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
     )
     assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
     exact = [Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))]
-    assert [one.exact_text for one in exact] == [one.exact_word for one in exact] == [True, True, False]
-    assert not Particles(Euler(), Constant()).exact_word and not exact[0].on_grid
+    assert [one.consistent_joint for one in exact] == [one.exact_marginals for one in exact] == [True, True, False]
+    assert not Particles(Euler(), Constant()).exact_marginals and not exact[0].on_time_grid
 
 
 MODULE = """

@@ -32,7 +32,7 @@ def answers(process, t, p, scores):
         "posterior": process.posterior(p, mask, time, s),
         "reverse rate": process.reverse_rate(p, mask, time),
         "prior_kl": process.prior_kl(x, time),
-        "leaving": process.leaving(mask, time, p.log()),
+        "leaving": process.exit_rate(mask, time, p.log()),
         "weight": process.loss_weight(x, z, time),
         "bound": dd.nelbo(process, logits, x, z, time),
         "bound of posteriors": dd.nelbo(process, logits, x, z, time, parameterization="posterior"),
@@ -43,7 +43,7 @@ def answers(process, t, p, scores):
 @settings(max_examples=examples(40))
 @given(st.data(), st.floats(0.2, 5.0), st.integers(1, 6), st.floats(1e-6, 1 - 1e-6))
 def test_equal_powers_are_masks_on_a_faster_clock(data, power, words, t):
-    scores = data.draw(strategies.word_logits(1, 1, words)).log_softmax(-1)
+    scores = data.draw(strategies.token_logits(1, 1, words)).log_softmax(-1)
     ours = answers(PerWord(Linear(), [power] * words), t, scores.exp(), scores)
     masks = answers(Masked(words, Polynomial(power)), t, scores.exp(), scores)
     for name, expected in masks.items():
@@ -56,7 +56,7 @@ def test_equal_powers_are_masks_on_a_faster_clock(data, power, words, t):
 def test_the_closed_form_is_the_sum_over_words(data, powers, schedule, t):
     process = PerWord(schedule, powers)
     x, z, time = pairs(process, t)
-    scores = data.draw(strategies.word_logits(1, 1, len(powers))).expand(*x.shape, -1)
+    scores = data.draw(strategies.token_logits(1, 1, len(powers))).expand(*x.shape, -1)
     for kind in ("cavity", "posterior"):
         closed = dd.nelbo(process, scores, x, z, time, "auto", kind)
         generic = dd.nelbo(process, scores, x, z, time, "generic", kind)
@@ -86,12 +86,14 @@ def test_two_words_in_one_ancestral_step_to_the_data(t):
     process, law = PerWord(Linear(), [0.3, 4.0]), torch.tensor([0.5, 0.5], dtype=F64)
     n = 20_000
     z = torch.full((n, 1), 2)
-    landed = process.land(law.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, torch.Generator().manual_seed(0))
+    landed = process.sample_given_level(
+        law.log().expand(n, 1, 2), z, at(t, n), at(0.0, n), None, torch.Generator().manual_seed(0)
+    )
     lost = law * process.lost(at(t))[0]
     share = (landed == 1).double().mean()
     chance = lost[1] / lost.sum()
     assert abs(share - chance) < 5 * (chance * (1 - chance) / n).sqrt()
-    assert process.jump(z, at(t, n), at(0.1, n)) is None  # no level is drawn before the network spoke
+    assert process.sample_level(z, at(t, n), at(0.1, n)) is None  # no level is drawn before the network spoke
 
 
 def test_the_loss_with_the_output_layer_in_it():
@@ -123,10 +125,10 @@ def test_a_clipped_loss_still_asks_for_the_posterior():
 def test_a_reduction_keeps_the_slowest_and_the_fastest():
     torch.manual_seed(0)
     process = PerWord(Linear(), (0.1 + torch.rand(400) * 4).tolist())
-    small = process.reduced(6)
+    small = process.small_copy(6)
     assert small.vocab_size == 6 and small.schedule is process.schedule
     assert [float(small.powers[i]) for i in (0, -1)] == [float(process.powers.min()), float(process.powers.max())]
-    assert PerWord(Linear(), POWERS, learn_speeds=True).reduced(2).learned is not None
+    assert PerWord(Linear(), POWERS, learn_speeds=True).small_copy(2).learned is not None
 
 
 @pytest.mark.slow
@@ -166,7 +168,7 @@ def test_what_it_says_of_itself():
     assert "learned(0.5, 2, 1, 1.5)" in repr(PerWord(Linear(), POWERS, learn_speeds=True))
     many = torch.linspace(0.5, 2, 100)
     assert len(repr(PerWord(Linear(), many))) < 70 and "..." in repr(PerWord(Linear(), many, learn_speeds=True))
-    assert not isinstance(PerWord(Geometric(), POWERS), dd.typing.Levelled)
+    assert not isinstance(PerWord(Geometric(), POWERS), dd.typing.HasLevelWeights)
 
 
 class TestFrequencies:

@@ -9,9 +9,9 @@ from rewards import F64, ramp
 
 from ddlib.processes import Masked
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Ancestral, FirstHitting, Particles, Run, Sampler, State
+from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State
 from ddlib.samplers.particles import Cloud
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.sampler import CLAIMS, runs
 
@@ -33,7 +33,7 @@ def test_a_memo_is_picked_row_by_row():
     state = State(torch.arange(6).view(3, 2), torch.tensor([0.1, 0.2, 0.3]), None)
     rows, column = torch.tensor([2, 0, 2, 1]), torch.tensor([5, 6, 7])
     memo = Pair(column, (column[:, None], 3, None, [column, "x"]))
-    picked = Remembers(memo).pick(state._replace(memo=memo), rows)
+    picked = Remembers(memo).select_rows(state._replace(memo=memo), rows)
     assert torch.equal(picked.z, state.z[rows]) and torch.equal(picked.t, state.t[rows])
     assert isinstance(picked.memo, Pair) and picked.memo.one.tolist() == [7, 5, 7, 6]
     inner, number, nothing, listed = picked.memo.other
@@ -51,7 +51,7 @@ def test_a_memo_is_picked_row_by_row():
 )
 def test_a_memo_without_rows_is_refused(memo, said):
     with pytest.raises(TypeError, match=said):
-        Remembers(memo).pick(State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0]))
+        Remembers(memo).select_rows(State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0]))
 
 
 def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
@@ -68,12 +68,12 @@ def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
 
 def test_particles_are_picked_with_their_rows():
     process, sampler = LEVELS["levels"], Particles(FirstHitting(), ramp, 3, 1.0)
-    run = Run(
-        process, Network(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
+    run = SamplingContext(
+        process, ModelWrapper(process, Halves(process)), unchanged, torch.linspace(1, 0, 8, dtype=F64),
         torch.ones(2, 5, dtype=torch.bool), torch.Generator().manual_seed(0),
     )  # fmt: skip
     state = sampler.step(run, sampler.init(run), 0)
-    picked = sampler.pick(state, torch.tensor([1, 1]))
+    picked = sampler.select_rows(state, torch.tensor([1, 1]))
     assert torch.equal(picked.z, state.z[[1, 1]]) and isinstance(picked.memo, Cloud)
     assert torch.equal(picked.memo.state.z, state.memo.state.z[[3, 4, 5, 3, 4, 5]])
     assert torch.equal(picked.memo.weight, state.memo.weight[[1, 1]])

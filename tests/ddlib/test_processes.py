@@ -69,9 +69,9 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
     t = torch.tensor([t], dtype=F64)
     s = t * data.draw(st.floats(0.0, 0.999))
     z = states(process)
-    p = data.draw(strategies.word_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
+    p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
     assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
-    assert torch.allclose(process.word_likelihood(z, t), ForwardProcess.word_likelihood(process, z, t), atol=1e-13)
+    assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
     law, dense = process.posterior(p, z, t, s), ForwardProcess.posterior(process, p, z, t, s)
     assert torch.allclose(law, dense, atol=1e-7)
     assert torch.allclose(law.sum(-1), torch.ones_like(law[..., 0]), atol=1e-9)
@@ -86,7 +86,7 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
 def test_posterior_is_bayes(process, t, data):
     """Against the joint law of (x, z_s, z_t), summed by hand."""
     s = t * data.draw(st.floats(0.1, 0.9))
-    p = data.draw(strategies.word_logits(process.vocab_size)).softmax(-1)
+    p = data.draw(strategies.token_logits(process.vocab_size)).softmax(-1)
     words = torch.arange(process.vocab_size)[None]
     early = p @ process.marginal(words, torch.tensor([s], dtype=F64))[0]
     joint = early[:, None] * process.transition(s, t)
@@ -100,7 +100,7 @@ def test_posterior_is_bayes(process, t, data):
 @settings(max_examples=examples(40))
 @given(every_process, st.floats(0.05, 0.95), st.data())
 def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
-    p = data.draw(strategies.word_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
+    p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
     z, now = states(process), torch.tensor([t], dtype=F64)
     rate = process.reverse_rate(p, z, now)
     step = 1e-7 / (1 + float(rate.max()))

@@ -29,10 +29,10 @@ def test_for_masks_it_is_remdm(schedule, rule):
     for t, s in ((0.9, 0.7), (0.5, 0.45), (0.2, 0.0), (1.0, 0.9)):
         alpha_t, alpha_s = (schedule.alpha(at(time)).item() for time in (t, s))
         most = min(1.0, (1 - alpha_s) / alpha_t) if alpha_t else 1.0
-        assert not alpha_t or process.most_lift(at(t), at(s)).item() == pytest.approx(most, abs=1e-12)
+        assert not alpha_t or process.max_remask_prob(at(t), at(s)).item() == pytest.approx(most, abs=1e-12)
         for eta in (0.0, 0.01, 0.5, 1.0):
             sigma = min(eta, most) if rule == "cap" else eta * most
-            lift = Remask(eta, rule).sigma(process.most_lift(at(t), at(s)))
+            lift = Remask(eta, rule).sigma(process.max_remask_prob(at(t), at(s)))
             up = process.level_posterior(word, at(t), at(s), lift)[0, 0]
             down = process.level_posterior(mask, at(t), at(s), lift)[0, 0]
             if alpha_t:
@@ -50,7 +50,7 @@ def test_for_masks_it_is_remdm(schedule, rule):
 )
 def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
     s, t = sorted((one, other))
-    most = process.most_lift(at(t), at(s))
+    most = process.max_remask_prob(at(t), at(s))
     if most is None:
         return
     lift = most * torch.tensor(shares[: most.shape[1]], dtype=F64)

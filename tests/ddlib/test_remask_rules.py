@@ -45,7 +45,7 @@ def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
     for k in range(steps):
         grid = 1 - k / steps
         t, s = sampler.time(at(grid)), sampler.time(at(max(grid - 1 / steps, 0.0)))
-        lift = sampler.sigma(process.most_lift(t, s)) if bool(t == s) else None
+        lift = sampler.sigma(process.max_remask_prob(t, s)) if bool(t == s) else None
         want = loop_of_remdm(grid, steps, eta, on or 0.55, off or 0.05, 1 - (plateau or 0.1))
         up = process.level_posterior(word, t, s, lift)[0, 0, 1] if grid < 1 else torch.zeros(())
         down = process.level_posterior(mask, t, s, lift)[0, 0, 0]
@@ -57,7 +57,7 @@ def test_for_masks_the_loop_is_that_of_remdm(eta, on, off, plateau):
 @settings(max_examples=examples(40))
 @given(strategies.processes(), st.floats(0.01, 0.99), st.floats(0.0, 1.0))
 def test_where_time_stands_still_levels_keep_their_law(process, t, eta):
-    most = process.most_lift(at(t), at(t))
+    most = process.max_remask_prob(at(t), at(t))
     if most is None:
         return
     levels = torch.arange(most.shape[1] + 1)[None]
@@ -93,7 +93,7 @@ def test_confidence_is_that_of_remdm():
     psi = torch.tensor([[0.9, 0.1, 0.5, 0.3, torch.inf], [0.2, torch.inf, 0.6, 0.7, torch.inf]], dtype=F64)
     level = torch.tensor([[0, 0, 1, 0, 0], [1, 1, 1, 1, 1]])  # the third was taken back, the fifth never came down
     for t, s, eta in ((0.9, 0.7, 1.0), (0.5, 0.45, 0.3), (0.2, 0.1, 0.05), (0.2, 0.0, 1.0)):
-        sigma = Remask(eta, "confidence").sigma(process.most_lift(at(t), at(s)))
+        sigma = Remask(eta, "confidence").sigma(process.max_remask_prob(at(t), at(s)))
         found = doubt(psi, level, sigma.expand(2, -1))
         alphas = [process.schedule.alpha(at(time)).item() for time in (t, s)]
         want = published(psi[0].tolist(), [False, False, True, False, True], eta, *alphas)
@@ -263,9 +263,12 @@ def test_bad_input_is_refused(make, error, message):
 
 
 def test_what_is_exact_is_said():
-    said = {rule: (Remask(0.1, rule).on_grid, Remask(0.1, rule).exact_text) for rule in ("cap", "loop", "confidence")}
+    said = {
+        rule: (Remask(0.1, rule).on_time_grid, Remask(0.1, rule).consistent_joint)
+        for rule in ("cap", "loop", "confidence")
+    }
     assert said == {"cap": (True, True), "loop": (True, False), "confidence": (False, False)}
-    assert Overshoot(0.0).exact_text and not Overshoot(0.1).exact_text
+    assert Overshoot(0.0).consistent_joint and not Overshoot(0.1).consistent_joint
     made = dd.parts.build("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6})
     assert "t_on=0.6, t_off=0.05, plateau=0.1" in repr(made)
 

@@ -104,10 +104,10 @@ def test_a_position_lands_at_the_time_of_its_sequence(sampler):
     asked, landed = [], []
 
     class Recording(Masked):
-        def land(self, logits, z, t, s, target, generator=None, **options):
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
             assert logits.shape == (len(z), 1, V) and z.shape == target.shape == (len(t), 1)
             landed.append((t, s))
-            return super().land(logits, z, t, s, target, generator, **options)
+            return super().sample_given_level(logits, z, t, s, target, generator, **options)
 
     process = Recording(V, Cosine())
     halves = Halves(process)

@@ -20,7 +20,7 @@ from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.claims.samplers.kernel import CLAIMS, STRONG, errors, runs
-from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.claims.samplers.sampler import SamplerCase
 from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
@@ -57,7 +57,7 @@ def some_network(process):
 def test_for_masks_on_a_linear_clock_a_mask_jumps_at_rate_one_over_t(t, s):
     process = Masked(5, Linear())
     z = torch.tensor([[5, 2]])
-    assert process.leaving(z, at(t))[0].tolist() == pytest.approx([1 / t, 0], abs=1e-12)
+    assert process.exit_rate(z, at(t))[0].tolist() == pytest.approx([1 / t, 0], abs=1e-12)
     texts = torch.arange(6)[:, None]
     predict = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1], dtype=F64))
     kernels = {type(x): x.kernel(process, predict, texts, at(t, 6), at(s, 6))[5] for x in (Euler(), TauLeaping())}
@@ -79,14 +79,14 @@ def test_chances_of_a_jump():
 @given(st.data(), strategies.processes(max_words=6), st.floats(0.02, 0.98))
 def test_rates_and_destinations_with_structure_are_those_without(data, process, time):
     z = torch.arange(process.num_states)[None]
-    logits = data.draw(strategies.word_logits(1, process.num_states, process.vocab_size))
+    logits = data.draw(strategies.token_logits(1, process.num_states, process.vocab_size))
     rates = Sampled._rates(process, logits, z, at(time), lambda law: law)
-    dense, got = rates.sum(-1), process.leaving(z, at(time), logits)
+    dense, got = rates.sum(-1), process.exit_rate(z, at(time), logits)
     assert ((got - dense).abs() <= 1e-12 * (1 + dense)).all()
-    assert Sampled.leaving(process, z, at(time)) is None
+    assert Sampled.exit_rate(process, z, at(time)) is None
     each, moves = 1500, rates.sum(-1) > 0
     many = [value.expand(each, *value.shape[1:]) for value in (logits, z, at(time), moves)]
-    drawn = process.leave(*many, torch.Generator().manual_seed(0))
+    drawn = process.sample_exit(*many, torch.Generator().manual_seed(0))
     law = (rates / torch.where(moves, dense, 1.0)[..., None])[0][moves[0]]
     assert torch.equal(drawn[:, ~moves[0]], many[1][:, ~moves[0]])
     found = frequencies("destinations", (), tally(drawn[:, moves[0]], process.num_states), law, each)
@@ -94,7 +94,7 @@ def test_rates_and_destinations_with_structure_are_those_without(data, process, 
 
 
 def slopes(sampler, run, first, **law):
-    found = errors(Run(sampler, *run[1:]), [first, 2 * first, 4 * first], **law)
+    found = errors(SamplerCase(sampler, *run[1:]), [first, 2 * first, 4 * first], **law)
     return [math.log2(coarse / fine) for coarse, fine in pairwise(found)]
 
 
@@ -113,12 +113,12 @@ def test_the_error_falls_as_the_steps_to_the_order(sampler):
 def test_for_masks_on_a_linear_clock_the_second_order_is_all_there_is():
     process = Masked(3, Linear())
     for theta in (0.2, 0.5, 0.7):
-        assert max(errors(Run(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
+        assert max(errors(SamplerCase(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
 
 
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
-    run = Run(ThetaTrapezoidal(), process)
+    run = SamplerCase(ThetaTrapezoidal(), process)
     trapezoid, ancestral = (errors(run._replace(sampler=x), [8], joint=STRONG)[0] for x in (run.sampler, Ancestral()))
     assert all(0.8 < slope < 1.3 for slope in slopes(run.sampler, run, 8, joint=STRONG))
     assert trapezoid < ancestral / 3  # and still worth a second call
@@ -170,7 +170,7 @@ def test_a_step_in_which_nobody_moves_makes_no_call(name, kind):
     falls = (level.diff(dim=0) < 0).any(-1).any(-1).sum()
     assert bool((level.diff(dim=0) <= 0).all())
     calls = halves.calls - (not process.exact_ends)  # words that the clock does not reach take a last one
-    assert int(falls) <= calls <= sampler.calls * int(falls) < 40 * sampler.calls
+    assert int(falls) <= calls <= sampler.max_model_calls * int(falls) < 40 * sampler.max_model_calls
 
 
 @pytest.mark.parametrize("sampler", [Euler(), TauLeaping()], ids=["euler", "tau"])
@@ -201,7 +201,7 @@ def test_a_posterior_network_samples_as_the_cavity_network_it_belongs_to(process
         return some_network(process)(z, t).double()
 
     def posterior(z, t):
-        return cavity(z, t) + process.word_likelihood(z, t.to(F64)).clamp_min(1e-300).log()
+        return cavity(z, t) + process.token_likelihood(z, t.to(F64)).clamp_min(1e-300).log()
 
     drawn = [
         generate(process, network, SOLVERS[name], (20, 4), parameterization=meaning)
@@ -241,8 +241,8 @@ def test_bad_input_is_refused(make, error, message):
 def test_who_says_what_of_itself():
     assert [s.order for s in (Ancestral(), Euler(), TauLeaping(), ThetaTrapezoidal(), Psi())] == [1, 1, 1, 2, None]
     assert [s.order for s in (Ancestral(True), Euler(True))] == [None, None]  # a forced step follows no law
-    assert [s.exact_word for s in SOLVERS.values()] == [False, False, True]
-    assert ThetaTrapezoidal.calls == 2 and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
+    assert [s.exact_marginals for s in SOLVERS.values()] == [False, False, True]
+    assert ThetaTrapezoidal.max_model_calls == 2 and repr(ThetaTrapezoidal()) == "ThetaTrapezoidal(theta=0.5)"
 
 
 @every_solver

@@ -70,12 +70,12 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
             below = process.hierarchy.between(0, level).parents == process.hierarchy.local(z[0, 0], level)
             words = process.hierarchy.under(state)
             assert words.tolist() == below.nonzero()[:, 0].tolist()
-            if not process.descends(level, target, force):
+            if not process.subtree_logits_suffice(level, target, force):
                 continue
             hidden = torch.full_like(logits, -torch.inf)
             hidden[..., words] = logits[..., words]
             drawn = [
-                process.land(
+                process.sample_given_level(
                     v, z, now, then, torch.tensor([[target]]), torch.Generator().manual_seed(seed), force=force
                 )
                 for v in (logits, hidden)
@@ -86,17 +86,27 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
 
 def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
     clusters = {name: process for name, process in LEVELS.items() if process.hierarchy.depth > 1}
-    assert {name for name, process in clusters.items() if process.descends(1, 0)} == {
+    assert {name for name, process in clusters.items() if process.subtree_logits_suffice(1, 0)} == {
         "hdlm", "levels", "levels-xi-above", "geometric"
     }  # fmt: skip
     assert LEVELS["hdlm"].hierarchy.under(V + 1).tolist() == [2, 3] and LEVELS["hdlm"].hierarchy.under(4).tolist() == [
         4
     ]
-    assert LEVELS["levels"].descends(2, 1) and LEVELS["levels"].hierarchy.under(V + 4).tolist() == [0, 1, 5]
-    assert LEVELS["levels-xi"].descends(2, 0, True) and not LEVELS["levels-xi"].descends(2, 0)
-    assert not LEVELS["levels-xi"].descends(2, 1, True)  # the cluster's mass is that of all words
-    assert LEVELS["hdlm"].descends(2, 1) and LEVELS["hdlm-xi"].descends(2, 0) and not LEVELS["hdlm-xi"].descends(2, 1)
-    assert not LEVELS["hdlm"].descends(1, 1) and not dd.presets.gidd(V, 0.2).descends(1, 0)
+    assert LEVELS["levels"].subtree_logits_suffice(2, 1) and LEVELS["levels"].hierarchy.under(V + 4).tolist() == [
+        0,
+        1,
+        5,
+    ]
+    assert LEVELS["levels-xi"].subtree_logits_suffice(2, 0, True) and not LEVELS["levels-xi"].subtree_logits_suffice(
+        2, 0
+    )
+    assert not LEVELS["levels-xi"].subtree_logits_suffice(2, 1, True)  # the cluster's mass is that of all words
+    assert (
+        LEVELS["hdlm"].subtree_logits_suffice(2, 1)
+        and LEVELS["hdlm-xi"].subtree_logits_suffice(2, 0)
+        and not LEVELS["hdlm-xi"].subtree_logits_suffice(2, 1)
+    )
+    assert not LEVELS["hdlm"].subtree_logits_suffice(1, 1) and not dd.presets.gidd(V, 0.2).subtree_logits_suffice(1, 0)
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -21,15 +21,15 @@ def test_a_generator_of_ones_own_is_the_only_source_of_randomness(process):
         z = process.sample(x, t, generator)
         yield z
         yield process.sample_prior((6, 5), generator)
-        target = process.jump(z, t, s, generator)
+        target = process.sample_level(z, t, s, generator)
         if target is not None:
             yield target
-        yield process.land(logits, z, t, s, target, generator)
-        yield process.land(logits, z, t, s, None, generator)
+        yield process.sample_given_level(logits, z, t, s, target, generator)
+        yield process.sample_given_level(logits, z, t, s, None, generator)
         bound = dd.bound(process, lambda z, t: torch.zeros(*z.shape, process.vocab_size), x, generator)
         yield from (bound.diffusion, bound.reconstruction)
         if isinstance(process, Hierarchical):
-            yield from process.draw_path((6, 5), generator, torch.device("cpu"))
+            yield from process.sample_jump_times((6, 5), generator, torch.device("cpu"))
 
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -51,14 +51,14 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
     calls = [
         lambda: process.marginal(x, t),
         lambda: process.likelihood(x, x, t),
-        lambda: process.word_likelihood(z, t),
+        lambda: process.token_likelihood(z, t),
         lambda: process.predictive(p, t),
         lambda: process.sample(x, t, generator),
         lambda: process.prior(),
         lambda: process.sample_prior((1, 3), generator),
         lambda: process.prior_kl(x),
         lambda: process.prior_kl(x, t),
-        lambda: process.jump(z, t, s, generator),
+        lambda: process.sample_level(z, t, s, generator),
         lambda: process.level_of(z),
         lambda: dd.nelbo(process, logits, x, x, t),
         lambda: dd.nelbo(process, logits, x, x, t, parameterization="posterior"),
@@ -69,7 +69,7 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
         lambda: dd.reconstruction(process, logits, x, x, t),
         lambda: process.posterior(p, z, t, s),
         lambda: process.reverse_rate(p, z, t),
-        lambda: process.land(p.log(), z, t, s, None, generator),
+        lambda: process.sample_given_level(p.log(), z, t, s, None, generator),
         lambda: process.transition(0.25, 0.6),
         lambda: process.rate_matrix(0.6),
     ]
@@ -78,7 +78,7 @@ def test_new_tensors_are_made_where_the_arguments_live(process, monkeypatch):
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, weighting=dd.weightings.PerLevel(ones)))
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="edges"))
         calls.append(lambda: dd.training_loss(process, logits, x, x, t, mode="hard"))
-        calls.extend(lambda i=i: process.draw_path((1, 3), generator, torch.device("cpu"))[i] for i in (0, 1))
+        calls.extend(lambda i=i: process.sample_jump_times((1, 3), generator, torch.device("cpu"))[i] for i in (0, 1))
     eye = torch.eye
     monkeypatch.setattr(torch, "eye", lambda n, **options: eye(n, **{"device": "cpu", **options}))  # .to() moves it
     for call in calls:
@@ -98,7 +98,9 @@ def test_landing_draws_from_the_posterior_at_every_position(process):
         z = torch.full((1, 2), start)
         exact = process.posterior(p, z, t, s)[0]
         many = z.expand(n, 2).contiguous()
-        drawn = process.land(p.log().float().expand(n, -1, -1), many, t.expand(n), s.expand(n), None, generator)
+        drawn = process.sample_given_level(
+            p.log().float().expand(n, -1, -1), many, t.expand(n), s.expand(n), None, generator
+        )
         for i in range(2):
             counts = torch.bincount(drawn[:, i], minlength=process.num_states)
             error = (counts - n * exact[i]).abs()
@@ -113,7 +115,9 @@ def test_landing_reads_half_precision_logits_in_float32(process):
     z = process.sample(x, t, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(n, x.shape[1], process.vocab_size, generator=generator).bfloat16()
-    half, single = (process.land(v, z, t, s, None, torch.Generator().manual_seed(2)) for v in (logits, logits.float()))
+    half, single = (
+        process.sample_given_level(v, z, t, s, None, torch.Generator().manual_seed(2)) for v in (logits, logits.float())
+    )
     assert torch.equal(half, single)
 
 
@@ -162,7 +166,7 @@ def test_paths_enter_each_level_when_the_occupancies_say():
     n, tree = 20_000, dd.hierarchies.Tree([[0, 0, 1, 1], [0, 0]], speed=[0.6, 2.0, 1.2])
     for clock in (Polynomial(1.5), Geometric(0.1, 3.0)):
         process = Hierarchical(tree, clock)
-        entries, end = process.draw_path((n, 2), torch.Generator().manual_seed(0), torch.device("cpu"))
+        entries, end = process.sample_jump_times((n, 2), torch.Generator().manual_seed(0), torch.device("cpu"))
         assert (entries.diff() >= 0).all() and (entries >= 0).all()
         for t in (0.3, 0.7, 1.0):
             level = (entries <= t).sum(-1)

@@ -15,9 +15,9 @@ def test_a_reduced_hierarchy_keeps_its_kind(xi, size):
     tree = dd.hierarchies.Tree([WORDS50, ABOVE16], xi=xi, speed=[0.7, 1.3, 2.0])
     if xi != 1.0 and size == 1:
         with pytest.raises(ValueError, match=r"^vocab_size is 1, must be at least 2 where xi < 1"):
-            tree.reduced(size)
+            tree.small_copy(size)
         return
-    small = tree.reduced(size)
+    small = tree.small_copy(size)
     assert small.vocab_size == size and small.depth == 3 and small.speeds == tree.speeds
     assert isinstance(small, dd.hierarchies.Tree)
     # as few members per cluster on every level, but two where there must be another cluster to stray to
@@ -40,9 +40,9 @@ def test_a_reduced_hierarchy_keeps_its_kind(xi, size):
 def test_a_reduction_to_nothing_is_refused_by_name():
     for small in (dd.hierarchies.Flat(4), TREE, PROCESSES["masked"], PROCESSES["gidd"], PROCESSES["levels-xi"]):
         with pytest.raises(ValueError, match=r"^vocab_size is 0"):
-            small.reduced(0)
+            small.small_copy(0)
     with pytest.raises(TypeError, match=r"offers no reduction"):
-        PROCESSES["plain"].reduced(2)
+        PROCESSES["plain"].small_copy(2)
 
 
 def test_an_uneven_map_keeps_its_proportions_when_restricted():

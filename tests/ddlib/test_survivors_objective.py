@@ -248,7 +248,7 @@ def test_a_posterior_becomes_a_cavity_and_back_and_says_nothing_about_impossible
         cavity = dd.cavity_logits(process, said, z, t, "posterior")
         back = dd.posterior_logits(process, cavity, z, t)
         assert cavity.dtype == back.dtype == dtype and cavity.isfinite().all()
-        evidence = process.word_likelihood(z, t)
+        evidence = process.token_likelihood(z, t)
         assert (cavity.softmax(-1)[evidence == 0] == 0).all() and back[evidence == 0].isneginf().all()
         possible = torch.where(evidence > 0, said, -torch.inf).softmax(-1)
         assert torch.allclose(back.softmax(-1), possible, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-7)

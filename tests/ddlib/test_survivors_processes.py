@@ -58,7 +58,7 @@ def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
     def answers(s, t):
         if type(process).likelihood is not ForwardProcess.likelihood:  # which is an entry of the marginal
             yield process.likelihood(x, x, t)
-        yield process.word_likelihood(z, t)
+        yield process.token_likelihood(z, t)
         yield process.predictive(p, t)
         yield process.prior_kl(x, t)
         yield process.posterior(p, z, t, s)
@@ -152,7 +152,7 @@ def test_a_batch_need_not_hold_the_last_word(process):
     for few in (x[:, :1], x[:, :2]):
         n = few.shape[1]
         assert torch.equal(process.marginal(few, t), process.marginal(x, t)[:, :n])
-        assert torch.equal(process.word_likelihood(few, t), process.word_likelihood(x, t)[:, :n])
+        assert torch.equal(process.token_likelihood(few, t), process.token_likelihood(x, t)[:, :n])
         assert torch.allclose(process.posterior(p[:, :n], few, t, t / 2), process.posterior(p, z, t, t / 2)[:, :n])
         for method in ("auto", "generic"):
             logits = p.log()[:, :n]
@@ -208,7 +208,7 @@ def test_processes_that_mix_add_nothing_to_a_checkpoint():
 
 def test_a_reduced_process_differs_in_its_words_alone():
     for process in (GIDD(9, 0.3, gamma=1.7), Uniform(9, Geometric(0.1, 3.0)), PROCESSES["levels-xi"]):
-        small = process.reduced(3)
+        small = process.small_copy(3)
         assert type(small) is type(process) and small.vocab_size == 3
         for name in ("p_uniform", "gamma", "schedule"):
             assert getattr(small, name, None) == getattr(process, name, None)

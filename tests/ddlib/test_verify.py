@@ -106,7 +106,7 @@ def test_a_large_hierarchy_is_reduced_too():
 
 @given(strategies.hierarchies(), st.integers(2, 9))
 def test_a_reduced_hierarchy_is_a_right_one_with_the_same_chance_of_the_right_parent(hierarchy, size):
-    reduced = hierarchy.reduced(max(size, 2 ** (hierarchy.depth - 1)))
+    reduced = hierarchy.small_copy(max(size, 2 ** (hierarchy.depth - 1)))
     assert type(reduced) is type(hierarchy) and reduced.speeds == hierarchy.speeds
     assert dd.verify(reduced).ok
     for small, large in zip(reduced.maps, hierarchy.maps, strict=True):
@@ -125,10 +125,10 @@ def test_a_process_that_offers_no_reduction_is_verified_as_it_is():
 
 def test_a_reduction_must_be_of_the_same_class():
     class Other(Masked):
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             return Masked(vocab_size, self.schedule)
 
-    with pytest.raises(TypeError, match=r"Other\.reduced gives a Masked, must give its own kind"):
+    with pytest.raises(TypeError, match=r"Other\.small_copy gives a Masked, must give its own kind"):
         dd.verify(Other(100, dd.schedules.Linear()))
 
 
@@ -195,7 +195,10 @@ def test_an_object_that_cannot_answer_is_refuted_by_what_it_raised():
 
 
 @pytest.mark.parametrize(
-    "method", slow_but(["rate_matrix", "marginal", "weighted_divergence", "draw_path", "sample", "prior"], "draw_path")
+    "method",
+    slow_but(
+        ["rate_matrix", "marginal", "weighted_divergence", "sample_jump_times", "sample", "prior"], "sample_jump_times"
+    ),
 )
 def test_whatever_an_object_raises_verify_returns_a_report(method):
     def broken(self, *arguments, **options):

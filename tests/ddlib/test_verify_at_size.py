@@ -47,7 +47,7 @@ def test_a_process_of_hundreds_of_states_is_verified_as_given(name):
 @pytest.mark.nightly
 def test_a_process_of_more_than_a_thousand_states_is_multiplied_by_vectors():
     class Plain(Uniform):
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             raise TypeError("no reduction")
 
     report = dd.verify(Plain(1100, dd.schedules.Linear()))

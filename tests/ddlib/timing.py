@@ -29,14 +29,14 @@ def answers(process, x, z, logits, s, t):
     p = logits.softmax(-1)
     found = {
         "marginal": process.marginal(x, t), "likelihood": process.likelihood(z, x, t),
-        "word_likelihood": process.word_likelihood(z, t), "predictive": process.predictive(p, t),
+        "token_likelihood": process.token_likelihood(z, t), "predictive": process.predictive(p, t),
         "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
         "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
-        "step_divergence": process.step_divergence(logits, x, z, t, s), "leaving": process.leaving(z, t, logits),
+        "step_divergence": process.step_divergence(logits, x, z, t, s), "leaving": process.exit_rate(z, t, logits),
         "posterior_logits": dd.denoiser.posterior_logits(process, logits, z, t),
         "cavity_logits": dd.denoiser.cavity_logits(process, logits, z, t, "posterior"),
         "generic": dd.nelbo(process, logits, x, z, t, method="generic"),
-        "pull": process._pull(x, z, t)[1], "mean pull": process._pull(x, z, t)[0],
+        "pull": process._weight_and_mean(x, z, t)[1], "mean pull": process._weight_and_mean(x, z, t)[0],
     }  # fmt: skip
     closed = process.weighted_divergence(logits, x, z, t)
     for name, part in zip(("weight", "divergence"), closed or (), strict=False):
@@ -60,13 +60,14 @@ def draws(process, x, z, logits, s, t):
     noise = lambda: torch.Generator().manual_seed(3)  # noqa: E731
     found = {
         "sample": process.sample(x, t, noise()),
-        "advance": process.advance(process.sample(x, s, noise()), s, t, noise()),
-        "jump": process.jump(z, t, s, noise()), "land": process.land(logits, z, t, s, None, noise()),
-        "leave": process.leave(logits, z, t, torch.ones_like(z, dtype=torch.bool), noise()),
+        "advance": process.sample_forward(process.sample(x, s, noise()), s, t, noise()),
+        "jump": process.sample_level(z, t, s, noise()),
+        "land": process.sample_given_level(logits, z, t, s, None, noise()),
+        "leave": process.sample_exit(logits, z, t, torch.ones_like(z, dtype=torch.bool), noise()),
     }  # fmt: skip
-    lift = process.most_lift(t, s)
+    lift = process.max_remask_prob(t, s)
     if lift is not None:
-        found["lifted"] = process.jump(z, t, s, noise(), lift / 2)
+        found["lifted"] = process.sample_level(z, t, s, noise(), lift / 2)
     return {name: states for name, states in found.items() if states is not None}
 
 

@@ -52,7 +52,7 @@ def powers_are_drawn_anew_by_every_constructor(patch):
         def __init__(self, schedule, size):
             super().__init__(schedule, (torch.rand(size) + 0.5).tolist())
 
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             return type(self)(self.schedule, vocab_size)
 
     return Broken(Linear(), 5)
@@ -115,7 +115,7 @@ def counts_of_a_large_vocabulary_are_saved_with_the_weights(patch):
             if vocab_size > 100:  # not in its reduction
                 self.register_buffer("counts", torch.ones(vocab_size))
 
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             return type(self)(vocab_size, self.schedule)
 
     return Broken(300, Linear())

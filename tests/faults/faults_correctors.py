@@ -26,7 +26,7 @@ def clusters_are_drawn_as_words_which_never_come_back(patch):
     class Broken(Gibbs):
         def correct(self, run, z, t, h):
             order = rand(z.shape, run.generator, z.device)
-            asked = (order == order.amax(1, keepdim=True)) & run.process.from_anywhere(z)
+            asked = (order == order.amax(1, keepdim=True)) & run.process.reachable_from_all_tokens(z)
             words = words_from_cavity(run, z, t, asked)
             return torch.where(asked, run.process.sample(words, t, run.generator), z)
 
@@ -38,7 +38,7 @@ def a_drawn_word_is_not_noised(patch):
     class Broken(Gibbs):
         def correct(self, run, z, t, h):
             right = super().correct(run, z, torch.zeros_like(t) + 1e-9, h)
-            return torch.where(run.process.from_anywhere(right), right, z)
+            return torch.where(run.process.reachable_from_all_tokens(right), right, z)
 
     return Broken()
 
@@ -57,7 +57,7 @@ def what_is_believed_least_is_drawn_again_and_called_exact(patch):
     class Broken(Gibbs):
         def __init__(self):
             super().__init__(1, "margin")
-            self.exact_text = self.exact_joint = True
+            self.consistent_joint = self.exact_joint = True
 
     return Broken()
 
@@ -67,7 +67,7 @@ def two_positions_at_once_are_called_exact(patch):
     class Broken(Gibbs):
         def __init__(self):
             super().__init__(2)
-            self.exact_text = self.exact_joint = True
+            self.consistent_joint = self.exact_joint = True
 
     return Broken()
 
@@ -96,7 +96,7 @@ def edges_are_balanced_at_the_time_before(patch):
     class Broken(EdgeBalance):
         def correct(self, run, z, t, h):
             u = (t + h).clamp_max(1)
-            target = run.process.jump(z, u, u, run.generator, self.sigma(run.process, t, h))
+            target = run.process.sample_level(z, u, u, run.generator, self.sigma(run.process, t, h))
             return shift(run, z, u, u, target, force=False)
 
     return Broken(3.0)
@@ -104,12 +104,12 @@ def edges_are_balanced_at_the_time_before(patch):
 
 @fault("sigma_i a_i(t) goes up and as much comes down")
 def words_climb_in_a_correction_and_nobody_comes_down(patch):
-    right = LEVELLED.exchange
+    right = LEVELLED.remask_coupling
 
-    def exchange(joint, level, lift):
+    def remask_coupling(joint, level, lift):
         return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
 
-    patch.setattr(LEVELLED, "exchange", exchange)
+    patch.setattr(LEVELLED, "remask_coupling", remask_coupling)
     return EdgeBalance(3.0)
 
 
@@ -128,7 +128,7 @@ def noise_is_taken_away_by_words_that_do_not_know_their_state(patch):
     class Broken(ForwardBackward):
         def correct(self, run, z, t, h):
             u = (t + self.amount * h).clamp_max(1)
-            noised = run.process.advance(z, t, u, run.generator)
+            noised = run.process.sample_forward(z, t, u, run.generator)
             words = words_from_cavity(run, noised, u, torch.ones_like(run.free))
             return run.process.sample(words, t, run.generator)
 
@@ -140,7 +140,7 @@ def a_correction_comes_back_by_one_step_whatever_its_amount(patch):
     class Broken(ForwardBackward):
         def correct(self, run, z, t, h):
             u = (t + self.amount * h).clamp_max(1)
-            return Ancestral().back(run, run.process.advance(z, t, u, run.generator), u, u - h)
+            return Ancestral().back(run, run.process.sample_forward(z, t, u, run.generator), u, u - h)
 
     return Broken(3.0)
 

@@ -56,9 +56,9 @@ def the_push_forgets_the_stray_mass(patch):
 @fault("log u_1(.|p) = log K p")
 def the_log_push_adds_logarithms_of_members(patch):
     class Broken(Map):
-        def log_push(self, log_law):
-            zero = torch.zeros(*log_law.shape[:-1], 4, dtype=log_law.dtype)
-            return zero.scatter_add(-1, self.parents.expand_as(log_law), log_law)
+        def log_push(self, log_probs):
+            zero = torch.zeros(*log_probs.shape[:-1], 4, dtype=log_probs.dtype)
+            return zero.scatter_add(-1, self.parents.expand_as(log_probs), log_probs)
 
     return with_map(Broken)
 

@@ -109,8 +109,8 @@ def one_order_serves_the_whole_batch(patch):
 @fault("balance is the mean over this text's weight")
 def balance_is_turned_round(patch):
     class Broken(Masked):
-        def balance(self, x, z, t):
-            found = super().balance(x, z, t)
+        def importance_weight(self, x, z, t):
+            found = super().importance_weight(x, z, t)
             return torch.where(found > 0, 1 / found, 0.0)
 
     return Broken(5, Linear())
@@ -119,8 +119,8 @@ def balance_is_turned_round(patch):
 @fault("the mean weight is the sum of the fluxes")
 def the_mean_weight_is_that_of_the_mask_alone(patch):
     class Broken(Hierarchical):
-        def _pull(self, x, z, t):
-            mean, here = super()._pull(x, z, t)
+        def _weight_and_mean(self, x, z, t):
+            mean, here = super()._weight_and_mean(x, z, t)
             return self._inflow(t)[:, -1:].expand_as(mean), here
 
     return hierarchical(Broken)
@@ -153,8 +153,8 @@ def balance_forgets_the_clusters(patch):
             flux = super()._inflow(t)
             return flux * torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
 
-        def _pull(self, x, z, t):
-            mean, here = super()._pull(x, z, t)
+        def _weight_and_mean(self, x, z, t):
+            mean, here = super()._weight_and_mean(x, z, t)
             return mean, torch.where(self.level_of(z) == 2, here, 0.0)
 
     return hierarchical(Broken)

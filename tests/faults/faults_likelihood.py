@@ -7,7 +7,7 @@ from planting import fault
 
 from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
 from ddlib.samplers.confidence import entropy
-from ddlib.samplers.runtime.reverse_step import log_chance
+from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.utils.random import rand
 from ddlib.verification.claims.samplers import likelihood as ASKS
 
@@ -34,8 +34,8 @@ def choosing(patch, scores):
 @fault("the order chooses before x has a say")
 def positions_whose_child_is_likeliest_come_first(patch):
     def scores(run, said, level, x):
-        below = run.process.climb(x, (level - 1).clamp_min(0))
-        return log_chance(run, said, below[said.b, said.i], False)
+        below = run.process.ascend(x, (level - 1).clamp_min(0))
+        return transition_log_prob(run, said, below[said.b, said.i], False)
 
     return choosing(patch, scores)
 
@@ -55,11 +55,13 @@ def a_cluster_is_read_as_the_first_of_its_words(patch):
         level = run.process.level_of(landed[:, None])[:, 0]
         words = said.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
         everyone = torch.arange(words.shape[1]).expand_as(words)
-        parents = run.process.climb(everyone, level[:, None].expand_as(words))
+        parents = run.process.ascend(everyone, level[:, None].expand_as(words))
         own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
-        return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], log_chance(run, said, landed, force))
+        return torch.where(
+            level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, said, landed, force)
+        )
 
-    patch.setattr(READS, "log_chance", chance)
+    patch.setattr(READS, "transition_log_prob", chance)
     return Confidence()
 
 
@@ -69,33 +71,33 @@ def a_word_is_read_as_if_all_words_could_stand_there(patch):
         words = said.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
         word = landed < run.process.vocab_size
         found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
-        return torch.where(word, found, log_chance(run, said, landed, force))
+        return torch.where(word, found, transition_log_prob(run, said, landed, force))
 
-    patch.setattr(READS, "log_chance", chance)
+    patch.setattr(READS, "transition_log_prob", chance)
     return EntropyBounded(0.0)
 
 
 @fault("every edge counts")
 def the_first_edge_is_left_out(patch):
     def chance(run, said, landed, force):
-        return torch.where(said.z == run.process.num_states - 1, 0.0, log_chance(run, said, landed, force))
+        return torch.where(said.z == run.process.num_states - 1, 0.0, transition_log_prob(run, said, landed, force))
 
-    patch.setattr(READS, "log_chance", chance)
+    patch.setattr(READS, "transition_log_prob", chance)
     return LeftToRight()
 
 
 @fault("every edge counts")
 def clusters_cost_nothing(patch):
     def chance(run, said, landed, force):
-        return torch.where(landed < run.process.vocab_size, log_chance(run, said, landed, force), 0.0)
+        return torch.where(landed < run.process.vocab_size, transition_log_prob(run, said, landed, force), 0.0)
 
-    patch.setattr(READS, "log_chance", chance)
+    patch.setattr(READS, "transition_log_prob", chance)
     return Confidence()
 
 
 @fault("a text is read with the times that are told when it is drawn")
 def the_network_is_told_that_nothing_is_known(patch):
-    patch.setattr(READS, "told", lambda run, z, expected: torch.ones(len(z), dtype=torch.float64))
+    patch.setattr(READS, "model_time", lambda run, z, expected: torch.ones(len(z), dtype=torch.float64))
     return LeftToRight()
 
 

@@ -5,7 +5,7 @@ from planting import WORDS, deep, fault
 
 import ddlib as dd
 from ddlib.processes import Noisy
-from ddlib.processes.resampling_chain import Shares
+from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.schedules import Linear
 from ddlib.utils.random import rand
 
@@ -29,7 +29,7 @@ def a_redrawn_word_is_kept_as_a_cluster(patch):
             kept, redrawn = super().shares(t)
             moved = torch.zeros_like(kept)
             moved[:, 1] = redrawn[:, 1]
-            return Shares(kept + moved, redrawn - moved)
+            return LevelProbs(kept + moved, redrawn - moved)
 
     return noisy(Broken)
 
@@ -59,7 +59,7 @@ def redraws_lack_their_diagonal(patch):
 def words_are_redrawn_uniformly(patch):
     class Broken(Noisy):
         def _redraw(self, like, generator):
-            return self._uniform_words(like.shape, generator, like.device)
+            return self._uniform_tokens(like.shape, generator, like.device)
 
     return noisy(Broken)
 
@@ -86,8 +86,8 @@ def the_bound_lacks_redraws(patch):
 @fault("q_t(y|x) = k u(y|x) + r pi(y) at the children too")
 def the_bound_takes_children_for_kept(patch):
     class Broken(Noisy):
-        def _sides(self, shares, i, log_law, x):
-            return super()._sides(Shares(shares.kept, shares.redrawn * 1e-9), i, log_law, x)
+        def _sides(self, shares, i, log_probs, x):
+            return super()._sides(LevelProbs(shares.kept, shares.redrawn * 1e-9), i, log_probs, x)
 
     return noisy(Broken)
 
@@ -106,8 +106,8 @@ def the_bound_forgets_what_z_itself_says(patch):
 @fault("the mean weight is the sum of all fluxes, those of redraws among them")
 def balance_counts_no_redraws(patch):
     class Broken(Noisy):
-        def _pull(self, x, z, t):
-            mean, here = super()._pull(x, z, t)
+        def _weight_and_mean(self, x, z, t):
+            mean, here = super()._weight_and_mean(x, z, t)
             kept, redrawn = self.shares(t)
             again = ((kept + redrawn)[:, :-1] * self.chain.rates).sum(1, keepdim=True)
             return mean - self.schedule.rate(t)[:, None] * again, here
@@ -120,7 +120,7 @@ def the_posterior_forgets_redraws_since(patch):
     class Broken(Noisy):
         def shares_between(self, s, t):
             kept, redrawn = super().shares_between(s, t)
-            return Shares(kept + redrawn, torch.zeros_like(redrawn))
+            return LevelProbs(kept + redrawn, torch.zeros_like(redrawn))
 
     return noisy(Broken)
 
@@ -138,9 +138,9 @@ def reverse_rates_lead_only_down(patch):
 @fault("a draw of z_s is one of the posterior")
 def whoever_lands_was_never_redrawn_before(patch):
     class Broken(Noisy):
-        def land(self, logits, z, t, s, target, generator=None, **how):
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **how):
             near = torch.full_like(s, 1e-9)
-            return super().land(logits, z, t, torch.where(s < 0.5, near, s), target, generator, **how)
+            return super().sample_given_level(logits, z, t, torch.where(s < 0.5, near, s), target, generator, **how)
 
     return noisy(Broken)
 
@@ -148,9 +148,9 @@ def whoever_lands_was_never_redrawn_before(patch):
 @fault("z_s is redrawn by pi in z's place, not by the network")
 def a_redrawn_landing_is_uniform(patch):
     class Broken(Noisy):
-        def land(self, logits, z, t, s, target, generator=None, **how):
-            landed = super().land(logits, z, t, s, target, generator, **how)
-            words = self._uniform_words(z.shape, generator, z.device)
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **how):
+            landed = super().sample_given_level(logits, z, t, s, target, generator, **how)
+            words = self._uniform_tokens(z.shape, generator, z.device)
             lost = rand(z.shape, generator, z.device) < 0.3
             return torch.where(lost & (landed < self.vocab_size) & (z < self.vocab_size), words, landed)
 

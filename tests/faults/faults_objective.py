@@ -252,7 +252,7 @@ def posterior_logits_are_taken_for_the_cavity(patch):
 @fault("posterior = normalise(cavity * q_t(z|.))")
 def the_evidence_is_multiplied_in_instead_of_divided_out(patch):
     def twice(process, logits, z, t):
-        return logits.log_softmax(-1) + process.word_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
+        return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
 
     patch.setitem(DENOISER._LAWS, "posterior", twice)
     return hierarchical(Hierarchical)
@@ -266,7 +266,9 @@ def child_logits_are_normalised_over_their_whole_level(patch):
 
 @fault("log p(x) = sum over edges of log softmax over siblings")
 def the_words_cluster_is_left_out_of_its_law(patch):
-    patch.setattr(CHILDREN, "word_logits", lambda tree, logits: tree.maps[0].log_shares(logits[..., : tree.vocab_size]))
+    patch.setattr(
+        CHILDREN, "token_logits", lambda tree, logits: tree.maps[0].log_shares(logits[..., : tree.vocab_size])
+    )
     return hierarchical(Hierarchical, tree(xi=1.0))
 
 

@@ -7,7 +7,7 @@ from planting import fault
 
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
-from ddlib.samplers.ordered import levels, told
+from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.reverse_step import move
 from ddlib.utils.random import rand
 
@@ -25,7 +25,7 @@ def the_surest_of_the_drawn_children_stay_as_in_maskgit(patch):
             if steps == 1:
                 drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
             z = torch.where(kept, drawn, z)
-            return State(z, told(run, z, state.memo), state.memo)
+            return State(z, model_time(run, z, state.memo), state.memo)
 
     return Broken("probability")
 
@@ -42,20 +42,20 @@ def positions_are_chosen_from_the_whole_batch(patch):
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
 def a_cluster_says_nothing_about_its_word(patch):
-    class Law(LEVELLED.Levelled):
-        def descent(self, logits, z, level, target, force=False):
+    class Law(LEVELLED.LevelProcess):
+        def descendant_logits(self, logits, z, level, target, force=False):
             return logits if target == 0 else right(self, logits, z, level, target, force)
 
-    right = LEVELLED.Levelled.descent
-    patch.setattr(LEVELLED.Levelled, "descent", Law.descent)
+    right = LEVELLED.LevelProcess.descendant_logits
+    patch.setattr(LEVELLED.LevelProcess, "descendant_logits", Law.descendant_logits)
     return Confidence()
 
 
 @fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
 def clusters_are_drawn_by_the_mean_of_the_words_logits(patch):
-    right = LEVELLED.Levelled.descent
+    right = LEVELLED.LevelProcess.descendant_logits
 
-    def descent(self, logits, z, level, target, force=False):
+    def descendant_logits(self, logits, z, level, target, force=False):
         law = right(self, logits, z, level, target, force)
         if target == 0:
             return law
@@ -64,7 +64,7 @@ def clusters_are_drawn_by_the_mean_of_the_words_logits(patch):
         mean = torch.zeros_like(law).index_add(1, parents, logits.to(law).clamp_min(-50)) / count
         return torch.where(law.isfinite(), mean, law)
 
-    patch.setattr(LEVELLED.Levelled, "descent", descent)
+    patch.setattr(LEVELLED.LevelProcess, "descendant_logits", descendant_logits)
     return Confidence("entropy")
 
 
@@ -90,11 +90,11 @@ def the_surest_position_takes_its_likeliest_child(patch):
 @fault("positions drawn at once are independent")
 def two_edges_per_call_are_called_exact(patch):
     class Broken(Confidence):
-        exact_text = True
+        consistent_joint = True
 
         def __init__(self):
             super().__init__(threshold=0.0)
-            self.exact_text = True
+            self.consistent_joint = True
 
     return Broken()
 
@@ -104,7 +104,7 @@ def the_largest_entropy_is_left_out_twice(patch):
     """The bound of the EB-sampler with one entropy too few, which lets two go where none is certain."""
 
     class Broken(EntropyBounded):
-        def wanted(self, score, level):
+        def select(self, score, level):
             entropies = (-score).masked_fill(level == 0, 0.0)
             return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
 
@@ -170,12 +170,12 @@ def positions_jump_on_while_the_plateau_lasts(patch):
 
 @fault("what climbs on the plateau comes down again")
 def words_climb_on_the_plateau_and_masks_stay(patch):
-    right = LEVELLED.exchange
+    right = LEVELLED.remask_coupling
 
     def change(joint, level, lift):
         return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
 
-    patch.setattr(LEVELLED, "exchange", change)
+    patch.setattr(LEVELLED, "remask_coupling", change)
     return Remask(1.0, "loop", plateau=0.4)
 
 
@@ -201,7 +201,7 @@ def overshoot(change):
             level = process.level_of(z)
             target = change(process, z, t, s, u, run.generator)
             below = move(run, z, t, s, target.minimum(level), False)
-            above = process.climb(z, target.maximum(level), run.generator)
+            above = process.ascend(z, target.maximum(level), run.generator)
             return State(torch.where(target > level, above, below), s)
 
     return Broken(0.5)
@@ -215,7 +215,7 @@ def climbed(process, level, chances, generator):
 @fault("who overshoots comes back from u to s")
 def the_way_back_is_that_from_the_start_of_the_step(patch):
     def change(process, z, t, s, u, generator):
-        return climbed(process, process.jump(z, t, u, generator), process.level_transition(s, t), generator)
+        return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
     return overshoot(change)
 
@@ -224,14 +224,14 @@ def the_way_back_is_that_from_the_start_of_the_step(patch):
 def the_way_back_starts_at_the_level_that_the_step_started_from(patch):
     def change(process, z, t, s, u, generator):
         up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
-        return torch.where(up > process.level_of(z), up, process.jump(z, t, u, generator))
+        return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
     return overshoot(change)
 
 
 @fault("who overshoots comes back from u to s")
 def there_is_no_way_back(patch):
-    return overshoot(lambda process, z, t, s, u, generator: process.jump(z, t, u, generator))
+    return overshoot(lambda process, z, t, s, u, generator: process.sample_level(z, t, u, generator))
 
 
 @fault("who overshoots comes back from u to s, by the process of the noise")

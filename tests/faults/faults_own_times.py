@@ -78,8 +78,8 @@ def a_text_is_drawn_at_its_first_time(patch):
 @fault("z_t ~ q_{t|s}(.|z_s), s and t of the position")
 def a_text_goes_on_by_its_mean_time(patch):
     class Broken(Uniform, own_times=True):
-        def advance(self, z, s, t, generator=None):
-            return super().advance(z, mean(s), mean(t), generator)
+        def sample_forward(self, z, s, t, generator=None):
+            return super().sample_forward(z, mean(s), mean(t), generator)
 
     return Broken(4, Cosine())
 
@@ -87,8 +87,8 @@ def a_text_goes_on_by_its_mean_time(patch):
 @fault("z_s ~ p(z_s|z_t), s and t of the position")
 def a_text_lands_at_its_first_time(patch):
     class Broken(GIDD, own_times=True):
-        def land(self, logits, z, t, s, target, generator=None, **controls):
-            return super().land(logits, z, first(t), first(s), target, generator, **controls)
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **controls):
+            return super().sample_given_level(logits, z, first(t), first(s), target, generator, **controls)
 
     return Broken(5, 0.2)
 

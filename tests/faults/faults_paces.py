@@ -7,7 +7,7 @@ from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.samplers.runtime import context as sight
 from ddlib.samplers.runtime import pace_sampling as windows
-from ddlib.samplers.runtime.loop import Course
+from ddlib.samplers.runtime.loop import SamplingLoop
 
 
 @fault("t_l'(u) >= 0")
@@ -161,33 +161,33 @@ def noise_behind_a_window_is_told_as_words(patch):
 
 @fault("denoiser([x z y], [0 t u])")
 def words_before_a_window_are_told_as_noise(patch):
-    class Broken(sight.Around):
+    class Broken(sight.WindowContext):
         def _whole(self, z, t, rows):
             whole, times = super()._whole(z, t, rows)
             return whole, torch.cat([torch.ones_like(times[:, : self.first]), times[:, self.first :]], 1)
 
-    patch.setattr(windows, "Around", Broken)
+    patch.setattr(windows, "WindowContext", Broken)
     return Ancestral()
 
 
 @fault("denoiser([x z y], [0 t u])")
 def words_before_a_window_have_its_time(patch):
-    class Broken(sight.Around):
+    class Broken(sight.WindowContext):
         def _whole(self, z, t, rows):
             whole, _ = super()._whole(z, t, rows)
             return whole, t[:, None].expand(whole.shape)
 
-    patch.setattr(windows, "Around", Broken)
+    patch.setattr(windows, "WindowContext", Broken)
     return Ancestral()
 
 
 @fault("denoiser([x z y], [0 t u]) at the window")
 def positions_begin_anew_in_a_window(patch):
-    class Broken(sight.Around):
+    class Broken(sight.WindowContext):
         def _window(self, said, z):
             return said[:, : z.shape[1]]
 
-    patch.setattr(windows, "Around", Broken)
+    patch.setattr(windows, "WindowContext", Broken)
     return FirstHitting()
 
 
@@ -220,11 +220,11 @@ def what_is_kept_is_a_block_late(patch):
 
 @fault("rows of the cache are those that are asked about")
 def the_cache_of_some_rows_is_that_of_the_first(patch):
-    class Broken(sight.Kept):
+    class Broken(sight.CachedContext):
         def _of(self, rows):
             return super()._of(None if rows is None else torch.arange(len(rows)) < rows.sum())
 
-    patch.setattr(windows, "Kept", Broken)
+    patch.setattr(windows, "CachedContext", Broken)
     return Ancestral()
 
 
@@ -250,7 +250,7 @@ def a_position_whose_time_stands_still_is_told_that_of_the_first(patch):
 
 @fault("blocks from left to right, all of them")
 def only_the_first_window_is_drawn(patch):
-    class Broken(Course):
+    class Broken(SamplingLoop):
         def words(self, run, fixed):
             return super().words(run, fixed) if run.network.sight.first == 0 else torch.zeros_like(fixed)
 

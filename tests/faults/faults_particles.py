@@ -45,7 +45,7 @@ def particles_are_drawn_from_all_rows(patch):
             done = super()._resample(run, cloud)
             rows = torch.arange(cloud.weight.numel()).roll(1)
             gain = done.gain.flatten()[rows].view_as(done.gain)
-            return done._replace(state=self.sampler.pick(done.state, rows), gain=gain)
+            return done._replace(state=self.sampler.select_rows(done.state, rows), gain=gain)
 
     return particles(Broken)
 
@@ -163,9 +163,9 @@ def the_last_particle_is_never_copied(patch):
 @fault("a row takes its memo along")
 def rows_leave_their_jump_times_behind(patch):
     class Broken(FirstHitting):
-        def pick(self, state, rows):
-            right, some = super().pick(state, rows), torch.arange(len(rows)) % len(state.z)
-            return right._replace(memo=super().pick(state, some).memo)
+        def select_rows(self, state, rows):
+            right, some = super().select_rows(state, rows), torch.arange(len(rows)) % len(state.z)
+            return right._replace(memo=super().select_rows(state, some).memo)
 
     return Broken()
 
@@ -173,7 +173,7 @@ def rows_leave_their_jump_times_behind(patch):
 @fault("a row takes its states along")
 def rows_leave_their_states_behind(patch):
     class Broken(Ancestral):
-        def pick(self, state, rows):
+        def select_rows(self, state, rows):
             some = torch.arange(len(rows)) % len(state.z)
             return State(state.z[some], state.t[rows])
 

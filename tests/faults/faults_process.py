@@ -180,8 +180,8 @@ def the_predictive_is_that_of_the_likeliest_word(patch):
 @fault("q_t(z|x) for every x")
 def the_evidence_of_a_cluster_forgets_strays(patch):
     class Broken(Hierarchical):
-        def word_likelihood(self, z, t):
-            evidence = super().word_likelihood(z, t)
+        def token_likelihood(self, z, t):
+            evidence = super().token_likelihood(z, t)
             return torch.where(evidence < 0.5 * evidence.amax(-1, keepdim=True), 0.0, evidence)
 
     return hierarchical(Broken)
@@ -199,8 +199,8 @@ def the_first_time_serves_the_whole_batch(patch):
 @fault("z_t ~ q_t(.|x)")
 def draws_are_one_level_too_high(patch):
     class Broken(Hierarchical):
-        def climb(self, x, level, generator):
-            return super().climb(x, (level + 1).clamp_max(2), generator)
+        def ascend(self, x, level, generator):
+            return super().ascend(x, (level + 1).clamp_max(2), generator)
 
     return hierarchical(Broken)
 
@@ -238,7 +238,7 @@ def the_prior_is_uniform_over_states(patch):
 def prior_draws_are_words(patch):
     class Broken(Masked):
         def sample_prior(self, shape, generator=None, device=None):
-            return self._uniform_words(shape, generator, torch.device("cpu"))
+            return self._uniform_tokens(shape, generator, torch.device("cpu"))
 
     return Broken(5, Linear())
 
@@ -303,7 +303,7 @@ def the_reverse_rate_is_that_of_the_forward_chain(patch):
 @fault("the level at s given that at t")
 def jumps_are_drawn_from_the_occupancies(patch):
     class Broken(Hierarchical):
-        def jump(self, z, t, s, generator=None):
+        def sample_level(self, z, t, s, generator=None):
             u = rand(z.shape, generator, z.device)
             drawn = (u[..., None] >= self.occupancies(s)[:, None, :-1].cumsum(-1)).sum(-1)
             return torch.minimum(drawn, self.level_of(z))
@@ -314,9 +314,9 @@ def jumps_are_drawn_from_the_occupancies(patch):
 @fault("members in proportion to K(z|y) u_i(y|p)")
 def landing_ignores_the_evidence_of_the_cluster(patch):
     class Broken(Hierarchical):
-        def land(self, logits, z, t, s, target, generator=None, **options):
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
             masks = torch.where((self.level_of(z) == 1) & (target == 0), self.num_states - 1, z)
-            return super().land(logits, masks, t, s, target, generator, **options)
+            return super().sample_given_level(logits, masks, t, s, target, generator, **options)
 
     return hierarchical(Broken)
 
@@ -324,8 +324,8 @@ def landing_ignores_the_evidence_of_the_cluster(patch):
 @fault("members in proportion to K(z|y) u_i(y|p)")
 def force_transition_is_always_on(patch):
     class Broken(Hierarchical):
-        def land(self, logits, z, t, s, target, generator=None, **options):
-            return super().land(logits, z, t, s, target, generator, force=True)
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
+            return super().sample_given_level(logits, z, t, s, target, generator, force=True)
 
     return hierarchical(Broken)
 
@@ -333,7 +333,7 @@ def force_transition_is_always_on(patch):
 @fault("members in proportion to K(z|y) u_i(y|p)")
 def landing_takes_the_likeliest_word(patch):
     class Broken(Masked):
-        def land(self, logits, z, t, s, target, generator=None, **options):
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
             return torch.where(target < self.level_of(z), logits.argmax(-1), z)
 
     return Broken(5, Linear())
@@ -342,10 +342,10 @@ def landing_takes_the_likeliest_word(patch):
 @fault("holding times are exponential with speed gamma_i")
 def paths_use_the_speeds_in_reverse(patch):
     class Broken(Hierarchical):
-        def draw_path(self, shape, generator, device):
+        def sample_jump_times(self, shape, generator, device):
             self.chain.speeds = self.chain.speeds.flip(0)
             try:
-                return super().draw_path(shape, generator, device)
+                return super().sample_jump_times(shape, generator, device)
             finally:
                 self.chain.speeds = self.chain.speeds.flip(0)
 
@@ -471,7 +471,7 @@ def a_process_stands_on_a_broken_hierarchy(patch):
 @fault("z_t ~ q_{t|s}(.|z_s)")
 def going_on_forgets_where_it_was(patch):
     class Broken(Hierarchical):
-        def advance(self, z, s, t, generator=None):
+        def sample_forward(self, z, s, t, generator=None):
             words = z.clamp_max(self.vocab_size - 1)
             return torch.where(z < self.vocab_size, self.sample(words, t, generator), z)
 
@@ -481,7 +481,7 @@ def going_on_forgets_where_it_was(patch):
 @fault("z_t ~ q_{t|s}(.|z_s)")
 def going_on_redraws_as_from_the_start(patch):
     class Broken(GIDD):
-        def advance(self, z, s, t, generator=None):
-            return super().advance(z, torch.zeros_like(s), t, generator)
+        def sample_forward(self, z, s, t, generator=None):
+            return super().sample_forward(z, torch.zeros_like(s), t, generator)
 
     return Broken(5, 0.3)

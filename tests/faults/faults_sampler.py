@@ -41,8 +41,8 @@ def the_time_grid_is_off_by_one_as_in_gidds_code(patch):
 def every_law_is_replaced_by_its_mode(patch):
     class Broken(Ancestral):
         def step(self, run, state, k):
-            def mode(log_law):
-                return torch.where(log_law == log_law.amax(-1, keepdim=True), 0.0, -torch.inf)
+            def mode(log_probs):
+                return torch.where(log_probs == log_probs.amax(-1, keepdim=True), 0.0, -torch.inf)
 
             return super().step(type(run)(**{**vars(run), "sharpen": mode}), state, k)
 
@@ -101,7 +101,7 @@ def every_jump_happens_in_the_first_step(patch):
                 return state._replace(t=at(run, run.steps))
             zero = torch.zeros_like(state.t)
             logits = run.predict(state.z, state.t)
-            return State(run.process.land(logits, state.z, state.t, zero, None, run.generator), zero)
+            return State(run.process.sample_given_level(logits, state.z, state.t, zero, None, run.generator), zero)
 
     return Broken()
 
@@ -121,8 +121,8 @@ def remask(change):
     """Remask with another coupling of the levels."""
 
     def plant(patch):
-        right = LEVELLED.exchange
-        patch.setattr(LEVELLED, "exchange", lambda joint, level, lift: change(right, joint, level, lift))
+        right = LEVELLED.remask_coupling
+        patch.setattr(LEVELLED, "remask_coupling", lambda joint, level, lift: change(right, joint, level, lift))
         return Remask(0.5, "rescale")
 
     return plant

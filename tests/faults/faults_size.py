@@ -20,7 +20,7 @@ def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
 @fault("no duration is cut short (0.1.0 stopped at 690 over the slowest exit rate)")
 def time_freezes_in_a_chain_that_mixes_slowly(patch):
     class Broken(RateMatrix):
-        def _word_marginals(self, t):
+        def _token_marginals(self, t):
             return self.exponential(self.schedule.hazard(t).clamp_max(690 / 1500))
 
         def transition(self, s, t):
@@ -111,8 +111,8 @@ def the_posterior_keeps_the_64_likeliest_states(patch):
 @fault("word_likelihood has an entry for every token")
 def likelihoods_of_the_last_chunk_of_tokens_are_missing(patch):
     class Broken(Masked):
-        def word_likelihood(self, z, t):
-            likelihood = super().word_likelihood(z, t)
+        def token_likelihood(self, z, t):
+            likelihood = super().token_likelihood(z, t)
             chunks = likelihood.shape[-1] // SMALL or 1
             whole = min(likelihood.shape[-1], chunks * SMALL)
             return torch.cat([likelihood[..., :whole], 0 * likelihood[..., whole:]], -1)
@@ -165,7 +165,7 @@ def the_bound_is_halved_for_tokens_beyond_200(patch):
 @fault("time runs on at 1,100 states as at 10")
 def time_runs_twice_as_fast_in_a_chain_of_more_than_a_thousand_states(patch):
     class Broken(Uniform):
-        def reduced(self, vocab_size):
+        def small_copy(self, vocab_size):
             raise TypeError("no reduction")
 
         def rate_matrix(self, t):

@@ -12,18 +12,18 @@ from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
 
 LEVELLED, MIXING = (
-    sys.modules["ddlib.processes.level_process"].Levelled,
-    sys.modules["ddlib.processes.interpolating"].Mixing,
+    sys.modules["ddlib.processes.level_process"].LevelProcess,
+    sys.modules["ddlib.processes.interpolating"].Interpolating,
 )
 LEAP = sys.modules["ddlib.samplers.leap"]
 
 
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)")
 def rates_are_those_at_which_noise_leaves(patch):
-    def leaving(self, z, t, logits=None, sharpen=None):
+    def exit_rate(self, z, t, logits=None, sharpen=None):
         return each_time(lambda time: -self.rate_matrix(time).diagonal(), t).gather(1, z)
 
-    patch.setattr(LEVELLED, "leaving", leaving)
+    patch.setattr(LEVELLED, "exit_rate", exit_rate)
     return Euler()
 
 
@@ -42,21 +42,21 @@ def the_score_stands_upside_down(patch):
 
 @fault("a position jumps to another state")
 def a_jump_may_lead_nowhere(patch):
-    def leave(self, logits, z, t, moves, generator=None, **options):
+    def sample_exit(self, logits, z, t, moves, generator=None, **options):
         law = self.predictive(logits.softmax(-1), t).log().flatten(0, 1)
         return torch.where(moves, draw_logits(law, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
-    patch.setattr(MIXING, "leave", leave)
+    patch.setattr(MIXING, "sample_exit", sample_exit)
     return Euler()
 
 
 @fault("destinations are drawn from q_t(.|p), not from p")
 def a_jump_leads_to_a_clean_word(patch):
-    def leave(self, logits, z, t, moves, generator=None, **options):
+    def sample_exit(self, logits, z, t, moves, generator=None, **options):
         law = logits.scatter(-1, z[..., None], -torch.inf).flatten(0, 1)
         return torch.where(moves, draw_logits(law, rand(z.shape, generator, z.device).flatten()).view_as(z), z)
 
-    patch.setattr(MIXING, "leave", leave)
+    patch.setattr(MIXING, "sample_exit", sample_exit)
     return TauLeaping()
 
 
@@ -82,12 +82,12 @@ def those_that_are_not_hit_jump(patch):
 
 @fault("R is that of the step's start")
 def rates_are_those_of_the_next_time(patch):
-    right = LEVELLED.leaving
+    right = LEVELLED.exit_rate
 
     class Broken(Euler):
         def step(self, run, state, k):
             with_next = lambda self, z, t, *rest: right(self, z, at(run, k + 1), *rest)  # noqa: E731
-            patch.setattr(LEVELLED, "leaving", with_next)
+            patch.setattr(LEVELLED, "exit_rate", with_next)
             return super().step(run, state, k)
 
     return Broken()
@@ -118,7 +118,7 @@ def trapezoid(change):
 
     class Broken(ThetaTrapezoidal):
         def extrapolated(self, process, before, after, z, u):
-            evidence = process.word_likelihood(z, u).log()
+            evidence = process.token_likelihood(z, u).log()
             now, then = ((logits + evidence).softmax(-1) for logits in (after, before))
             return change(self.theta, now, then).clamp_min(1e-12).log() - evidence.clamp_min(-1e30)
 
@@ -145,7 +145,7 @@ def the_weight_is_right_at_a_half_only(patch):
 def the_evidence_is_counted_twice(patch):
     class Broken(ThetaTrapezoidal):
         def extrapolated(self, process, before, after, z, u):
-            return super().extrapolated(process, before, after, z, u) + process.word_likelihood(z, u).log()
+            return super().extrapolated(process, before, after, z, u) + process.token_likelihood(z, u).log()
 
     return Broken()
 
@@ -157,10 +157,10 @@ def stages(second):
         def step(self, run, state, k):
             process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
             u, before = self.between(t, s), run.predict(z, t)
-            middle = process.land(before, z, t, u, None, run.generator)
+            middle = process.sample_given_level(before, z, t, u, None, run.generator)
             start, time = second(z, middle, t, u)
             logits = self.extrapolated(process, before, run.predict(start, time), start, time)
-            return State(process.land(logits, start, time, s, None, run.generator), s)
+            return State(process.sample_given_level(logits, start, time, s, None, run.generator), s)
 
     return Broken()
 

@@ -65,8 +65,8 @@ def all_words_are_drawn_at_one_pace(patch):
 @fault("the jump depends on the network")
 def a_mask_jumps_before_anybody_knows_its_word(patch):
     class Broken(PerWord):
-        def land(self, logits, z, t, s, target, generator=None, **options):
-            x = super().land(logits, z, t, torch.zeros_like(s), target, generator, **options)
+        def sample_given_level(self, logits, z, t, s, target, generator=None, **options):
+            x = super().sample_given_level(logits, z, t, torch.zeros_like(s), target, generator, **options)
             a, b = self.schedule.alpha(s.double()), self.schedule.alpha(t.double())
             jumps = rand(z.shape, generator, z.device) < ((a - b) / (1 - b))[:, None]
             return torch.where(jumps, x, z)
@@ -88,9 +88,9 @@ def the_posterior_of_a_mask_weighs_words_as_at_one_pace(patch):
 @fault("q_{t|s}(m|x) = 1 - (alpha_t / alpha_s)^gamma_x")
 def words_go_on_at_the_pace_of_the_first(patch):
     class Broken(PerWord):
-        def advance(self, z, s, t, generator=None):
+        def sample_forward(self, z, s, t, generator=None):
             first = torch.where(z < self.vocab_size, 0, z)
-            later = super().advance(first, s, t, generator)
+            later = super().sample_forward(first, s, t, generator)
             return torch.where(later < self.vocab_size, z, later)
 
     return paced(Broken)

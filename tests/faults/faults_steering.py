@@ -6,7 +6,7 @@ import torch
 from planting import fault
 
 from ddlib.guidance import ClassifierBased, ClassifierFree
-from ddlib.guidance.targets import ChildLaws, StepLaws, WordLaws
+from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.guidance.zoo import Lookup, Scale, processes
 from ddlib.samplers.runtime import guided
 
@@ -56,7 +56,7 @@ def the_unconditional_is_left_out(patch):
 @fault("child laws are tempered, not words")
 def words_are_tempered_where_states_are_asked_for(patch):
     class Broken(ClassifierFree):
-        _place = property(lambda self: WordLaws, lambda self, value: None)
+        _place = property(lambda self: TokenTarget, lambda self, value: None)
 
     return free(cls=Broken)
 
@@ -65,8 +65,8 @@ def words_are_tempered_where_states_are_asked_for(patch):
 def masses_are_summed_after_tempering(patch):
     class Broken(ClassifierFree):
         def steer(self, place):
-            words = super().steer(WordLaws(place.process, place.parameterization, place.z, place.t))
-            return ChildLaws(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
+            words = super().steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
+            return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
 
     return free(cls=Broken)
 
@@ -75,8 +75,8 @@ def masses_are_summed_after_tempering(patch):
 def words_are_tempered_and_noised_after(patch):
     class Broken(ClassifierFree):
         def steer(self, place):
-            words = super().steer(WordLaws(place.process, place.parameterization, place.z, place.t))
-            return StepLaws(place.process, "cavity", place.z, place.t, place.s).laws(words)
+            words = super().steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
+            return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
 
     return free(name="uniform", cls=Broken)
 
@@ -84,19 +84,19 @@ def words_are_tempered_and_noised_after(patch):
 @fault("q_s(.|p) takes a law")
 def laws_of_steps_are_made_of_unnormalised_words(patch):
     def laws(self, logits):
-        process, cavity = self.process, WordLaws.laws(self, logits).exp()
+        process, cavity = self.process, TokenTarget.laws(self, logits).exp()
         into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
         return (process.predictive(cavity, self.s) * into).log()
 
-    patch.setattr(StepLaws, "laws", laws)
+    patch.setattr(StepTarget, "laws", laws)
     return free(name="uniform")
 
 
 @fault("levels move as without guidance")
 def levels_are_steered_too(patch):
     class Blind(type(processes()["xi"])):
-        def jump(self, z, t, s, generator=None, lift=None):
-            super().jump(z, t, s, generator, lift)
+        def sample_level(self, z, t, s, generator=None, lift=None):
+            super().sample_level(z, t, s, generator, lift)
             return None
 
     process = processes()["xi"]
@@ -108,15 +108,15 @@ def levels_are_steered_too(patch):
 def steps_are_drawn_without_guidance(patch):
     process = processes()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
-    told = plain.replaced(strength=lambda t: 1.0).step_law
-    right = guided.land
+    told = plain.replaced(strength=lambda t: 1.0).step_distribution
+    right = guided.guided_step
 
-    def land(run, z, t, s):
+    def guided_step(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)
-        network.step_law = told
+        network.step_distribution = told
         return right(type(run)(**{**vars(run), "predict": network}), z, t, s)
 
-    patch.setattr(sys.modules["ddlib.samplers.ancestral"], "land", land)
+    patch.setattr(sys.modules["ddlib.samplers.ancestral"], "guided_step", guided_step)
     return plain
 
 
@@ -135,7 +135,7 @@ def the_limits_are_exchanged(patch):
     class Broken(ClassifierFree):
         def steer(self, place):
             if bool((self.strength_at(place.t) == 0).all()):
-                return self.hear(place, "conditional")[0]
+                return self.evaluate(place, "conditional")[0]
             return super().steer(place)
 
     return free("words", "masked", cls=Broken)
@@ -156,7 +156,7 @@ def the_strength_is_one_whatever_is_asked(patch):
         def steer(self, place):
             if bool((self.strength_at(place.t) == 0).all()):
                 return super().steer(place)
-            return self.hear(place, "denoiser")[0] + self.change(place)
+            return self.evaluate(place, "denoiser")[0] + self.change(place)
 
     return based("masked", Broken)
 

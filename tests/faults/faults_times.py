@@ -151,7 +151,7 @@ def a_flat_predictor_pays_in_proportion_to_the_rate_backwards(patch):
 
     class Broken(RateMatrix):
         def time_moments(self, t, divergences=None):
-            x, z, _ = self.cases()
+            x, z, _ = self.equivalence_classes()
             x, z = x.expand(len(t), -1), z.expand(len(t), -1)
             mass, paid = self.likelihood(z, x, t), self.loss_weight(x, z, t)
             return tuple((mass * paid**power).sum(-1) / self.vocab_size for power in (1, 2))

@@ -70,14 +70,14 @@ def test_a_start_from_text_is_the_law_of_its_words_at_every_state(tied):
     model, (z, t) = build(tree=TREE, tied=tied), inputs()
     law = torch.rand(WORDS, generator=torch.Generator().manual_seed(2)).log_softmax(0)
     model.start_at(law, torch.zeros(STATES, 16))
-    found = dd.word_logits(meaning(model).tree, model(z, t))
+    found = dd.token_logits(meaning(model).tree, model(z, t))
     torch.testing.assert_close(found, law.expand(found.shape), atol=1e-5, rtol=1e-5)
 
 
 def test_a_fresh_head_gives_siblings_equal_shares():
     model, (z, t) = build(tree=TREE), inputs()
     assert (model(z, t) == 0).all()
-    word_10 = dd.word_logits(meaning(model).tree, model(z, t))[0, 0, 10].exp()  # alone in its cluster, that in its own
+    word_10 = dd.token_logits(meaning(model).tree, model(z, t))[0, 0, 10].exp()  # alone in its cluster, that in its own
     assert word_10.item() == pytest.approx(1 / 3)
 
 
@@ -140,7 +140,7 @@ def test_where_one_normalisation_is_enough_it_is_a_word_head(tree, pad_to):
     if tree and len(set(tree[0])) > 1:  # words of a cluster differ by their biases alone
         with torch.no_grad():
             head.weight[head.rows[:WORDS]] = torch.randn(10, 4)[torch.tensor(tree[0])]
-    law = dd.word_logits(dd.Children.of(_Model(head)).tree, head(x))
+    law = dd.token_logits(dd.Children.of(_Model(head)).tree, head(x))
     words = head.to_words(pad_to)
     torch.testing.assert_close(words(x).log_softmax(-1), law, atol=1e-5, rtol=1e-5)
     assert len(words.weight) % pad_to == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ddlib.hierarchies import save_clusters, semantic_clusters
-from recipes.config import Beside, Data, Loss, Optimizer, Output, Recipe, recipe_yaml
+from recipes.config import Data, Loss, ModelContext, Optimizer, Output, Recipe, recipe_yaml
 from recipes.data import Prepared, local, prepare
 from recipes.engine.export import known_files, save_network
 from recipes.engine.parallel import World
@@ -57,7 +57,7 @@ def publish_tiny(folder: Path, process: dict | None = None, packed: bool = False
         made = semantic_clusters(vectors, counts, fingerprint=data.fingerprint)
         save_clusters(data.folder / "clusters-{}".format("-".join(map(str, counts))), made)
     known = FromText(recipe, data, world)
-    model = make_model(recipe, Beside(known, make_process(recipe, known, data, world)))
+    model = make_model(recipe, ModelContext(known, make_process(recipe, known, data, world)))
     with torch.no_grad():
         for parameter in model.parameters():  # a fresh one knows nothing: its head and gates are zero
             parameter.add_(0.3 * torch.randn_like(parameter))

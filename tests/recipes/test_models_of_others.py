@@ -25,7 +25,7 @@ from recipes.generate import Options, generate, main
 from recipes.generation.sampling import NOISE, Sampling
 from recipes.harness import DiffusionLM
 from recipes.metrics.scoring import load_scorer
-from recipes.model_io import Reading, open_saved
+from recipes.model_io import LoadOptions, open_saved
 
 ALONE = World(0, 1, torch.device("cpu"))
 KINDS = ("modernbert", "a2d", "bert")
@@ -70,7 +70,7 @@ def ids(folder, text):
 @EACH
 def test_a_text_is_that_of_ddlib(folders, kind, tmp_path):
     out, sampling = tmp_path / "out.jsonl", Sampling(steps=4, sampler="confidence:threshold=0.5", pace="blocks:4")
-    sees_all = Reading(block_size=0 if kind == "a2d" else None)
+    sees_all = LoadOptions(block_size=0 if kind == "a2d" else None)
     options = Options(
         model=folders[kind], prompt="We will", samples=2, new=5, sampling=sampling, reading=sees_all, out=out
     )
@@ -184,7 +184,7 @@ def test_a_model_trained_by_blocks_is_read_by_them_and_drawn_at_their_pace(folde
     assert [line["tokens"] for line in lines] == expected.tolist()
     assert lines[0]["protocol"]["block_size"] == 4 and lines[0]["protocol"]["pace"] == "Blocks(size=4)"
     asked = dict(data=data, scorer="none", replicates=1, sequences=2, length=16)
-    told = evaluate(EvaluateOptions(model=folder, reading=Reading(block_size=4), **asked), ALONE)["protocol"]
+    told = evaluate(EvaluateOptions(model=folder, reading=LoadOptions(block_size=4), **asked), ALONE)["protocol"]
     assert (told["pace"], told["block_size"]) == ("Blocks(size=4)", 4)
     model = DiffusionLM(folder, samples=1, block_size=4, steps=2)
     asked = ("We", {"until": [], "max_gen_toks": 3})
@@ -199,9 +199,9 @@ def test_blocks_of_a_pace_and_of_a_model_that_do_not_agree_are_refused(folders):
     with pytest.raises(ValueError, match=r"pace='blocks:8': nothing says whether .*a2d was trained by blocks.*=0 if"):
         generate(Options(**asked), quiet())
     with pytest.raises(ValueError, match=r"pace='blocks:8': .*a2d reads blocks of 4, block_size=4: .* parts of them"):
-        generate(Options(**asked, reading=Reading(block_size=4)), quiet())
+        generate(Options(**asked, reading=LoadOptions(block_size=4)), quiet())
     with pytest.raises(ValueError, match="block_size=-1: must be at least 0"):
-        Reading(block_size=-1)
+        LoadOptions(block_size=-1)
 
 
 def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
@@ -212,7 +212,7 @@ def test_a_revision_is_one_of_a_repository(folders, monkeypatch):
         return folders["modernbert"]
 
     monkeypatch.setattr("recipes.model_io.opening.snapshot_download", downloaded)
-    assert Reading(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
+    assert LoadOptions(revision="v2").open("them/theirs", "cpu", "float32").name == "them/theirs"
     DiffusionLM("them/theirs", samples=1, revision=7)
     assert asked == [("them/theirs", "v2"), ("them/theirs", "7")]
     with pytest.raises(ValueError, match=r"revision='v2': only of a repository on the hub, .* is a folder"):

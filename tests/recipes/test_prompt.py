@@ -13,7 +13,7 @@ import ddlib as dd
 from recipes.data.tokens import Special
 from recipes.generation.prompt import Row, row, stacked, together
 from recipes.generation.sampling import Sampling, draw
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 
 WORDS = 7
 PROCESSES = {
@@ -46,7 +46,7 @@ def model(process, leaves_out=True, **changes):
     values = dict(process=process, model=network, denoiser=network, law="cavity", tokenizer=spelling)
     values |= dict(special=Special(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
     values |= dict(name="them/theirs")
-    return Saved(**values | dict(leaves_out=leaves_out) | changes)
+    return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)
 
 
 @pytest.mark.usefixtures("checked_in_full")

@@ -62,7 +62,7 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     assert torch.equal(found.t, t) and torch.equal(found.z, z)
     assert (found.balance is not None) == (levels == "balanced")
     if levels == "balanced":
-        assert torch.equal(found.balance, PROCESS.balance(found.x, z, t))
+        assert torch.equal(found.balance, PROCESS.importance_weight(found.x, z, t))
 
 
 def test_mirrored_sequences_share_their_time():

@@ -18,7 +18,7 @@ from recipes.data.tokens import Special
 from recipes.data.unknown import Symbols, shown
 from recipes.generate import Options
 from recipes.generation.prompt import check_known
-from recipes.model_io import Saved
+from recipes.model_io import LoadedModel
 
 ENDS = ["[CLS]", "[SEP]", "[PAD]"]
 
@@ -162,7 +162,7 @@ def test_the_table_of_a_folder_of_an_earlier_version_says_that_nothing_was_count
 
 def saved(tokenizer):
     process = dd.presets.mdlm(tokenizer.get_vocab_size())
-    return Saved(
+    return LoadedModel(
         process=process, model=None, denoiser=None, law="cavity", tokenizer=tokenizer, special=Special(None, None, 2),
         length=20, rows="free", pace=dd.paces.Together(), sha256="", name="mine",
     )  # fmt: skip

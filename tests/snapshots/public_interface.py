@@ -20,8 +20,9 @@ import yaml
 
 import ddlib as dd
 from ddlib.plugins.config import keys
+from ddlib.utils.renamed import Renamed
 from recipes import adapt, clusters, evaluate, generate, lm1b, owt, plot, prepare, quickstart, train
-from recipes.config import Knowledge, recipe_yaml
+from recipes.config import RunContext, recipe_yaml
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -81,7 +82,9 @@ def described(cls):
     for base in reversed(cls.__mro__):
         if not f"{base.__module__}.".startswith(FOREIGN):
             for name, value in vars(base).items():
-                if not name.startswith("_") and (isinstance(value, property) or callable(getattr(cls, name))):
+                if name.startswith("_") or isinstance(value, Renamed):
+                    continue
+                if isinstance(value, property) or callable(getattr(cls, name)):
                     found[name] = "property" if isinstance(value, property) else signature(getattr(cls, name))
     return found
 
@@ -131,7 +134,7 @@ def yaml_keys():
         kind = group.removeprefix("ddlib.")
         for name, target in points.items():
             if kind != "families":
-                found[f"{kind}: {name}"] = sorted(keys(kind, target, Knowledge, {"kind": target}))
+                found[f"{kind}: {name}"] = sorted(keys(kind, target, RunContext, {"kind": target}))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sympy as sp
 from algebra import climbing, distribution, lemma, lemma_gain, slope
-from family import ddt, descent, family, gamma, poisson, survival, u, v
+from family import ddt, descendant_logits, family, gamma, poisson, survival, u, v
 from theorems import perturbed, standard
 
 # four words in three clusters with perturbation, at one time: occupancies, fluxes, the model's law
@@ -128,8 +128,8 @@ def cluster_line(occupancy, kernel_entry, mass):
 
 ERRATA = {
     "cluster-survival": Erratum(printed_survival(gamma), survival(), survival_law),
-    "word-to-cluster": Erratum(printed_descent(gamma), descent(gamma), descent_law),
-    "word-to-mask": Erratum(word_column(printed_descent, gamma), word_column(descent, gamma), mask_law),
+    "word-to-cluster": Erratum(printed_descent(gamma), descendant_logits(gamma), descent_law),
+    "word-to-mask": Erratum(word_column(printed_descent, gamma), word_column(descendant_logits, gamma), mask_law),
     "mask-row-shape": Erratum((Gamma, Xi), (Xi, Gamma), product_law),
     "mask-weight": Erratum(
         gamma * (1 - u ** (gamma - 1)) / (gamma * t + u**gamma),

@@ -69,7 +69,7 @@ def survival():
     return u / v
 
 
-def descent(g):
+def descendant_logits(g):
     """Probability that a word at 1 - v is a cluster at 1 - u."""
     if g == 1:
         return u / v * sp.log(v / u)

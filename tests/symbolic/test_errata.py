@@ -9,7 +9,7 @@ import torch
 from algebra import vanishes
 from cases import slow_but
 from errata import ERRATA, Gamma, Xi, descent_law, mask_law, printed_descent, printed_survival, word_column
-from family import ddt, descent, family, gamma, survival, u, v
+from family import ddt, descendant_logits, family, gamma, survival, u, v
 
 import ddlib as dd
 from ddlib.testing.oracle import integrate_forward
@@ -39,10 +39,10 @@ def test_the_true_formula_keeps_it(name):
 
 def test_at_gamma_one_too():
     """Where the family has another form."""
-    assert all(vanishes(residual) for residual in descent_law(descent(1), 1))
-    assert all(vanishes(residual) for residual in mask_law(word_column(descent, 1), 1))
+    assert all(vanishes(residual) for residual in descent_law(descendant_logits(1), 1))
+    assert all(vanishes(residual) for residual in mask_law(word_column(descendant_logits, 1), 1))
     assert abs(at_some_point(descent_law(printed_descent(1), 1)[0])) > 1e-3
-    assert survival().subs(u, v) == 1 and descent(1).subs(u, v) == 0
+    assert survival().subs(u, v) == 1 and descendant_logits(1).subs(u, v) == 0
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def transition(descend, survive, g, point):
 def test_the_corrected_matrix_is_the_solution_of_kolmogorovs_equation_and_the_codes(g):
     process = dd.presets.hdlm([0, 0, 1, 2], gamma=float(g))
     solution = integrate_forward(process, THEN, NOW)
-    corrected = transition(descent(g), survival(), g, HERE).T
+    corrected = transition(descendant_logits(g), survival(), g, HERE).T
     printed = transition(printed_descent(g), printed_survival(g), g, HERE).T
     assert torch.allclose(corrected, solution, atol=1e-9)
     assert torch.allclose(corrected, process.transition(THEN, NOW), atol=1e-9)
@@ -87,7 +87,7 @@ def test_the_corrected_matrix_is_the_solution_of_kolmogorovs_equation_and_the_co
 def test_the_numbers_quoted_for_proposition_one():
     """At gamma = 1, s = .3, t = .7."""
     alpha = family(1).occupancies[0]
-    printed, true = printed_descent(1), descent(1)
+    printed, true = printed_descent(1), descendant_logits(1)
     stay = alpha / alpha.subs(u, v)
     quoted = {
         printed_survival(1): 1.447,

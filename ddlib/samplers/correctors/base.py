@@ -6,7 +6,7 @@ from typing import Self
 
 from ddlib.arguments import Part
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import SamplingContext
 from ddlib.typing import Times, Tokens
 from ddlib.utils.repr import shown
 
@@ -17,27 +17,27 @@ class Corrector(Part):
     ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, ``end`` about the finished words.
     """
 
-    exact_word: bool = True
+    exact_marginals: bool = True
     """Whether one token, given the best denoiser, keeps its law q_t."""
 
-    exact_text: bool = True
+    consistent_joint: bool = True
     """Whether a text, given the best denoiser, follows its law as the steps grow many, the corrections small with
     them. Each token of it keeps its law q_t in every correction, then, while others' noise is what it was."""
 
     exact_joint: bool = False
     """Whether every correction, however large, keeps the joint law of a whole text."""
 
-    calls: int = 1
+    max_model_calls: int = 1
     """Network calls of a correction, at most."""
 
-    end_calls: int = 0
+    max_finalize_calls: int = 0
     """Network calls of ``end``, at most."""
 
     def check(self, process: ForwardProcess) -> None:  # most serve every process
         """Raises TypeError where a process cannot be served, with the reason and what serves it."""
 
     @abstractmethod
-    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+    def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         """The states after one correction, (B, L). What stands at the prompt does not matter.
 
         Args:
@@ -47,7 +47,7 @@ class Corrector(Part):
             h: (B,) the lengths of the steps that led to ``t``, from ``t + h``.
         """
 
-    def end(self, run: Run, words: Tokens) -> Tokens:
+    def end(self, run: SamplingContext, words: Tokens) -> Tokens:
         """The finished words, (B, L); as they are, unless a leaf corrects them too."""
         return words
 

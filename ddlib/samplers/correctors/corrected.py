@@ -8,7 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run, Sampler, State, at
+from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
@@ -32,7 +32,7 @@ class Corrected(Sampler):
         interval: two times; corrections are made where a step ends between them, ends included, and not at t = 0.
 
     Raises:
-        TypeError: no sampler, no corrector, a predictor that is not ``on_grid``; when sampling, a process that the
+        TypeError: no sampler, no corrector, a predictor that is not ``on_time_grid``; when sampling, a process that the
             corrector cannot serve.
         ValueError: steps below 1, an interval outside [0, 1] or without a width.
     """
@@ -44,7 +44,7 @@ class Corrected(Sampler):
             raise TypeError(f"predictor is {predictor!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
         if not isinstance(corrector, Corrector):
             raise TypeError(f"corrector is {corrector!r}, must be a ddlib.samplers.Corrector object such as Gibbs()")
-        if not predictor.on_grid:
+        if not predictor.on_time_grid:
             raise TypeError(
                 f"predictor is {predictor!r}, must be one whose states are at the times of the grid (on_grid): "
                 "those of events are at no time that a corrector could be told, Ancestral draws from the same law; "
@@ -55,10 +55,10 @@ class Corrected(Sampler):
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.predictor, self.corrector = predictor, corrector
         self.steps, self.interval = check_count("steps", steps), (low, high)
-        self.exact_word = predictor.exact_word and corrector.exact_word
-        self.exact_text = predictor.exact_text and corrector.exact_text
-        self.calls = predictor.calls + self.steps * corrector.calls
-        self.end_calls = predictor.end_calls + corrector.end_calls
+        self.exact_marginals = predictor.exact_marginals and corrector.exact_marginals
+        self.consistent_joint = predictor.consistent_joint and corrector.consistent_joint
+        self.max_model_calls = predictor.max_model_calls + self.steps * corrector.max_model_calls
+        self.max_finalize_calls = predictor.max_finalize_calls + corrector.max_finalize_calls
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -69,12 +69,12 @@ class Corrected(Sampler):
             cls(Ancestral(), SelfCorrection(steps=4)),
         ]
 
-    def init(self, run: Run) -> State:
+    def init(self, run: SamplingContext) -> State:
         """The predictor's, after the corrector was asked whether it serves the process."""
         self.corrector.check(run.process)
         return self.predictor.init(run)
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         here, (low, high), s = state.z, self.interval, float(run.times[k + 1])
         state = self.predictor.step(run, state, k)
         if s == 0 or not low <= s <= high:
@@ -85,11 +85,11 @@ class Corrected(Sampler):
             z = torch.where(run.free, self.corrector.correct(run, z, t, h), z)
         return state._replace(z=z)
 
-    def pick(self, state: State, rows: Int64[Tensor, "n"]) -> State:
+    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
         """The predictor's: the memo is."""
-        return self.predictor.pick(state, rows)
+        return self.predictor.select_rows(state, rows)
 
-    def finalize(self, run: Run, state: State) -> Tokens:
+    def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """The predictor's words, and what the corrector makes of them in the end."""
         words = torch.where(run.free, self.predictor.finalize(run, state), state.z)
         return self.corrector.end(run, words)

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.typing import Times, Tokens
@@ -19,7 +19,7 @@ class EdgeBalance(Corrector):
     r"""On each edge tokens climb with probability :math:`\sigma_i`, and as many come down in their place.
 
     :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times what the forward process climbs in a step
-    of the same length, T its level transition, and no more than ``most_lift``. Every level keeps its law (theory
+    of the same length, T its level transition, and no more than ``max_remask_prob``. Every level keeps its law (theory
     section 8). For masks and small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat
     et al., 2024). The network runs where somebody comes down. Needs a process with levels.
 
@@ -39,19 +39,19 @@ class EdgeBalance(Corrector):
 
     def check(self, process: ForwardProcess) -> None:
         s, t = torch.tensor([[0.4], [0.6]], dtype=torch.float64, device=process.device)
-        if process.level_transition(s, t) is None or process.most_lift(t, t) is None:
+        if process.level_transition(s, t) is None or process.max_remask_prob(t, t) is None:
             raise TypeError(
                 f"{type(self).__name__} needs a process with levels, {process!r} has none: "
                 "ForwardBackward serves it, and the sampler Psi"
             )
 
-    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
-        target = run.process.jump(z, t, t, run.generator, self.sigma(run.process, t, h))
+    def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
+        target = run.process.sample_level(z, t, t, run.generator, self.sigma(run.process, t, h))
         assert target is not None
         return shift(run, z, t, t, target, force=False)
 
     def sigma(self, process: ForwardProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge in a correction after a step of length ``h``, (B, n)."""
-        stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.most_lift(t, t)
+        stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.max_remask_prob(t, t)
         assert stay is not None and most is not None
         return (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])).clamp_min(0).minimum(most)

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_number
@@ -33,7 +33,7 @@ class ForwardBackward(Corrector):
     def examples(cls) -> Sequence[Self]:
         return [cls(3.0)]  # so much that a mistake shows
 
-    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+    def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         u = (t + self.amount * h).clamp_max(1.0)
-        noised = torch.where(run.free, run.process.advance(z, t, u, run.generator), z)
+        noised = torch.where(run.free, run.process.sample_forward(z, t, u, run.generator), z)
         return Ancestral().back(run, noised, u, t)

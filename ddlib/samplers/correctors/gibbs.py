@@ -8,9 +8,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.correctors.base import Corrector
-from ddlib.samplers.runtime.model import Said
+from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
@@ -26,10 +26,10 @@ class Gibbs(Corrector):
     of a text, whatever the size of the steps. Several at once ("Hogwild") do not know of each other, and a choice that
     depends on the states is no Gibbs step: both are approximate, a lone token aside.
 
-    The network knows the cavity only in states that every word may have become (``process.from_anywhere``): all of
-    uniform noise and GIDD, clusters with xi < 1 and the mask. A position that is in another state stays, and so does
-    one that would be drawn into another; so the law of those states among themselves, given the rest, is kept (detailed
-    balance). Words of a hierarchy stay therefore, and masks alone could become nothing else.
+    The network knows the cavity only in states that every word may have become (``process.reachable_from_all_tokens``):
+    all of uniform noise and GIDD, clusters with xi < 1 and the mask. A position that is in another state stays, and so
+    does one that would be drawn into another; so the law of those states among themselves, given the rest, is kept
+    (detailed balance). Words of a hierarchy stay therefore, and masks alone could become nothing else.
 
     Args:
         positions: how many, at least 1, of each text.
@@ -45,7 +45,7 @@ class Gibbs(Corrector):
         self.positions = check_count("positions", positions)
         require(select in _SELECT, f"select is {select!r}, must be one of {', '.join(map(repr, _SELECT))}")
         self.select = select
-        self.exact_text = self.exact_joint = self.positions == 1 and select == "random"
+        self.consistent_joint = self.exact_joint = self.positions == 1 and select == "random"
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -59,10 +59,10 @@ class Gibbs(Corrector):
                 f"{number}: its words are never wrong in the forward process; Remask takes them back, or Psi"
             )
 
-    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+    def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         process = run.process
         noise, u = (rand(z.shape, run.generator, z.device) for _ in range(2))
-        known = run.free & process.from_anywhere(z)
+        known = run.free & process.reachable_from_all_tokens(z)
         random = self.select == "random"
         asked = known & self._most(noise.masked_fill(~run.free, -1.0)) if random else known
         words, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
@@ -74,7 +74,7 @@ class Gibbs(Corrector):
         if not random:  # Gumbel noise: without replacement, in proportion
             asked = known & self._most(odds - (-noise.log()).log())
         proposed = process.sample(words, t, run.generator)
-        return torch.where(asked & process.from_anywhere(proposed), proposed, z)
+        return torch.where(asked & process.reachable_from_all_tokens(proposed), proposed, z)
 
     def _most(self, score: Tensor) -> Bool[Tensor, "B L"]:
         """The positions of each text with the highest scores."""
@@ -84,10 +84,10 @@ class Gibbs(Corrector):
 
 def _known(process: ForwardProcess) -> Bool[Tensor, "n"]:
     """Which states every word may have become."""
-    return process.from_anywhere(torch.arange(process.num_states, device=process.device)[None])[0]
+    return process.reachable_from_all_tokens(torch.arange(process.num_states, device=process.device)[None])[0]
 
 
-def _odds(process: ForwardProcess, said: Said, logits: Tensor) -> Tensor:
+def _odds(process: ForwardProcess, said: Predictions, logits: Tensor) -> Tensor:
     """Log of how much likelier the likeliest other state is than the one that is there, (N,)."""
     law = process.predictive(logits.softmax(-1), said.t)[:, 0].masked_fill(~_known(process), 0.0)
     here = said.z[:, None]

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import Run
+from ddlib.samplers.base import SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -37,15 +37,15 @@ class SelfCorrection(Corrector):
         TypeError, ValueError: an argument out of range; when sampling, a process whose words are never wrong.
     """
 
-    exact_word = exact_text = False
-    calls = 0
+    exact_marginals = consistent_joint = False
+    max_model_calls = 0
 
     def __init__(self, steps: int = 128, time: float = 0.01, temperature: float = 0.1, patience: int = 32) -> None:
         self.steps = check_count("steps", steps)
         self.time = check_number("time", time, 1e-9, 1 - 1e-9, "in (0, 1)")
         self.temperature = check_number("temperature", temperature, 1e-9, 1e6, "above 0")
         self.patience = check_count("patience", patience)
-        self.end_calls = self.steps
+        self.max_finalize_calls = self.steps
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -53,17 +53,17 @@ class SelfCorrection(Corrector):
 
     def check(self, process: ForwardProcess) -> None:
         words = torch.arange(process.vocab_size, device=process.device)[None]
-        if not bool(process.from_anywhere(words).all()):
+        if not bool(process.reachable_from_all_tokens(words).all()):
             raise TypeError(
                 f"{type(self).__name__} needs words that every other may have become, those of {process!r} are never "
                 "wrong in the forward process, so its network has no opinion of them; Remask takes them back, or Psi"
             )
 
-    def correct(self, run: Run, z: Tokens, t: Times, h: Times) -> Tokens:
+    def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         """The states as they are."""
         return z
 
-    def end(self, run: Run, words: Tokens) -> Tokens:
+    def end(self, run: SamplingContext, words: Tokens) -> Tokens:
         t = torch.full((len(words),), self.time, dtype=torch.float64, device=words.device)
         going = run.free.any(1)
         best, idle = torch.full_like(t, -1.0), torch.zeros_like(going, dtype=torch.int64)
@@ -74,9 +74,9 @@ class SelfCorrection(Corrector):
             candidate, gain, first = words.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
             for said in run.network.at(words, t, asked):
                 logits = said.words(torch.zeros_like(said.z))[:, 0].to(torch.float64)
-                log_law = (logits / self.temperature).log_softmax(-1)
-                drawn = draw_logits(log_law, u[said.b, said.i])
-                own = log_law.gather(1, drawn[:, None])[:, 0]
+                log_probs = (logits / self.temperature).log_softmax(-1)
+                drawn = draw_logits(log_probs, u[said.b, said.i])
+                own = log_probs.gather(1, drawn[:, None])[:, 0]
                 candidate[said.b, said.i] = drawn
                 gain[said.b, said.i] = torch.where(drawn != said.z, own, -torch.inf)
                 first[said.b, said.i] = (logits.argmax(-1) == said.z).to(u)

@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.typing import Denoiser, Times, Tokens
 
 
-class Sight:
+class FullContext:
     """The tokens of the sampler are the whole text.
 
     Rows, where they are named, are those that are asked about: (B,) bool; of them alone states and times are given.
@@ -41,7 +41,7 @@ class Sight:
         return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
-class Around(Sight):
+class WindowContext(FullContext):
     r"""The tokens are a window of a text: before it are words, whose time is 0, behind it noise and words of a prompt.
 
     .. math:: \mathrm{logits}(z, t) = \mathrm{denoiser}([x\ z\ y],\ [0\ t\ u])\ \text{at the window}
@@ -84,13 +84,13 @@ class Around(Sight):
         return said[:, self.first : self.first + z.shape[1]]
 
 
-class Kept(Around):
+class CachedContext(WindowContext):
     """The same of a ``BlockDenoiser``, which keeps what it worked out about the words before and sees nothing behind.
 
     Args:
         denoiser: that can ``extend``.
         before: (B, n) the words in front of the window.
-        after: (B, m) as ``Around`` has them.
+        after: (B, m) as ``WindowContext`` has them.
         cache: what the denoiser made of the words before.
     """
 

@@ -2,14 +2,14 @@
 
 import torch
 
-from ddlib.samplers.base import Run, Sampler
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers.base import Sampler, SamplingContext
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import rand
 
 
-def check_guided(network: Network, sampler: Sampler, plain: bool) -> None:
+def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
     """Raises TypeError where the denoiser tells the law of z_s, and the sampler or the knobs cannot use it.
 
     Args:
@@ -17,9 +17,9 @@ def check_guided(network: Network, sampler: Sampler, plain: bool) -> None:
         sampler: its sampler.
         plain: whether all knobs of laws are at their defaults.
     """
-    if network.step_law is None:
+    if network.step_distribution is None:
         return
-    if not sampler.by_steps:
+    if not sampler.supports_step_distribution:
         raise TypeError(
             f"{sampler!r} draws by laws of words, {network.denoiser!r} steers the law of z_s: Ancestral() draws from "
             "it, and on='words' serves every sampler"
@@ -31,8 +31,8 @@ def check_guided(network: Network, sampler: Sampler, plain: bool) -> None:
         )
 
 
-def land(run: Run, z: Tokens, t: Times, s: Times) -> Tokens:
-    """Draws z_s by ``step_law`` of the denoiser; in the levels that they go to, if that is known before it is asked.
+def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
+    """Draw z_s from ``step_distribution`` of the denoiser, in the levels of s where these do not depend on it.
 
     It is asked about sequences in which a position moves, and the prompt does not.
 
@@ -42,9 +42,9 @@ def land(run: Run, z: Tokens, t: Times, s: Times) -> Tokens:
         t: (B,) times.
         s: (B,) earlier times.
     """
-    process, tell = run.process, run.network.step_law
+    process, tell = run.process, run.network.step_distribution
     assert tell is not None
-    target = process.jump(z, t, s, run.generator)
+    target = process.sample_level(z, t, s, run.generator)
     u = rand(z.shape, run.generator, z.device)
     moves = run.free if target is None else run.free & (target != process.level_of(z))
     if not bool(moves.any()):

@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddlib.samplers.base import Run, Sampler, State, at
-from ddlib.samplers.runtime.sharpening import Sharpening
+from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.runtime.sharpening import Truncation
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Tokens
 
 
 @dataclass(frozen=True)
-class Course:
+class SamplingLoop:
     """What a run goes by from step to step, whether it draws a whole text or a part of one."""
 
     sampler: Sampler
-    sharpening: Sharpening
+    sharpening: Truncation
     endings: tuple[Ending, ...]
     on_step: Callable[[int, Tensor, Tensor], None] | None
 
-    def words(self, run: Run, fixed: Tokens) -> Tokens:
+    def words(self, run: SamplingContext, fixed: Tokens) -> Tokens:
         """Words where the run is free, ``fixed`` elsewhere.
 
         Args:
@@ -50,7 +50,7 @@ class Course:
         run = replace(run, sharpen=sharpening.at(0.0))
         return torch.where(free, sampler.finalize(run, state), fixed)
 
-    def _step(self, run: Run, state: State, k: int) -> State:
+    def _step(self, run: SamplingContext, state: State, k: int) -> State:
         """A step, in which positions whose time stands still, along a pace, are left as they are."""
         if run.path is None:
             return self.sampler.step(run, state, k)

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.parameterization.logits import Parameterization, cavity_logits, child_logits, evaluating, in_training
+from ddlib.parameterization.logits import Parameterization, cavity_logits, evaluating, in_training, tree_of
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.runtime.context import Sight
+from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.output_layer import Head, grouped
-from ddlib.samplers.runtime.wording import Wording
+from ddlib.samplers.runtime.wording import LogitProcessors
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 from ddlib.utils.validation import check_devices, check_logits
 
@@ -20,7 +20,7 @@ _HELD = 1 << 24
 """Logits held at a time."""
 
 
-class Network:
+class ModelWrapper:
     """A denoiser with its logits turned into those of the cavity law, float32 or float64, and checked.
 
     Called as ``(z, t) -> logits`` it answers at every position. ``at`` runs it only on sequences that are asked about,
@@ -38,7 +38,7 @@ class Network:
         ValueError: an unknown parameterization, an output layer for another vocabulary or tree.
     """
 
-    shares: bool = False
+    cache_last: bool = False
     """Whether it answers for all positions and remembers that: whoever asks about the same states again has it."""
 
     def __init__(
@@ -47,22 +47,22 @@ class Network:
         denoiser: Denoiser,
         parameterization: Parameterization = "cavity",
         compact: bool = False,
-        wording: Wording | None = None,
-        sight: Sight | None = None,
+        wording: LogitProcessors | None = None,
+        sight: FullContext | None = None,
     ) -> None:
         self.process, self.denoiser = process, denoiser
-        self.sight = Sight(denoiser) if sight is None else sight
+        self.sight = FullContext(denoiser) if sight is None else sight
         self.parameterization, self.compact, self.wording = parameterization, compact, wording
         self._trains = in_training(denoiser)
         self._last: tuple[Tokens, Times, Tensor] | None = None
-        self.children = child_logits(process, parameterization)
-        self.step_law = denoiser.step_law if isinstance(denoiser, GuidedDenoiser) else None
+        self.children = tree_of(process, parameterization)
+        self.step_distribution = denoiser.step_distribution if isinstance(denoiser, GuidedDenoiser) else None
         self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
         self.head = None if self._split is None else Head(process, self._split, self.children)
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """The logits over words at every position, (B, L, V)."""
-        if self.shares:
+        if self.cache_last:
             output = self._whole(z, t)
             if self.head is not None:
                 shape, flat = z.shape, z.flatten()
@@ -73,7 +73,7 @@ class Network:
         logits = cavity_logits(self.process, output, z, t, self.parameterization)
         return logits if self.wording is None else self.wording.everywhere(logits, self.sight.text(z), self.sight.first)
 
-    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Said"]:
+    def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator["Predictions"]:
         """What it says at some positions, a chunk of N at a time; no call if there are none.
 
         Args:
@@ -83,8 +83,8 @@ class Network:
         """
         if not bool(where.any()):
             return
-        kept = where.any(-1) if self.compact and not self.shares else torch.ones_like(where[:, 0])
-        if self.shares:
+        kept = where.any(-1) if self.compact and not self.cache_last else torch.ones_like(where[:, 0])
+        if self.cache_last:
             output, column = self._whole(z, t), torch.arange(z.shape[1], device=z.device).expand_as(z)
         else:
             output, column = self._run(z[kept], t[kept].to(torch.get_default_dtype()), where[kept], kept)
@@ -94,9 +94,9 @@ class Network:
             b, i = places.unbind(1)
             texts = z[b, :0] if text is None else text[b]
             own = t[b] if t.ndim == 1 else t[b, i]
-            yield Said(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], own, texts)
+            yield Predictions(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], own, texts)
 
-    def walks(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
+    def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
         """From which level of the process (rows) to which one goes down from child to child, by child logits alone.
 
         None if nobody does, as without child logits or on an accelerator, where a launch over all states is quicker
@@ -115,19 +115,21 @@ class Network:
             for target, bottom in enumerate(known[:level]):
                 steps = 0 if top is None or bottom is None else top - bottom
                 table[level, target] = (
-                    steps > 0 and process.descends(level, target, force) and steps <= (1 if single else steps)
+                    steps > 0
+                    and process.subtree_logits_suffice(level, target, force)
+                    and steps <= (1 if single else steps)
                 )
         return table
 
-    def narrow(self, level: int, force: bool) -> bool:
+    def can_restrict_columns(self, level: int, force: bool) -> bool:
         """Whether states of a level of the process land on words by word logits of the words under them alone.
 
-        As ``walks``, where looking at few of them is quicker.
+        As ``can_descend_tree``, where looking at few of them is quicker.
         """
         process = self.process
         if self.children is not None or process.hierarchy is None or not self._narrows:
             return False
-        return level < len(process.levels) - 1 and process.descends(level, 0, force)
+        return level < len(process.levels) - 1 and process.subtree_logits_suffice(level, 0, force)
 
     @property
     def _narrows(self) -> bool:
@@ -180,10 +182,10 @@ class Network:
         return features, column
 
 
-class Said(NamedTuple):
+class Predictions(NamedTuple):
     """What the network says at N positions; logits are computed as they are asked for."""
 
-    network: Network
+    network: ModelWrapper
     output: Float[Tensor, "N K"]
     """Features of a split denoiser, logits of another."""
     b: Int64[Tensor, "N"]
@@ -197,12 +199,12 @@ class Said(NamedTuple):
     texts: Int64[Tensor, "N L"]
     """The texts they stand in, where that matters; else (N, 0)."""
 
-    def take(self, some: Tensor) -> "Said":
+    def take(self, some: Tensor) -> "Predictions":
         """Some of the positions."""
-        return Said(self.network, *(column[some] for column in self[1:]))
+        return Predictions(self.network, *(column[some] for column in self[1:]))
 
     def words(self, target: Int64[Tensor, "N"], force: bool = False) -> Float[Tensor, "N 1 V"]:
-        """Cavity logits over words; -inf may stand where a word has no say, see ``ForwardProcess.descends``.
+        """Cavity logits over tokens; -inf may stand at tokens that do not matter, see ``subtree_logits_suffice``.
 
         Args:
             target: the level that each position lands in.

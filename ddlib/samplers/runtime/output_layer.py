@@ -102,7 +102,7 @@ class Head:
         if hierarchy is None or z == self.process.num_states - 1:
             return None
         level = int(hierarchy.level_of(torch.tensor(z, device=hierarchy.starts.device)))
-        return hierarchy.under(z) if self.process.descends(level, target, force) else None
+        return hierarchy.under(z) if self.process.subtree_logits_suffice(level, target, force) else None
 
 
 def grouped(

@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from ddlib.paces import Pace
-from ddlib.parameterization.logits import check_told
-from ddlib.samplers.base import Run, Sampler
-from ddlib.samplers.runtime.context import Around, Kept, Sight
-from ddlib.samplers.runtime.loop import Course
-from ddlib.samplers.runtime.model import Network
+from ddlib.parameterization.logits import check_time_input
+from ddlib.samplers.base import Sampler, SamplingContext
+from ddlib.samplers.runtime.context import CachedContext, FullContext, WindowContext
+from ddlib.samplers.runtime.loop import SamplingLoop
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import BlockDenoiser, Denoiser, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 
-Networks = Callable[[Sight], Network]
+Networks = Callable[[FullContext], ModelWrapper]
 """The network of a call of ``sample``, for a window of its texts."""
 
 
-def along(pace: Pace, course: Course, run: Run, fixed: Tokens, networks: Networks, keep: bool) -> Tokens:
+def along(
+    pace: Pace, course: SamplingLoop, run: SamplingContext, fixed: Tokens, networks: Networks, keep: bool
+) -> Tokens:
     """Words where the run is free, ``fixed`` elsewhere, drawn along a pace.
 
     Args:
@@ -67,11 +69,13 @@ def check_paced(pace: Pace, sampler: Sampler) -> None:
             f"pace is {pace!r}, which {sampler!r} cannot serve: its step takes all positions of a text at one time; "
             "Ancestral() serves it"
         )
-    if pace.block is not None and not sampler.ends:
+    if pace.block is not None and not sampler.supports_stopping:
         raise TypeError(f"pace is {pace!r}, which {sampler!r} cannot serve: a row is several texts there")
 
 
-def _by_blocks(size: int, course: Course, run: Run, fixed: Tokens, networks: Networks, keep: bool) -> Tokens:
+def _by_blocks(
+    size: int, course: SamplingLoop, run: SamplingContext, fixed: Tokens, networks: Networks, keep: bool
+) -> Tokens:
     """From left to right, a run of the sampler for each block in which something is to be drawn."""
     looks, free, prior = _Looks(run.network.denoiser, size, keep), run.free, _behind(size, run)
     numbers, begun = count(-1), False
@@ -117,18 +121,18 @@ class _Looks:
         self.keeps = keep and self.short and isinstance(denoiser, BlockDenoiser)
         self.cache: Any = None
 
-    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> Sight:
+    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
         """Of the block between the words ``before`` and what stands, or is shown, behind it."""
         if self.keeps:
             assert isinstance(self.denoiser, BlockDenoiser)
             done = 0 if self.cache is None else self.cache.words.shape[1]
             self.cache = self.denoiser.prefill(before[:, done:], self.cache)
-            return Kept(self.denoiser, before, after, self.cache)
+            return CachedContext(self.denoiser, before, after, self.cache)
         kept = 0 if self.short else behind.shape[1]
-        return Around(self.denoiser, before, after, behind[:, :kept], times[:, :kept])
+        return WindowContext(self.denoiser, before, after, behind[:, :kept], times[:, :kept])
 
 
-def _behind(size: int, run: Run) -> Tokens:
+def _behind(size: int, run: SamplingContext) -> Tokens:
     """Noise for all positions but those of the first block, drawn once, whoever looks at it."""
     rows, length = run.free.shape
     first = torch.zeros(rows, size, dtype=torch.int64, device=run.free.device)
@@ -143,10 +147,10 @@ def _own(generator: Generator, several: bool) -> Generator:
     return generator.split(1) if several and isinstance(generator, KeyedGenerator) else generator
 
 
-def _check_network(pace: Pace, run: Run) -> None:
+def _check_network(pace: Pace, run: SamplingContext) -> None:
     """Raises TypeError unless the denoiser may be told times of positions, and tells laws of words."""
-    check_told(run.network.denoiser, None, repr(pace))
-    if run.network.step_law is not None:
+    check_time_input(run.network.denoiser, None, repr(pace))
+    if run.network.step_distribution is not None:
         raise TypeError(
             f"pace is {pace!r}, and {run.network.denoiser!r} steers the law of z_s, of texts at one time: steer "
             "on='words'"

@@ -7,8 +7,8 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers.base import Run
-from ddlib.samplers.runtime.model import Said
+from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -18,7 +18,9 @@ _ROWS = 64
 """Laws of words that are looked at together."""
 
 
-def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None) -> Tokens:
+def move(
+    run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
+) -> Tokens:
     """The states at ``s`` of all sequences, given the levels that their positions are in by then.
 
     The process lands each moving position as a sequence of its own. The network runs on sequences with one; without
@@ -30,54 +32,56 @@ def move(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, c
         t: (B,) times.
         s: (B,) earlier times.
         target: (B, L) levels at ``s``; a position that keeps its level keeps its state.
-        force: see ``ForwardProcess.land``.
+        force: see ``ForwardProcess.sample_given_level``.
         chance: (B, L), filled in where a position moves: the probability of where it landed, as the network has it,
             without temperature and top-p. Not computed without.
     """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
     said = run.network.at(z, t, target != level)
-    return settle(run, said, z, s, target, force, chance)
+    return apply_predictions(run, said, z, s, target, force, chance)
 
 
-def shift(run: Run, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None) -> Tokens:
+def shift(
+    run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
+) -> Tokens:
     """``move`` to levels that may be higher too: there positions climb by their own noise, without the network."""
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
     moved = move(run, z, t, s, target.minimum(level), force, chance)
     # drawn whether or not anybody climbs, so that a text's noise is its own
-    return torch.where(target > level, run.process.climb(z, target.maximum(level), run.generator), moved)
+    return torch.where(target > level, run.process.ascend(z, target.maximum(level), run.generator), moved)
 
 
-def settle(
-    run: Run, answers: Iterable[Said], z: Tokens, s: Times, target: Tokens, force: bool, chance: Tensor | None = None,
-    single: bool = False,
+def apply_predictions(
+    run: SamplingContext, answers: Iterable[Predictions], z: Tokens, s: Times, target: Tokens, force: bool,
+    chance: Tensor | None = None, single: bool = False,
 ) -> Tokens:  # fmt: skip
     """``move`` of the positions that the network was asked about, by what it said.
 
     ``single``: everybody goes down one edge, so that nobody draws more than once.
     """
     single = single or run.sharpen is not unchanged
-    walks = run.network.walks(force, single)
+    walks = run.network.can_descend_tree(force, single)
     turns = 0 if walks is None or single else max(_known(run)) - 1
     uniforms, result = Uniforms(z, run.generator, turns), z.clone()
     for said in answers:
         to = target[said.b, said.i]
         walking = None if walks is None else walks[run.process.level_of(said.z[:, None])[:, 0], to]
         if walking is None:
-            result[said.b, said.i] = _land(run, said, s, to, force, uniforms.at(said.b, said.i))
+            result[said.b, said.i] = _by_tokens(run, said, s, to, force, uniforms.at(said.b, said.i))
         else:
-            for chosen, land in ((walking, _walk), (~walking, _land)):
+            for chosen, draw_states in ((walking, _by_children), (~walking, _by_tokens)):
                 if bool(chosen.any()):
                     some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
-                    result[some.b, some.i] = land(run, some, s, to[chosen], force, draws)
+                    result[some.b, some.i] = draw_states(run, some, s, to[chosen], force, draws)
         if chance is not None:
-            chance[said.b, said.i] = log_chance(run, said, result[said.b, said.i], force).exp()
+            chance[said.b, said.i] = transition_log_prob(run, said, result[said.b, said.i], force).exp()
     return result
 
 
-def descents(
-    run: Run, said: Said, target: Int64[Tensor, "N"], force: bool
+def child_log_probs(
+    run: SamplingContext, said: Predictions, target: Int64[Tensor, "N"], force: bool
 ) -> Iterator[tuple[Int64[Tensor, "n"], int, Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """The laws by which positions land in levels below theirs, without temperature and top-p.
 
@@ -85,14 +89,14 @@ def descents(
         run: the call of ``sample``.
         said: what the network says at N positions.
         target: (N,) the level that each lands in, below its own.
-        force: see ``ForwardProcess.land``.
+        force: see ``ForwardProcess.sample_given_level``.
 
     Yields:
         For a few positions of one level at a time, so that what is computed of them stays in the processor's cache:
         which of the N, the first state of the level that they land in, the members of it that they may land on, and
         the log-law of these, normalised. By child logits alone where one step of the output's tree leads there.
     """
-    process, walks = run.process, run.network.walks(force, single=True)
+    process, walks = run.process, run.network.can_descend_tree(force, single=True)
     level = process.level_of(said.z[:, None])[:, 0]
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
@@ -103,17 +107,17 @@ def descents(
             torch.arange(process.levels[i], device=level.device).expand(len(rows), -1) if found is None else found[1]
         )
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            law = logits[part] if found else process.descent(logits[part], some.z[part], j, i, force)
+            law = logits[part] if found else process.descendant_logits(logits[part], some.z[part], j, i, force)
             yield rows[part], first, which[part], law.log_softmax(-1)
 
 
 def _members(
-    run: Run, said: Said, level: int, target: int, walks: Tensor | None, force: bool
+    run: SamplingContext, said: Predictions, level: int, target: int, walks: Tensor | None, force: bool
 ) -> tuple[Float[Tensor, "n K"], Int64[Tensor, "n K"]] | None:
     """Logits of the members that are within reach alone, and which they are; None where others have a say."""
     if walks is not None and bool(walks[level, target]):
         found = said.family(_known(run)[target], said.z - sum(run.process.levels[:level]))
-    elif target == 0 and run.network.narrow(level, force):
+    elif target == 0 and run.network.can_restrict_columns(level, force):
         found = said.under()
     else:
         return None
@@ -121,43 +125,49 @@ def _members(
     return found
 
 
-def log_chance(run: Run, said: Said, landed: Int64[Tensor, "N"], force: bool) -> Float64[Tensor, "N"]:
+def transition_log_prob(
+    run: SamplingContext, said: Predictions, landed: Int64[Tensor, "N"], force: bool
+) -> Float64[Tensor, "N"]:
     """The log-probability that positions land on these states, in lower levels than theirs, as the network has it.
 
     Args:
         run: the call of ``sample``; its temperature and top-p have no part.
         said: what the network says at N positions.
         landed: (N,) states.
-        force: see ``ForwardProcess.land``.
+        force: see ``ForwardProcess.sample_given_level``.
 
     Returns:
         (N,) in nats, -inf at states that are out of reach.
     """
     found = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
     target = run.process.level_of(landed[:, None])[:, 0]
-    for rows, first, which, law in descents(run, said, target, force):
+    for rows, first, which, law in child_log_probs(run, said, target, force):
         mine = which == landed[rows, None] - first
         found[rows] = torch.where(mine, law.to(torch.float64), -torch.inf).amax(-1)
     return found
 
 
-def _known(run: Run) -> list[int]:
+def _known(run: SamplingContext) -> list[int]:
     """The level of the output's tree that each level of the process is, -1 for none."""
     hierarchy, children = run.process.hierarchy, run.network.children
     assert hierarchy is not None and children is not None
     return [-1 if j is None else j for j in children.levels_of(hierarchy)]
 
 
-def _land(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
+def _by_tokens(
+    run: SamplingContext, said: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
+) -> Tensor:
     """By the law of words."""
     now = s[said.b] if s.ndim == 1 else s[said.b, said.i]
-    return run.process.land(
+    return run.process.sample_given_level(
         said.words(target, force), said.z[:, None], said.t, now, target[:, None], draws, force=force,
         sharpen=run.sharpen,
     )[:, 0]  # fmt: skip
 
 
-def _walk(run: Run, said: Said, s: Times, target: Tensor, force: bool, draws: Generator) -> Tensor:
+def _by_children(
+    run: SamplingContext, said: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
+) -> Tensor:
     """From child to child of the output's tree: a product over each family on the way, and over no other state."""
     hierarchy = run.process.hierarchy
     assert hierarchy is not None

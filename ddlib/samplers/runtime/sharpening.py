@@ -11,11 +11,11 @@ from ddlib.processes.sampled import unchanged
 from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number
 
-Knob = float | Callable[[float], float]
+Scheduled = float | Callable[[float], float]
 """A number, or a function of the time, which runs from 1, noise, to 0."""
 
 
-class Sharpening:
+class Truncation:
     """Temperature, then top-k, top-p and min-p, of every law of words or clusters that is drawn from.
 
     Args:
@@ -28,7 +28,9 @@ class Sharpening:
         TypeError, ValueError: one of them out of range; of functions, when they are asked.
     """
 
-    def __init__(self, temperature: Knob = 1.0, top_p: Knob = 1.0, top_k: int | None = None, min_p: float = 0.0):
+    def __init__(
+        self, temperature: Scheduled = 1.0, top_p: Scheduled = 1.0, top_k: int | None = None, min_p: float = 0.0
+    ):
         self.temperature, self.top_p = temperature, top_p
         self.top_k = None if top_k is None else check_count("top_k", top_k)
         self.min_p = check_number("min_p", min_p, 0, 1, "in [0, 1]")
@@ -48,22 +50,22 @@ class Sharpening:
         return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p)
 
 
-def _asked(name: str, knob: Knob, t: float) -> tuple[str, float]:
+def _asked(name: str, knob: Scheduled, t: float) -> tuple[str, float]:
     return (f"{name}({t:g})", knob(t)) if callable(knob) else (name, knob)
 
 
-def _sharpen(log_law: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
-    log_law = log_law - log_law.amax(-1, keepdim=True)
+def _sharpen(log_probs: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
+    log_probs = log_probs - log_probs.amax(-1, keepdim=True)
     if temperature == 0:
-        log_law = torch.where(log_law == 0, 0.0, -torch.inf)
+        log_probs = torch.where(log_probs == 0, 0.0, -torch.inf)
     elif temperature != 1:
-        log_law = (log_law.to(torch.float64) / temperature).to(log_law.dtype)
-    if top_k is not None and top_k < log_law.shape[-1]:
-        log_law = log_law.masked_fill(log_law < log_law.topk(top_k, -1).values[..., -1:], -torch.inf)
+        log_probs = (log_probs.to(torch.float64) / temperature).to(log_probs.dtype)
+    if top_k is not None and top_k < log_probs.shape[-1]:
+        log_probs = log_probs.masked_fill(log_probs < log_probs.topk(top_k, -1).values[..., -1:], -torch.inf)
     if top_p < 1:
-        ordered, order = log_law.softmax(-1).sort(-1, descending=True)
+        ordered, order = log_probs.softmax(-1).sort(-1, descending=True)
         beyond = ordered.cumsum(-1) - ordered >= top_p
-        log_law = log_law.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+        log_probs = log_probs.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
     if min_p > 0:
-        log_law = log_law.masked_fill(log_law < math.log(min_p), -torch.inf)
-    return log_law
+        log_probs = log_probs.masked_fill(log_probs < math.log(min_p), -torch.inf)
+    return log_probs

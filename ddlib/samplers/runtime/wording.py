@@ -13,7 +13,7 @@ Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]] | None]
 """Of positions: a word that must not be drawn, and at which of them; None for no word."""
 
 
-class Wording:
+class LogitProcessors:
     """Acts on the cavity law of words, from which the laws of clusters follow: so it holds for every sampler.
 
     Args:

@@ -57,14 +57,14 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         dense, name = edge.matrix(), f"of maps[{i}]"
         child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
         generator = torch.Generator().manual_seed(i)
-        log_law = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
-        law = log_law.exp()
+        log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+        law = log_probs.exp()
         yield Comparison(f"row {name}", ("child", "parent"), edge.row(child), dense, 1e-15)
         yield Comparison(f"column {name}", ("parent", "child"), edge.column(parent), dense.T, 1e-15)
         entry = edge.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape))
         yield Comparison(f"entry {name}", ("child", "parent"), entry, dense, 1e-15)
         yield Comparison(f"push {name}", ("law", "parent"), edge.push(law), law @ dense, 1e-13)
-        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_law).exp(), law @ dense, 1e-13)
+        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_probs).exp(), law @ dense, 1e-13)
         # an even grid of uniforms hits every parent as often as its row says: no chance is involved
         grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
         for first in child[:: max(1, len(child) // 8)].tolist():

@@ -101,7 +101,7 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
         # a prompt's words are impossible at t = 1 exactly; a little earlier they are evidence like any other
-        evidence = process.word_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
+        evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         result = []
         for i in range(law.ndim):
             joint = law.expand(len(z), *law.shape)
@@ -121,6 +121,6 @@ def exact_posterior(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, T
     cavity = exact_cavity(process, law)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
-        return cavity(z, t) + process.word_likelihood(z, t.to(torch.float64)).log()
+        return cavity(z, t) + process.token_likelihood(z, t.to(torch.float64)).log()
 
     return logits

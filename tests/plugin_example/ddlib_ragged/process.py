@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from ddlib.hierarchies import Hierarchy, Tree
 from ddlib.processes import ForwardProcess, Hierarchical, unchanged
 from ddlib.schedules import Geometric, Schedule
-from ddlib.typing import Logits, PerToken, Sharpen, StateLaw, StateMatrix, Times, Tokens, WordLaw
+from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw_logits
-from ddlib.utils.precision import ExactModule
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.validation import require
 from ddlib_ragged.hierarchy import Bands, Straight
 from ddlib_ragged.schedule import LogOdds
 
 
-class Family(ExactModule):
+class Family(Float64Module):
     """Tokens that share a way to the mask: a process of their own, and where its states stand among all states.
 
     Args:
@@ -110,7 +110,7 @@ class Ragged(ForwardProcess):
         bands = Bands([5, 1, 4], 2)
         return [cls(bands, [1, 3], LogOdds(1.5), speed=0.5), cls(tree, [0], Geometric(), speed=2.0)]
 
-    def marginal(self, x: Tokens, t: Times) -> StateLaw:
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         law = torch.zeros(*x.shape, self.num_states, dtype=t.dtype, device=t.device)
         for family in self.families:
@@ -118,7 +118,7 @@ class Ragged(ForwardProcess):
             law.index_add_(-1, family.states, inside)
         return law
 
-    def predictive(self, p: WordLaw, t: Times) -> StateLaw:
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         law = p.new_zeros(*p.shape[:-1], self.num_states)
         for family in self.families:
             inside = p[..., family.words]
@@ -134,10 +134,10 @@ class Ragged(ForwardProcess):
             result = torch.where(family.owns(z) & family.owns(x), inside, result)
         return result
 
-    def word_likelihood(self, z: Tokens, t: Times) -> WordLaw:
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
         result = torch.zeros(*z.shape, self.vocab_size, dtype=torch.float64, device=z.device)
         for family in self.families:
-            inside = family.process.word_likelihood(family.local(z), t)
+            inside = family.process.token_likelihood(family.local(z), t)
             result[..., family.words] = inside * family.owns(z)[..., None]
         return result
 
@@ -174,7 +174,7 @@ class Ragged(ForwardProcess):
         words = self.families[0]
         return words.process.level_of(words.local(z))
 
-    def land(
+    def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
@@ -185,13 +185,13 @@ class Ragged(ForwardProcess):
         result = z
         for i, family in enumerate(self.families):
             here = torch.where(chosen == i, family.local(z), 0)  # a word, and words stay where they are
-            there = family.process.land(
+            there = family.process.sample_given_level(
                 _inside(log_p, family), here, t, s, None, generator, force=force, sharpen=sharpen
             )
             result = torch.where(chosen == i, family.states[there], result)
         return result
 
-    def reduced(self, vocab_size: int) -> Self:
+    def small_copy(self, vocab_size: int) -> Self:
         """A process of the same kind over at most ``vocab_size`` tokens, words and punctuation in proportion.
 
         Raises:
@@ -201,8 +201,8 @@ class Ragged(ForwardProcess):
         words, marks = (family.process for family in self.families)
         share = round(vocab_size * marks.vocab_size / self.vocab_size)
         share = min(max(1, share), vocab_size - 1)
-        hierarchy = words.reduced(vocab_size - share).hierarchy
-        straight = marks.reduced(share).hierarchy
+        hierarchy = words.small_copy(vocab_size - share).hierarchy
+        straight = marks.small_copy(share).hierarchy
         return type(self)(hierarchy, range(straight.vocab_size), self.schedule, straight.speeds[0])
 
     def _hidden(self, log_p: Tensor, z: Tokens, t: Times) -> Tensor:

@@ -1,6 +1,6 @@
 """Sampling with second thoughts."""
 
-from ddlib.samplers import Run, Sampler, State
+from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.utils.validation import check_number
 
 
@@ -13,7 +13,7 @@ class Restart(Sampler):
     "Restart sampling for improving generative processes" (2023); on masks, Wang et al., "Remasking discrete diffusion
     models with inference-time scaling" (2025).
 
-    For every process: forwards it goes by ``advance``.
+    For every process: forwards it goes by ``sample_forward``.
 
     Args:
         overshoot: how far past its goal each step goes, in steps; 0 is ancestral sampling.
@@ -25,10 +25,10 @@ class Restart(Sampler):
     def __init__(self, overshoot: float = 1.0) -> None:
         self.overshoot = check_number("overshoot", overshoot, 0, 100, "in [0, 100]")
 
-    def step(self, run: Run, state: State, k: int) -> State:
+    def step(self, run: SamplingContext, state: State, k: int) -> State:
         t, s = run.times[k].double(), run.times[k + 1].double()
         u = (s - self.overshoot * (t - s)).clamp_min(0)
         now, early, goal = (time.expand(len(state.z)) for time in (t, u, s))
         logits = run.predict(state.z, now)
-        z = run.process.land(logits, state.z, now, early, None, run.generator, sharpen=run.sharpen)
-        return State(run.process.advance(z, early, goal, run.generator), goal)
+        z = run.process.sample_given_level(logits, state.z, now, early, None, run.generator, sharpen=run.sharpen)
+        return State(run.process.sample_forward(z, early, goal, run.generator), goal)

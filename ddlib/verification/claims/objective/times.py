@@ -11,7 +11,7 @@ from ddlib import presets
 from ddlib.objective.nelbo import closed_nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.times import TimeDensity, sample_times
-from ddlib.typing import Levelled
+from ddlib.typing import HasLevelWeights
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.inputs import at, logits, pairs
 
@@ -213,7 +213,7 @@ CLAIMS = (
 
 
 def _no_levels(process: ForwardProcess) -> str:
-    return "" if isinstance(process, Levelled) else "levels have no weights of their own"
+    return "" if isinstance(process, HasLevelWeights) else "levels have no weights of their own"
 
 
 PROCESS_CLAIMS = (

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.kernels import linear_nelbo
 from ddlib.objective.nelbo import nelbo
-from ddlib.parameterization.tree_softmax import Children, word_logits
+from ddlib.parameterization.tree_softmax import Children, token_logits
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.claims.objective.bound import integrated, turnover
@@ -32,9 +32,9 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
     return found | ({} if process.hierarchy is None else {"the noise's": process.hierarchy})
 
 
-def of_law(tree: Hierarchy, log_law: Tensor) -> Tensor:
+def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
     """Child logits that tell a law of words: the log of each state's mass, (S - 1,)."""
-    masses = [log_law.exp()]
+    masses = [log_probs.exp()]
     for edge in tree.maps[:-1]:
         masses.append(masses[-1].new_zeros(edge.num_parents).index_add(0, edge.parents, masses[-1]))
     return torch.cat(masses).log()
@@ -58,7 +58,7 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
             fused_slopes = torch.autograd.grad(fused.sum(), given)
             expanded = nelbo(process, linear(*given), x, z, t, parameterization=meaning)
             slopes = torch.autograd.grad(expanded.sum(), given)
-        p = word_logits(tree, linear(*layer))
+        p = token_logits(tree, linear(*layer))
         generic = nelbo(process, p, x, z, t, "generic")
         unit = turnover(process, x, z, t, p.exp())
         allowed = 1e-10 * unit + 1e-8 * generic

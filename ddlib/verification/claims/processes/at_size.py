@@ -75,7 +75,7 @@ def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     chance = marginal.gather(-1, z[..., None])[..., 0]
     yield per_pair("z_t is possible", x, z, (chance > 0).double(), torch.ones_like(chance), 0.0)
     yield per_pair("likelihood q_t(z|x)", x, z, process.likelihood(z, x, t), chance, 1e-9 * chance)
-    evidence = process.word_likelihood(z, t)[0]
+    evidence = process.token_likelihood(z, t)[0]
     for i in range(x.shape[1]):
         expected = process.marginal(x, t)[0, :, z[0, i]]
         yield Comparison("word_likelihood q_t(z|x)", (), evidence[i, x[0]], expected, 1e-9 * expected, {"x": x[0]})
@@ -196,8 +196,8 @@ def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n = max(100, min(n, 2 * 10**7 // (3 * process.vocab_size)))
     scores = logits(process, 1)
     start = process.sample(x[None], at(t), generator).expand(n, -1).contiguous()
-    target = process.jump(start, at(t, n), at(s, n), generator)
-    landed = process.land(scores.expand(n, 3, -1), start, at(t, n), at(s, n), target, generator)
+    target = process.sample_level(start, at(t, n), at(s, n), generator)
+    landed = process.sample_given_level(scores.expand(n, 3, -1), start, at(t, n), at(s, n), target, generator)
     expected = process.posterior(scores.exp().expand(1, 3, -1), start[:1], at(t), at(s))[0]
     counts = tally(landed, process.num_states)
     yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": start[0]})

@@ -1,4 +1,4 @@
-"""What holds for texts whose tokens share their noise: each keeps its law, and ``balance`` makes up for the rest."""
+"""Claims about coupled noise: each sequence keeps its distribution, ``importance_weight`` corrects the rest."""
 
 from collections.abc import Iterator
 
@@ -34,11 +34,11 @@ def _systematic(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor:
     rows = max(1, _NUMBERS // process.num_states**2)
     parts = zip(x.split(rows), z.split(rows), strict=True)
-    return torch.cat([process.balance(some, there, at(t, len(some))) for some, there in parts])
+    return torch.cat([process.importance_weight(some, there, at(t, len(some))) for some, there in parts])
 
 
 def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Two tokens, all their states: draws follow what ``balance`` says of them, which misses nothing of the bound."""
+    """Two tokens, all their states: draws follow ``importance_weight``, which misses nothing of the bound."""
     t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
     everywhere = torch.arange(size)
     z = torch.cartesian_prod(everywhere, everywhere)

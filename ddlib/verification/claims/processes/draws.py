@@ -24,11 +24,13 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t = float(point["s"]), float(point["t"])
     n, everyone = max(50, draws(process) // 4), torch.arange(process.num_states)
     z = everyone.expand(n, -1).contiguous()
-    later = process.advance(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
+    later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
     counts, labels = tally(later, process.num_states), {"z_s": everyone}
     yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
     keyed = [
-        process.advance(z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]))
+        process.sample_forward(
+            z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows])
+        )
         for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
     ]
     quantity = "z_t from z_s of an example in another batch"
@@ -49,8 +51,8 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     reached = (scores.exp()[0, 0] @ marginals(process, t) > 1e-12).nonzero()[:, 0]
     z = reached.expand(n, -1).contiguous()
     generator = torch.Generator().manual_seed(9)
-    target = process.jump(z, at(t, n), at(s, n), generator)
-    landed = process.land(scores.expand(*z.shape, -1), z, at(t, n), at(s, n), target, generator)
+    target = process.sample_level(z, at(t, n), at(s, n), generator)
+    landed = process.sample_given_level(scores.expand(*z.shape, -1), z, at(t, n), at(s, n), target, generator)
     expected = process.posterior(scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s))[0]
     counts = tally(landed, process.num_states)
     yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": reached})
@@ -72,7 +74,7 @@ def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _path(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n = draws(process)
-    entries, z = process.draw_path((n, 1), torch.Generator().manual_seed(10), torch.device("cpu"))
+    entries, z = process.sample_jump_times((n, 1), torch.Generator().manual_seed(10), torch.device("cpu"))
     yield Comparison("order of entry times", ("draw", "position", "level"), entries.diff(dim=-1).clamp_max(0),
                      torch.zeros_like(entries[..., 1:]), 0.0)  # fmt: skip
     states = torch.arange(process.num_states)[None]
@@ -88,7 +90,7 @@ def _path(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _no_path(process: ForwardProcess) -> str:
     try:
-        process.draw_path((1, 1), torch.Generator().manual_seed(0), torch.device("cpu"))
+        process.sample_jump_times((1, 1), torch.Generator().manual_seed(0), torch.device("cpu"))
     except TypeError as error:
         return str(error)
     return ""

@@ -19,14 +19,14 @@ def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: T
     p, layer = scores.softmax(-1), torch.eye(process.vocab_size, dtype=torch.float64)
     found = {
         "marginal": process.marginal(x, t), "predictive": process.predictive(p, t),
-        "likelihood": process.likelihood(z, x, t), "word_likelihood": process.word_likelihood(z, t),
+        "likelihood": process.likelihood(z, x, t), "token_likelihood": process.token_likelihood(z, t),
         "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
         "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
         "step_divergence": process.step_divergence(scores, x, z, t, s),
         "cavity logits of a posterior": cavity_logits(process, scores, z, t, "posterior"),
         "nelbo": nelbo(process, scores, x, z, t), "generic nelbo": nelbo(process, scores, x, z, t, "generic"),
     }  # fmt: skip
-    leaving = process.leaving(z, t, scores)
+    leaving = process.exit_rate(z, t, scores)
     if leaving is not None:
         found["leaving"] = leaving
     for mode in process.modes:
@@ -66,14 +66,16 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     law = torch.cat([marginals(process, t) for t in late])
     yield frequencies("draws of z_t at times (B, L)", ("position", "z"), tally(z, size), law, n)
     z = torch.arange(size).repeat(2).expand(n, -1)
-    later = process.advance(z, told(early, size), told(late, size), torch.Generator().manual_seed(22))
+    later = process.sample_forward(z, told(early, size), told(late, size), torch.Generator().manual_seed(22))
     law = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
     yield frequencies("draws of z_t from z_s at times (B, L)", ("position", "z_t"), tally(later, size), law, n)
     scores = logits(process, 1)
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z, count = reached.repeat(2).expand(n, -1), len(reached)
     noise, t, s = torch.Generator().manual_seed(23), told(late, count), told(early, count)
-    landed = process.land(scores.expand(*z.shape, -1), z, t, s, process.jump(z, t, s, noise), noise)
+    landed = process.sample_given_level(
+        scores.expand(*z.shape, -1), z, t, s, process.sample_level(z, t, s, noise), noise
+    )
     p = scores.exp().expand(1, count, -1)
     law = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
     yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(landed, size), law, n)

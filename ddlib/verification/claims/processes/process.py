@@ -94,7 +94,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t, dense = float(point["t"]), marginals(process, float(point["t"]))
     p = law(process, point["law"], 3)
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], p[0] @ dense, 1e-12)
-    evidence = process.word_likelihood(states(process), at(t))[0]
+    evidence = process.token_likelihood(states(process), at(t))[0]
     yield Comparison("word_likelihood q_t(z|x)", ("z", "x"), evidence, dense.T, 1e-12)
     x = words(process).T.expand(-1, process.num_states)
     likelihood = process.likelihood(states(process).expand_as(x), x, at(t, process.vocab_size))
@@ -117,11 +117,11 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         return (
             process.marginal(x[here], t[rows]), process.predictive(p[here], t[rows]),
             process.posterior(p[here], z[here], t[rows], t[rows] / 2), process.reverse_rate(p[here], z[here], t[rows]),
-            process.word_likelihood(z[here], t[rows]), process.likelihood(z[here], x[here], t[rows]),
+            process.token_likelihood(z[here], t[rows]), process.likelihood(z[here], x[here], t[rows]),
             process.prior_kl(x[here], t[rows]),
         )  # fmt: skip
 
-    names = ("marginal", "predictive", "posterior", "reverse_rate", "word_likelihood", "likelihood", "prior_kl")
+    names = ("marginal", "predictive", "posterior", "reverse_rate", "token_likelihood", "likelihood", "prior_kl")
     whole = answers(slice(0, 3), slice(0, 2))
     for b in range(3):
         for i in range(2):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Corrector, Run
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers import Corrector, SamplingContext
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import Generator, KeyedGenerator, rand
@@ -28,11 +28,13 @@ class Correction(NamedTuple):
     corrector: Corrector
     process: ForwardProcess
 
-    def run(self, law: Tensor, rows: int, generator: Generator, compact: bool = True) -> Run:
+    def run(self, law: Tensor, rows: int, generator: Generator, compact: bool = True) -> SamplingContext:
         """A call of ``sample`` with the exact denoiser of the joint ``law``."""
-        network = Network(self.process, exact_cavity(self.process, law), compact=compact)
+        network = ModelWrapper(self.process, exact_cavity(self.process, law), compact=compact)
         free = torch.ones(rows, law.ndim, dtype=torch.bool)
-        return Run(self.process, network, unchanged, torch.linspace(1, 0, 6, dtype=torch.float64), free, generator)
+        return SamplingContext(
+            self.process, network, unchanged, torch.linspace(1, 0, 6, dtype=torch.float64), free, generator
+        )
 
     def states(self, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
         """States at ``t`` of texts drawn from ``law``, (rows, L)."""
@@ -40,7 +42,7 @@ class Correction(NamedTuple):
         texts = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
         return self.process.sample(torch.stack(texts, 1), at(t, rows), generator)
 
-    def corrected(self, run: Run, z: Tokens, t: float, step: float = _STEP) -> Tokens:
+    def corrected(self, run: SamplingContext, z: Tokens, t: float, step: float = _STEP) -> Tokens:
         """The states after one correction, as after a step of this length."""
         return self.corrector.correct(run, z, at(t, len(z)), at(step, len(z)))
 
@@ -105,13 +107,13 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
         return exact(z, t)
 
     run = case.run(PAIR, 64, generator)
-    run = Run(**{**vars(run), "predict": Network(case.process, counted)})
+    run = SamplingContext(**{**vars(run), "predict": ModelWrapper(case.process, counted)})
     z = case.corrected(run, case.states(PAIR, 0.6, 64, generator), 0.6)
     yield Comparison("states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0)
     first = next(calls)
     words = case.corrector.end(run, case.states(PAIR, 0.0, 64, generator))
     yield Comparison("words", ("example", "position"), words, words.clamp(0, case.process.vocab_size - 1), 0.0)
-    most, most_end = case.corrector.calls, case.corrector.end_calls
+    most, most_end = case.corrector.max_model_calls, case.corrector.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
         f"network calls, at most {most} of a correction and {most_end} in the end", ("0: a correction, 1: the end",),
@@ -137,11 +139,15 @@ def _repeats(case: Correction, point: Point) -> Iterator[Comparison]:
 
 
 def _shifting(case: Correction) -> str:
-    return "" if case.corrector.exact_word else f"{type(case.corrector).__name__} says that it keeps no law"
+    return "" if case.corrector.exact_marginals else f"{type(case.corrector).__name__} says that it keeps no law"
 
 
 def _approximate(case: Correction) -> str:
-    return "" if case.corrector.exact_text else f"{type(case.corrector).__name__} says that its texts are approximate"
+    return (
+        ""
+        if case.corrector.consistent_joint
+        else f"{type(case.corrector).__name__} says that its texts are approximate"
+    )
 
 
 _TIMES = ({"t": 0.3}, {"t": 0.7})

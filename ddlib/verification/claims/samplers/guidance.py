@@ -9,8 +9,8 @@ from torch import Tensor
 from ddlib.guidance import Guidance
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Ancestral, Run
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers import Ancestral, SamplingContext
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.samplers.guidance_oracle import (
@@ -68,15 +68,15 @@ def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[floa
 def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
     process, z = guided.process, texts(guided.process)
     t = at(LATE, len(z))
-    for strength, part in guided.limits.items():
+    for strength, part in guided.special_cases.items():
         only, what = _alone(guided, part, strength), f"at strength {strength:g}"
         yield Comparison(f"the logits {what}", _AXES, only(z, t), part(z, t), 0.0)
-        same = only.parameterization == guided.of_parts and only.step_law is None
+        same = only.parameterization == guided.of_parts and only.step_distribution is None
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
         moving = _alone(guided, part, lambda t, strength=strength: strength)
         law = told(process, part, guided.of_parts, z, kind(moving))
         yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), law, 1e-6)
-    part = guided.limits[guided.outside]
+    part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
     law = told(process, part, guided.of_parts, z, kind(elsewhere))
     yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), law, 1e-6)
@@ -128,9 +128,9 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
         return
     # of a step as short as nothing: what the classifier does to the law of z_s, done to the rates
     t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
-    assert one.step_law is not None and none.step_law is not None
-    base = none.step_law(z, t, s)
-    change = torch.where(base > -torch.inf, one.step_law(z, t, s) - base, 0.0)
+    assert one.step_distribution is not None and none.step_distribution is not None
+    base = none.step_distribution(z, t, s)
+    change = torch.where(base > -torch.inf, one.step_distribution(z, t, s) - base, 0.0)
     rates = by_level(process, dense(process, every, "jump") * change.exp(), "jump")
     yield _possible("the law of the jump, given the label", process, z, rates, dense(process, given, "jump"))
 
@@ -189,8 +189,8 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     """One step of ``Ancestral`` from states at LATE."""
     grid, free = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool)
-    network = Network(guided.process, guided, guided.parameterization)
-    run = Run(guided.process, network, unchanged, grid, free, generator)
+    network = ModelWrapper(guided.process, guided, guided.parameterization)
+    run = SamplingContext(guided.process, network, unchanged, grid, free, generator)
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
 
 
@@ -201,7 +201,7 @@ def _every(process: ForwardProcess) -> Tensor:
 
 def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
     """A comparison at the texts that noise leads to."""
-    known = (process.word_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
+    known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
     return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
 
 
@@ -230,14 +230,18 @@ def _certain(guided: Guidance) -> str:
     """Bayes's rule for words needs words that are what they are."""
     if guided.on == "words":
         words = torch.arange(guided.process.vocab_size)[None]
-        known = guided.process.word_likelihood(words, at(LATE))[0] > 0
+        known = guided.process.token_likelihood(words, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):
             return "a word may be noise here: what a classifier says of it is not what it says of the word"
     return ""
 
 
 def _by_logits(guided: Guidance) -> str:
-    return "" if guided.step_law is not None else "its logits tell the law, which samplers are verified to draw from"
+    return (
+        ""
+        if guided.step_distribution is not None
+        else "its logits tell the law, which samplers are verified to draw from"
+    )
 
 
 _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})

@@ -17,7 +17,7 @@ SMALL = 16
 
 def kind(guided: Guidance) -> str:
     """Which law is held against another: of a word, of the next jump, or of the state after a step."""
-    if guided.step_law is not None:
+    if guided.step_distribution is not None:
         return "step"
     return "word" if guided.on == "words" else "jump"
 
@@ -30,7 +30,7 @@ def texts(process: ForwardProcess) -> Tensor:
     else:
         words = torch.randint(process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0))
         found = process.sample(words, at(LATE, 64), torch.Generator().manual_seed(1))
-    return found[(process.word_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
+    return found[(process.token_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
 
 
 def by_level(process: ForwardProcess, law: Tensor, what: str) -> Tensor:
@@ -50,7 +50,7 @@ def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization,
     t, s = at(LATE, len(z)), at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
     if what == "word":
-        return (cavity + process.word_likelihood(z, t).log()).softmax(-1)
+        return (cavity + process.token_likelihood(z, t).log()).softmax(-1)
     law = cavity.exp()
     found = process.reverse_rate(law, z, t) if what == "jump" else process.posterior(law, z, t, s)
     return by_level(process, found, what)
@@ -58,7 +58,7 @@ def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization,
 
 def steered(guided: Guidance, z: Tensor) -> Tensor:
     """The law by what a guidance says, (N, L, K)."""
-    process, tell = guided.process, guided.step_law
+    process, tell = guided.process, guided.step_distribution
     if tell is None:
         return told(process, guided, guided.parameterization, z, kind(guided))
     law = tell(z, at(LATE, len(z)), at(EARLY, len(z)))

@@ -10,10 +10,9 @@ from torch import Tensor
 from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked, Uniform
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Run as Call
-from ddlib.samplers import Sampler, State
+from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.schedules import Cosine, Linear
-from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.claims.samplers.sampler import SamplerCase
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
 from ddlib.verification.framework.oracle import exact_cavity
@@ -25,26 +24,26 @@ _GRID = torch.tensor([1.0, 0.7, 0.45, 0.0], dtype=torch.float64)
 _DRAWS, _SLACK, _ROUNDING = 40_000, 0.3, 1e-12
 
 
-def runs(sampler: Sampler) -> list[Run]:
+def runs(sampler: Sampler) -> list[SamplerCase]:
     """The sampler on processes over three words, all of whose texts of two can be listed."""
     tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
     small = (Masked(3, Cosine()), tree, Uniform(3, Linear()))
-    return [Run(sampler, process) for process in small] if sampler.order else []
+    return [SamplerCase(sampler, process) for process in small] if sampler.order else []
 
 
-def _texts(run: Run) -> Tensor:
+def _texts(run: SamplerCase) -> Tensor:
     states = torch.arange(run.process.num_states)
     return torch.cartesian_prod(states, states)
 
 
-def _draws(run: Run, point: Point) -> Iterator[Comparison]:
+def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """One step from every text of two states."""
     texts, k = _texts(run), int(point["step"])
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
     z = texts.repeat_interleave(each, 0)
     everywhere, generator = torch.ones_like(z, dtype=torch.bool), torch.Generator().manual_seed(6 + k)
-    call = Call(run.process, predict, unchanged, _GRID, everywhere, generator)
+    call = SamplingContext(run.process, predict, unchanged, _GRID, everywhere, generator)
     t, s = float(_GRID[k]), float(_GRID[k + 1])
     drawn = run.sampler.step(call, State(z, at(t, len(z))), k).z
     counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
@@ -54,7 +53,7 @@ def _draws(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, law, each)
 
 
-def errors(run: Run, counts: list[int], joint: Tensor = WEAK) -> list[float]:
+def errors(run: SamplerCase, counts: list[int], joint: Tensor = WEAK) -> list[float]:
     """The total variation between the law of two words after so many steps and their ``joint``, without drawing."""
     texts, process = _texts(run), run.process
     predict, number = exact_cavity(process, joint), len(texts)
@@ -69,7 +68,7 @@ def errors(run: Run, counts: list[int], joint: Tensor = WEAK) -> list[float]:
     return result
 
 
-def _order(run: Run, point: Point) -> Iterator[Comparison]:
+def _order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     order, first = run.sampler.order, int(point["steps"])
     assert order is not None
     counts = [first, 2 * first, 4 * first]

@@ -10,7 +10,7 @@ from ddlib.processes import ForwardProcess, Hierarchical, Masked
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.likelihood import check_likelihood, likelihood
 from ddlib.schedules import Cosine, Linear
-from ddlib.verification.claims.samplers.sampler import Run, few, hurried
+from ddlib.verification.claims.samplers.sampler import SamplerCase, few, hurried
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.oracle import exact_cavity
@@ -19,11 +19,11 @@ _DRAWS, _ALL = 2000, 99
 """Steps that are enough for one edge at a time."""
 
 
-def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
     """The sampler on masks and on a tree, or on the process that is given: those of which it has a likelihood."""
     tree = Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear())
     asked = (Masked(3, Cosine()), tree) if on is None else (few(on),)
-    return [Run(sampler, process) for process in asked if _reads(sampler, process)]
+    return [SamplerCase(sampler, process) for process in asked if _reads(sampler, process)]
 
 
 def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
@@ -58,22 +58,22 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     return logits
 
 
-def _texts(run: Run) -> Tensor:
+def _texts(run: SamplerCase) -> Tensor:
     words = torch.arange(run.process.vocab_size)
     return torch.cartesian_prod(words, words)
 
 
-def _read(run: Run, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
+def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
     """The probability of every text of two words."""
     return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
 
 
-def _sums(run: Run, point: Point) -> Iterator[Comparison]:
+def _sums(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     total = _read(run, opinionated(run.process), int(point["steps"])).sum()
     yield Comparison("likelihoods of all texts, summed", (), total, torch.ones_like(total), 1e-9)
 
 
-def _drawn(run: Run, point: Point) -> Iterator[Comparison]:
+def _drawn(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     steps, size = int(point["steps"]), run.process.vocab_size
     denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
     words = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
@@ -81,7 +81,7 @@ def _drawn(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
 
 
-def _known(run: Run, point: Point) -> Iterator[Comparison]:
+def _known(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     found = _read(run, exact_cavity(run.process, run.pair), _ALL)
     yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 

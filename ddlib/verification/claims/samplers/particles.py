@@ -10,12 +10,11 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Particles, Sampler, sample
-from ddlib.samplers import Run as Call
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers import Particles, Sampler, SamplingContext, sample
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.utils.random import Generator, KeyedGenerator
 from ddlib.verification.claims.samplers import sampler as every
-from ddlib.verification.claims.samplers.sampler import Run
+from ddlib.verification.claims.samplers.sampler import SamplerCase
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import frequencies
 from ddlib.verification.framework.oracle import exact_cavity
@@ -38,7 +37,7 @@ class Prefers:
         return (1 - t / 2) * (likes.sum(-1) + likes.prod(-1))
 
 
-def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
     """Particles, with a mild reward in place of theirs, on the processes that the claims of every sampler are about.
 
     A reward of its own may be made for other words, or tilt so much that no draws could tell.
@@ -55,21 +54,26 @@ def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None
     return mild
 
 
-def _law(run: Run) -> Tensor:
+def _law(run: SamplerCase) -> Tensor:
     """Two words that know nothing of each other: their texts follow this after any number of steps."""
     return run.word[:, None] * run.word.flip(0)
 
 
-def _tilt(run: Run, law: Tensor, t: float) -> Tensor:
+def _tilt(run: SamplerCase, law: Tensor, t: float) -> Tensor:
     """``law`` of texts times exp(scale r), not normalised."""
     texts = torch.cartesian_prod(*map(torch.arange, law.shape))
     times = torch.full((len(texts),), t, dtype=torch.float64)
     return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
 
 
-def _call(run: Run, rows: int, steps: int, generator: Generator) -> Call:
-    network, free = Network(run.process, exact_cavity(run.process, _law(run))), torch.ones(rows, 2, dtype=torch.bool)
-    return Call(run.process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=torch.float64), free, generator)
+def _call(run: SamplerCase, rows: int, steps: int, generator: Generator) -> SamplingContext:
+    network, free = (
+        ModelWrapper(run.process, exact_cavity(run.process, _law(run))),
+        torch.ones(rows, 2, dtype=torch.bool),
+    )
+    return SamplingContext(
+        run.process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=torch.float64), free, generator
+    )
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
@@ -82,7 +86,7 @@ def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Compa
     return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error)
 
 
-def _tilted(run: Run, point: Point) -> Iterator[Comparison]:
+def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """E[Z f(text drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
     steps, particles = int(point["steps"]), cast(Particles, run.sampler)
     generator = torch.Generator().manual_seed(9)
@@ -90,7 +94,7 @@ def _tilted(run: Run, point: Point) -> Iterator[Comparison]:
     state = particles.init(call)
     for k in range(steps):
         state = particles.step(call, state, k)
-        if particles.sampler.on_grid and k + 1 < steps:
+        if particles.sampler.on_time_grid and k + 1 < steps:
             s = float(call.times[k + 1])
             words = torch.stack([_law(run).sum(1), _law(run).sum(0)])[None]
             one, other = run.process.predictive(words, call.times[k + 1 : k + 2])[0]
@@ -103,7 +107,7 @@ def _tilted(run: Run, point: Point) -> Iterator[Comparison]:
     yield _means("E[Z 1(text)]", text, estimate, _tilt(run, _law(run), 0.0))
 
 
-def _many(run: Run, point: Point) -> Iterator[Comparison]:
+def _many(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """By keyed noise, in which copies must be told apart."""
     many = _mild(cast(Particles, run.sampler), run.process, _MANY)
     call = _call(run, _TEXTS, 4, KeyedGenerator(3, 4, torch.arange(_TEXTS)))
@@ -116,7 +120,7 @@ def _many(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), counts, law / law.sum(), _TEXTS)
 
 
-def _alone(run: Run, point: Point) -> Iterator[Comparison]:
+def _alone(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """Rows resample on their own."""
 
     def keyed(rows: slice) -> Tensor:
@@ -128,7 +132,7 @@ def _alone(run: Run, point: Point) -> Iterator[Comparison]:
     yield Comparison("words of an example alone", ("example", "position"), alone, whole, 0.0)
 
 
-def _prompted(run: Run, point: Point) -> Iterator[Comparison]:
+def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """What the network and the reward see of a prompt is the prompt, in every particle."""
     given, seen = min(1, run.process.vocab_size - 1), []
     particles, exact, prefers = copy.copy(run.sampler), exact_cavity(run.process, _law(run)), Prefers(run.process)
@@ -150,9 +154,9 @@ def _prompted(run: Run, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"the prompt as it was {what}", ("example",), first, torch.full_like(first, given), 0.0)
 
 
-def _approximate(run: Run) -> str:
+def _approximate(run: SamplerCase) -> str:
     inside = cast(Particles, run.sampler).sampler
-    return "" if inside.exact_word else f"{type(inside).__name__} says that its steps are approximate"
+    return "" if inside.exact_marginals else f"{type(inside).__name__} says that its steps are approximate"
 
 
 CLAIMS = (

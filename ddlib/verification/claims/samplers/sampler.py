@@ -12,9 +12,8 @@ from torch import Tensor
 from ddlib.presets import hdlm_levels
 from ddlib.processes import ForwardProcess, Masked, Uniform
 from ddlib.processes.sampled import unchanged
-from ddlib.samplers import Run as Call
-from ddlib.samplers import Sampler, State, sample
-from ddlib.samplers.runtime.model import Network
+from ddlib.samplers import Sampler, SamplingContext, State, sample
+from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine, Linear
 from ddlib.utils.random import Generator, KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
@@ -37,7 +36,7 @@ def over(law: Tensor, words: int) -> Tensor:
     return tiled / tiled.sum()
 
 
-class Run(NamedTuple):
+class SamplerCase(NamedTuple):
     """A sampler and a process that it is to run backwards."""
 
     sampler: Sampler
@@ -73,10 +72,10 @@ def processes() -> tuple[ForwardProcess, ...]:
 
 def few(process: ForwardProcess) -> ForwardProcess:
     """The process, or its like over few words."""
-    return process if process.vocab_size <= 2 * _FEW else process.reduced(_FEW)
+    return process if process.vocab_size <= 2 * _FEW else process.small_copy(_FEW)
 
 
-def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
     """The sampler on one process of every kind that it serves, or on the one that is given.
 
     Raises:
@@ -84,17 +83,17 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Run]:
         ValueError: it serves none of them.
     """
     if on is not None:
-        run = Run(sampler, few(on))
+        run = SamplerCase(sampler, few(on))
         if (refusal := _refusal(run)) is not None:
             raise refusal
         return [run]
-    served = [run for run in (Run(sampler, process) for process in processes()) if _refusal(run) is None]
+    served = [run for run in (SamplerCase(sampler, process) for process in processes()) if _refusal(run) is None]
     if not served:
         raise ValueError(f"{sampler!r} raises TypeError for masked, hierarchical and uniform processes alike")
     return served
 
 
-def _refusal(run: Run) -> TypeError | None:
+def _refusal(run: SamplerCase) -> TypeError | None:
     """Why the process is not served."""
     try:
         run.draw(run.word, 1, torch.Generator().manual_seed(0), 2)
@@ -105,7 +104,7 @@ def _refusal(run: Run) -> TypeError | None:
     return None
 
 
-def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
+def _one_word(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     law = run.word
     tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(law) - 1)
@@ -113,7 +112,7 @@ def _one_word(run: Run, point: Point) -> Iterator[Comparison]:
     yield frequencies("draws of a word", ("position", "x"), tally(tokens, len(law)), law[None], _DRAWS)
 
 
-def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
+def _on_the_way(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     """The states at each time of the grid: what a sampler takes back must be what it lets come."""
     seen: list[Comparison] = []
     steps, keep = int(point["steps"]), _seen(run, run.word[None, None], seen)
@@ -121,7 +120,9 @@ def _on_the_way(run: Run, point: Point) -> Iterator[Comparison]:
     yield from seen
 
 
-def _seen(run: Run, words: Tensor, into: list[Comparison], every: int = 1) -> Callable[[int, Tensor, Tensor], None]:
+def _seen(
+    run: SamplerCase, words: Tensor, into: list[Comparison], every: int = 1
+) -> Callable[[int, Tensor, Tensor], None]:
     """For ``on_step``: collects draws of states at every so many steps against q_t of the laws ``words`` (1, L, V)."""
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
@@ -132,53 +133,53 @@ def _seen(run: Run, words: Tensor, into: list[Comparison], every: int = 1) -> Ca
     return keep
 
 
-def _off_the_grid(run: Run) -> str:
+def _off_the_grid(run: SamplerCase) -> str:
     return _discretised(run) or (
-        "" if run.sampler.on_grid else "its states are those of events, at no time of the grid"
+        "" if run.sampler.on_time_grid else "its states are those of events, at no time of the grid"
     )
 
 
-def _discretised(run: Run) -> str:
-    return "" if run.sampler.exact_word else f"{type(run.sampler).__name__} says that its steps are approximate"
+def _discretised(run: SamplerCase) -> str:
+    return "" if run.sampler.exact_marginals else f"{type(run.sampler).__name__} says that its steps are approximate"
 
 
-def hurried(run: Run) -> str:
+def hurried(run: SamplerCase) -> str:
     """Why texts need not follow their law; empty where they must."""
-    return "" if run.sampler.exact_text else f"{type(run.sampler).__name__} says that its texts are approximate"
+    return "" if run.sampler.consistent_joint else f"{type(run.sampler).__name__} says that its texts are approximate"
 
 
-def _no_draw(run: Run) -> str:
+def _no_draw(run: SamplerCase) -> str:
     """Euler steps err, and err less as they grow many; a fixed point is no draw at all."""
-    draws = run.sampler.exact_word or run.sampler.exact_text
+    draws = run.sampler.exact_marginals or run.sampler.consistent_joint
     return "" if draws else f"{type(run.sampler).__name__} says that its words are no draws"
 
 
-def _two_words(run: Run, point: Point) -> Iterator[Comparison]:
+def _two_words(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     # rates may grow without limit near the data, so that is where the steps are
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     law, size = run.pair, run.process.vocab_size
     seen: list[Comparison] = []
     keep = _seen(run, torch.stack([law.sum(1), law.sum(0)])[None], seen, len(grid) // 5)
     timed = {"steps": None, "times": grid} if run.sampler.by_times else {"steps": len(grid) - 1}
-    watched = {"on_step": keep if run.sampler.on_grid else None}
+    watched = {"on_step": keep if run.sampler.on_time_grid else None}
     tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
     counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
     yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)
 
 
-def _prompts(run: Run, point: Point) -> Iterator[Comparison]:
+def _prompts(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     size, given = run.process.vocab_size, min(1, run.process.vocab_size - 1)
     tokens = run.draw(run.pair, _DRAWS, torch.Generator().manual_seed(3), 96, prompt=torch.tensor([given]))
     yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
-    evidence = run.process.word_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
+    evidence = run.process.token_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
         return  # a word is no certain evidence in this process, so that the prompt is believed only as t runs to 0
     law = run.pair[given] / run.pair[given].sum()
     yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), law[None], _DRAWS)
 
 
-def _calls(run: Run, point: Point) -> Iterator[Comparison]:
+def _calls(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     steps, calls = int(point["steps"]), count()
     exact = exact_cavity(run.process, run.pair)
 
@@ -188,12 +189,12 @@ def _calls(run: Run, point: Point) -> Iterator[Comparison]:
 
     tokens = sample(run.process, counted, (16, 2), run.sampler, steps, generator=torch.Generator().manual_seed(4))
     used = torch.tensor(next(calls))
-    most = run.sampler.calls * steps + run.sampler.end_calls
+    most = run.sampler.max_model_calls * steps + run.sampler.max_finalize_calls
     yield Comparison(f"network calls, at most {most} in {steps} steps", (), used, used.clamp_max(most), 0.0)
     yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, run.process.vocab_size - 1), 0.0)
 
 
-def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
+def _repeats(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     def keyed(rows: slice) -> Tensor:
         index = torch.arange(4)[rows]
         return run.draw(run.pair, len(index), KeyedGenerator(seed=1, step=2, index=index), 8)
@@ -204,35 +205,35 @@ def _repeats(run: Run, point: Point) -> Iterator[Comparison]:
     yield Comparison("words of an example in another batch", ("example", "position"), parts, whole, 0.0)
 
 
-def _halfway(run: Run, steps: int) -> tuple[Call, State]:
+def _halfway(run: SamplerCase, steps: int) -> tuple[SamplingContext, State]:
     """Rows of keyed noise, after half of the steps."""
-    network = Network(run.process, exact_cavity(run.process, run.pair))
+    network = ModelWrapper(run.process, exact_cavity(run.process, run.pair))
     times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     noise = KeyedGenerator(seed=1, step=3, index=torch.arange(_ROWS))
-    call = Call(run.process, network, unchanged, times, torch.ones(_ROWS, 2, dtype=torch.bool), noise)
+    call = SamplingContext(run.process, network, unchanged, times, torch.ones(_ROWS, 2, dtype=torch.bool), noise)
     state = run.sampler.init(call)
     for k in range(steps // 2):
         state = run.sampler.step(call, state, k)
     return call, state
 
 
-def _picked(run: Run, point: Point) -> Iterator[Comparison]:
+def _picked(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     steps, rows = int(point["steps"]), torch.arange(_ROWS) * 5 % (_ROWS - 1)  # one of them twice, one not at all
     call, state = _halfway(run, steps)
     assert isinstance(call.generator, KeyedGenerator)
     noise = copy.copy(call.generator)  # as many draws into its streams
     noise.index = noise.index[rows]
-    some, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.pick(state, rows)
+    some, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.select_rows(state, rows)
     for k in range(steps // 2, steps):
         state, picked = run.sampler.step(call, state, k), run.sampler.step(some, picked, k)
     words = run.sampler.finalize(call, state)[rows]
     yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(some, picked), words, 0.0)
 
 
-def _unpicked(run: Run) -> str:
+def _unpicked(run: SamplerCase) -> str:
     call, state = _halfway(run, 2)
     try:
-        run.sampler.pick(state, torch.arange(len(call.free)))
+        run.sampler.select_rows(state, torch.arange(len(call.free)))
     except TypeError as error:
         return str(error)
     return ""

@@ -1,0 +1,48 @@
+"""Former names of attributes: each gives the renamed attribute and warns, for one release."""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["Renamed", "module_getattr"]
+
+
+def _warn(owner: str, former: str, present: str) -> None:
+    message = f"{owner}.{former} is {owner}.{present} now; the former name goes with the next release"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
+class Renamed:
+    """Descriptor of an attribute of a class under its former name.
+
+    Args:
+        present: the name of the attribute now.
+    """
+
+    def __init__(self, present: str) -> None:
+        self.present = present
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.former = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        _warn(owner.__name__, self.former, self.present)
+        return getattr(owner if instance is None else instance, self.present)
+
+
+def module_getattr(module: str, former: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module that has former names.
+
+    Args:
+        module: the name of the module, ``__name__``.
+        former: the present name of each former one.
+    """
+
+    def found(name: str) -> Any:
+        if name not in former:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(module, name, former[name])
+        return getattr(sys.modules[module], former[name])
+
+    return found
