@@ -210,7 +210,7 @@ def test_restart_keeps_prompts_and_they_condition_the_rest(name):
 
 
 def test_first_hitting_says_that_it_cannot_serve_it():
-    with pytest.raises(TypeError, match="Ragged cannot draw its jump times up front"):
+    with pytest.raises(TypeError, match="FirstHitting needs a process with levels"):
         dd.sample(SMALL, lambda z, t: torch.zeros(*z.shape, 4), (1, 2), dd.samplers.FirstHitting())
 
 

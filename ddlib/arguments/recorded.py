@@ -1,6 +1,7 @@
 """A base class whose objects keep the arguments of their constructor."""
 
 import inspect
+import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -37,6 +38,12 @@ class Recorded(ABCMeta):
     The subclass and its author have no part in it: whatever the constructor does with its arguments, they are those
     that make the object again. An object made by ``__new__`` alone, or unpickled from before, has no record.
     """
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "Recorded":
+        if options.pop("own_times", None) is not None:
+            message = f"class {name}(own_times=...) has no effect: methods of a process take times (B,) and (B, L)"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return super().__new__(mcls, name, bases, namespace, **options)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         # before the constructor, which may change a list that it was given

@@ -12,7 +12,7 @@ from torch import Tensor
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.parameterization.logits import Parameterization, takes_own_times, tree_of
 from ddlib.parameterization.tree_softmax import children_of
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_number, require
@@ -208,7 +208,6 @@ def check_widths(widths: Mapping[str, int]) -> None:
 def place_of(process: ForwardProcess) -> type[TokenTarget]:
     """Where the law of the next state lies: with the words, the children, or nowhere but in the step itself."""
     edges = range(1, len(process.levels))
-    plain = process.hierarchy is not None and all(process.subtree_logits_suffice(level, level - 1) for level in edges)
-    if not plain:
+    if not isinstance(process, LevelProcess) or not all(process.subtree_logits_suffice(i, i - 1) for i in edges):
         return StepTarget
     return TokenTarget if len(edges) == 1 else ChildTarget

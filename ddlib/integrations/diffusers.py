@@ -91,6 +91,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
                 f"{self.sampler!r} asks the network {self.sampler.max_model_calls} times in a step, a scheduler once"
             )
         try:
+            self.sampler.check(self.process)
             self._try()
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.sampler!r} on {self.process!r} is no scheduler: {error}") from error

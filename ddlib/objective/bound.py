@@ -8,7 +8,6 @@ from functools import partial
 import torch
 
 from ddlib.objective.metrics import Measure, mean_per_token
-from ddlib.objective.nelbo import closed_nelbo
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import (
     Parameterization,
@@ -179,7 +178,7 @@ def bound(
     with evaluating(denoiser, z.device, "dd.bound"):
         output = denoiser(z, _told(t), **clean)
     logits = cavity_logits(process, output, z, t, meaning)
-    term = closed_nelbo(process, logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
+    term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
     measure = beside(measure).to(term.dtype)
     diffusion = torch.where(measure > 0, measure * term, 0.0)
     if levels == "balanced":

@@ -5,7 +5,6 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.objective.bound import reconstruction
-from ddlib.objective.nelbo import closed_nelbo
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.times import sample_times
@@ -79,7 +78,7 @@ def speed_loss(
     x, t, kept = (each.repeat_interleave(draws, 0) for each in (x, t, kept))
     z = process.sample(x, t, noise)
     logits = cavity_logits(process, denoiser(z, t.to(told)), z, t, parameterization)
-    nats = closed_nelbo(process, logits, x, z, t)
+    nats = process.integrand(logits, x, z, t)
     total = _by_level(process, nats, x, z, t, kept, draws)
     if not process.exact_ends:
         start = torch.zeros_like(t)

@@ -2,51 +2,18 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import beside, interior
+from ddlib.processes.base import beside
+from ddlib.processes.integrand import dense_integrand
 from ddlib.typing import Logits, PerToken, Times, Tokens
 from ddlib.utils.validation import require, visible
 
-
-def generic_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-    r"""The bound's integrand from the contract alone: :math:`\sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)`.
-
-    With :math:`a_y = q_t(y|x)/q_t(z|x)`, :math:`b_y = q_t(y|p)/q_t(z|p)` and :math:`D(a,b) = a \log(a/b) - a + b`
-    (theory section 1). Dense in the states; ``logits`` are of the cavity law. Infinite where the model gives z the
-    probability 0 in float64.
-    """
-    t = interior(t)
-    p = logits.to(torch.float64).softmax(-1)
-    noisy, believed = process.marginal(x, t), process.predictive(p, t)
-    here = z[..., None]
-    ours = believed.gather(-1, here)
-    possible = ours > 0
-    a, b = noisy / noisy.gather(-1, here), believed / torch.where(possible, ours, 1.0)
-    rates = process.rates_into(z, t).scatter(-1, here, 0.0)
-    flows = (rates > 0) & ((a > 0) | (b > 0))
-    both = flows & (a > 0)
-    log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    # a state of hardly any probability has infinite a at states that it is never left for
-    terms = torch.where(both, a, 0.0) * log_ratio + torch.where(flows, b - a, 0.0)
-    value = (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0)
-    # a state that the model excludes, in float64, has no finite bound: 0 / 0 would be NaN
-    excluded = ~possible.squeeze(-1) & flows.any(-1)
-    return torch.where(excluded, torch.inf, value).to(logits.dtype)
-
-
-def closed_nelbo(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
-    """The bound's integrand by the process's closed form where it has one, else ``generic_nelbo``."""
-    closed = process.weighted_divergence(logits, x, z, t)
-    return generic_nelbo(process, logits, x, z, t) if closed is None else closed[0] * closed[1]
-
-
 _METHODS: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], Tensor]] = {
-    "auto": closed_nelbo,
-    "generic": generic_nelbo,
+    "auto": lambda process, *arguments: process.integrand(*arguments),
+    "generic": dense_integrand,
 }
 
 

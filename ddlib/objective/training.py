@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ddlib.objective.metrics import mean_per_token
-from ddlib.objective.nelbo import check_noised, generic_nelbo
+from ddlib.objective.nelbo import check_noised
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
@@ -20,12 +20,7 @@ EdgeWeights = Sequence[float] | None
 
 
 def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    closed = process.weighted_divergence(logits, x, z, t)
-    if closed is not None:
-        return closed
-    weight = process.loss_weight(x, z, t).to(logits.dtype)
-    value = generic_nelbo(process, logits, x, z, t)
-    return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+    return process.integrand_parts(logits, x, z, t)
 
 
 def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:

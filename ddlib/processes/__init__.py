@@ -4,6 +4,7 @@ from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, int
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.interpolating import Interpolating
+from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.masked import Masked
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.processes.mixture import Mixture
@@ -18,6 +19,7 @@ __all__ = [
     "ForwardProcess",
     "Hierarchical",
     "Interpolating",
+    "LevelProcess",
     "Masked",
     "MatrixExponential",
     "Mixture",

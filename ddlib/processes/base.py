@@ -1,5 +1,18 @@
-"""The class that every process is, in four parts: what it must answer, what follows, which times, what samplers ask."""
+"""Base class of all forward processes: two abstract methods, and defaults that follow from them."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from inspect import signature
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ddlib.arguments import Identified
+from ddlib.hierarchies import Hierarchy
+from ddlib.processes import inputs, optimal_times
 from ddlib.processes.broadcasting import (
     beside,
     columns_at,
@@ -13,44 +26,583 @@ from ddlib.processes.broadcasting import (
     span,
     taken,
     through,
-)
-from ddlib.processes.sampled import Sampled, unchanged
+)  # fmt: skip
+from ddlib.processes.integrand import dense_integrand
+from ddlib.schedules import Schedule
+from ddlib.times import Tabulated, TimeDensity
+from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.random import Generator, evenly, rand
 from ddlib.utils.renamed import Renamed
+from ddlib.utils.validation import check_count, require
 
 __all__ = [
     "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",
     "rows_at", "scalar", "span", "taken", "through", "unchanged",
 ]  # fmt: skip
 
+LEVELS = ("independent", "systematic", "balanced")
+"""Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
 
-class ForwardProcess(Sampled, own_times=True):
-    r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position on its own.
 
-    Its methods are in four groups, one file each:
+def unchanged(log_probs: Tensor) -> Tensor:
+    """Return log-probabilities (..., n) as they are: the default of ``sharpen`` in ``sample_given_level``."""
+    return log_probs
 
-    - ``contract.py``: what a leaf must answer, ``marginal``, ``rate_matrix`` and ``transition``; and what the process
-      is, such as ``vocab_size``, ``levels``, ``hierarchy`` and ``modes``.
-    - ``follows.py``: what follows from these three for small state spaces: draws, likelihoods, the posterior, the
-      reverse rates, the prior, the weight of the bound. Leaves with structure override what they can do without dense
-      tensors, and offer ``weighted_divergence`` when the bound has a closed form.
-    - ``timed.py``: which times are worth drawing, ``time_density``.
-    - ``sampled.py``: what samplers ask, ``sample_level``, ``sample_given_level``, ``ascend`` and their like.
 
-    Precision follows the arguments; functions of time alone are computed in float64.
+class ForwardProcess(Identified):
+    r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
+
+    A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
+    right for every process and builds tensors of size (S, S) and (B, L, S). Subclasses with structure override these
+    methods by faster ones, and set ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one
+    per sequence, or (B, L), one per position. Precision follows the arguments; functions of time alone are computed in
+    float64.
 
     Args:
-        vocab_size: number of words V; states 0..V-1 are the words.
+        vocab_size: number of tokens V; states 0..V-1 are the tokens.
         num_states: number of states S >= V.
     """
 
-    land, jump, climb = Renamed("sample_given_level"), Renamed("sample_level"), Renamed("ascend")
-    leaving, leave, advance = Renamed("exit_rate"), Renamed("sample_exit"), Renamed("sample_forward")
-    descent, descends = Renamed("descendant_logits"), Renamed("subtree_logits_suffice")
+    # ---- required of a subclass
+
+    @abstractmethod
+    def rate_matrix(self, t: float | Tensor) -> StateMatrix:
+        """Rate matrix Q_t per unit of time at the scalar ``t``, dense float64 (S, S); rows sum to 0."""
+
+    @abstractmethod
+    def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
+        """Transition matrix q_{t|s} at scalars ``s <= t``, dense float64 (S, S), row = from; rows sum to 1."""
+
+    # ---- what the process is
+
+    def __init__(self, vocab_size: int, num_states: int) -> None:
+        super().__init__()
+        self.vocab_size = check_count("vocab_size", vocab_size)
+        self.num_states = check_count("num_states", num_states, vocab_size)
+        self._place = torch.zeros((), dtype=torch.int64)
+        self.hierarchy = None  # no default of the class: it would hide the submodule that a subclass sets
+
+    _place: Tensor
+    """A constant of every process, on the device of the others."""
+
+    hierarchy: Hierarchy | None
+    """The hierarchy of the states; None where there is none."""
+
+    schedule: Schedule | None = None
+    """The schedule; None where there is none."""
+
+    modes: ClassVar[tuple[str, ...]] = ("standard",)
+    """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists."""
+
+    closed_form: ClassVar[bool] = False
+    """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
+
+    @property
+    def exact_ends(self) -> bool:
+        """True unless the schedule truncates alpha at either end."""
+        return self.schedule is None or self.schedule.exact_ends
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the process's constants."""
+        return self._place.device
+
+    def level_of(self, z: Tokens) -> Tokens:
+        """Level of each state, (B, L): 0 for tokens, then upwards; the mask is highest."""
+        return (z >= self.vocab_size).to(torch.int64)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Number of states of each level, tokens first: (V, 1) with a mask alone, (V,) if every state is a token.
+
+        A subclass with other levels overrides this and ``level_of``.
+        """
+        beyond = self.num_states - self.vocab_size
+        return (self.vocab_size, beyond) if beyond else (self.vocab_size,)
+
+    def small_copy(self, vocab_size: int) -> Self:
+        """Return a process of the same class and structure over at most ``vocab_size`` tokens.
+
+        It is small enough to be enumerated; ``dd.verify`` checks a large process on it.
+
+        Raises:
+            TypeError: the class has no such copy.
+            ValueError: too few tokens for its structure.
+        """
+        raise TypeError(f"{type(self).__name__} offers no reduction to fewer words")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Return objects on which a registered class is verified; override where the constructor needs arguments."""
+        return [cls()]  # type: ignore[call-arg] # the constructor of a subclass may need no argument
+
+    def _finish(self) -> None:
+        """Move the constant that states the device to the others, which arguments may have placed."""
+        if "_place" in vars(self):  # else a subclass has not called super().__init__
+            self._place = inputs.place_of(self, self._place)
+
+    def check_inputs(
+        self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
+        s: Tensor | None = None, p: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Raise TypeError or ValueError unless the arguments are of the right type, shape, range and device."""
+        inputs.check_inputs(self.vocab_size, self.num_states, self._place, x=x, z=z, t=t, s=s, p=p)
+
+    def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
+        """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
+        self.check_inputs(z=z, t=t)
+        inputs.check_forwards(z, s, t)
+
+    def __repr__(self) -> str:
+        fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
+        fields += [f"hierarchy={self.hierarchy!r}"] * (self.hierarchy is not None)
+        fields += [f"schedule={self.schedule!r}"] * (self.schedule is not None)
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    # ---- forwards: draws and probabilities
+
+    def marginal(self, x: Tokens, t: Times) -> StateProbs:
+        """Distribution q_t(.|x) of z_t given the token, (B, L, S), in the dtype of ``t``."""
+        self.check_inputs(x=x, t=t)
+        return rows_at(lambda time: self.transition(0.0, time), x, t).to(t.dtype)
+
+    def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
+        """Draw z_t ~ q_t(.|x).
+
+        Args:
+            x: (B, L) clean tokens.
+            t: (B,) times, or (B, L), one for each position.
+            generator: source of randomness.
+            levels: coupling of the tokens of a sequence. "independent" is the process. "systematic" takes evenly spaced
+                uniforms in a random order: each token keeps its distribution, the sequence does not, so it serves
+                training alone. "balanced" draws one token of each sequence, at random, where the bound has its weight;
+                with each sequence's terms multiplied by ``importance_weight(x, z, t)`` all means of the bound are those
+                of independent draws, and the variance from the number of tokens at a level is gone.
+
+        Raises:
+            TypeError, ValueError: x not int64 tokens (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
+                levels.
+        """
+        self.check_inputs(x=x, t=t)
+        z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
+        if levels != "balanced":
+            return z
+        pull = self._all_weights(x, t)[1]
+        rows, one = torch.arange(len(x), device=x.device), rand((len(x), 2), generator, x.device)
+        which = draw(pull.sum(-1), one[:, 0])
+        return z.scatter(1, which[:, None], draw(pull[rows, which], one[:, 1])[:, None])
+
+    def importance_weight(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
+        r"""Factor of a sequence's bound or loss where z was drawn with ``levels="balanced"``.
+
+        :math:`\sum_l E\,\varphi_l / \sum_l \varphi_l(z_l)`, the mean over noise of the sequence's weight at t over its
+        weight at z, with :math:`\varphi` the weight of the bound where there is a closed form. Balanced draws follow
+        :math:`q_t(z|x)` divided by it, so means equal those of independent draws, for every function that is 0 where no
+        token has a weight, as the bound is.
+
+        Args:
+            x: (B, L) clean tokens.
+            z: (B, L) noisy states.
+            t: (B,) times.
+
+        Returns:
+            (B,) float64; 0 where no balanced draw leads to z.
+        """
+        mean, here = self._weight_and_mean(x, z, t)
+        total = here.sum(-1)
+        return torch.where(total > 0, mean.sum(-1) / torch.where(total > 0, total, 1.0), 0.0)
+
+    def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
+        """Draw z_t ~ q_{t|s}(.|z_s) from states ``z`` at s <= t.
+
+        Args:
+            z: (B, L) states at ``s``.
+            s: (B,) times.
+            t: (B,) later times; where they are no later nothing moves.
+            generator: source of randomness.
+
+        Raises:
+            TypeError, ValueError: as ``sample``, z not int64 states, or s later than t.
+        """
+        self.check_forwards(z, s, t)
+        probs = rows_at(self.transition, z, s, t)
+        return draw(probs, rand(z.shape, generator, z.device))
+
+    def check_levels(self, levels: str) -> None:
+        """Raise unless ``sample`` takes this coupling.
+
+        Raises:
+            TypeError: the ``sample`` of the class takes no ``levels``.
+            ValueError: an unknown coupling.
+        """
+        require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
+        if levels != "independent" and "levels" not in signature(self.sample).parameters:
+            raise TypeError(
+                f"levels is {levels!r}, which {type(self).__name__} cannot: its sample(x, t, generator) takes no levels"
+            )
+
+    def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
+        """Probability q_t(z|x) of each state given its token, (B, L) float64."""
+        return self.marginal(x, t.to(torch.float64)).gather(-1, z[..., None]).squeeze(-1)
+
+    def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
+        """Probability q_t(z|x) of each state given every token x, (B, L, V) float64."""
+        return columns_at(self._token_marginals, z, t)
+
+    def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
+        """Marginal q_t(.|p) = sum_x p(x) q_t(.|x), (B, L, S)."""
+        return through(p, each_time(self._token_marginals, t).to(p.dtype))
+
+    # ---- backwards: posterior, reverse rates, prior
+
+    def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
+        """Posterior of z_s given z_t and a distribution ``p`` over tokens (cavity), s <= t, (B, L, S).
+
+        q_{t|s}(z|y) q_s(y|p) / q_t(z|p) (theory section 3).
+
+        Raises:
+            TypeError, ValueError: as ``sample``, or s not below t.
+        """
+        self.check_inputs(z=z, t=t, s=s, p=p)
+        joint = columns_at(self.transition, z, s, t).to(p.dtype) * self.predictive(p, s)
+        return joint / joint.sum(-1, keepdim=True)
+
+    def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
+        """Rates of the reverse chain from z to each other state, (B, L, S); 0 at z itself.
+
+        Q_t(y, z) q_t(y|p) / q_t(z|p) (theory section 1), per unit of time.
+        """
+        self.check_inputs(z=z, t=t, p=p)
+        return self._reversed(self.predictive(p, t), z, t)
+
+    def rates_into(self, z: Tokens, t: Times) -> Float64[Tensor, "B L S"]:
+        """Forward rates Q_t(y, z) into z from every state y, (B, L, S); minus the exit rate at z itself."""
+        return columns_at(self.rate_matrix, z, t)
+
+    def _reversed(self, marginal: StateProbs, z: Tokens, t: Times) -> StateProbs:
+        """Reverse rates of a chain from its marginal distributions, (B, L, S)."""
+        rates = self.rates_into(z, t).to(marginal.dtype) * marginal / marginal.gather(-1, z[..., None])
+        return rates.scatter(-1, z[..., None], 0.0)
+
+    def prior(self) -> Tensor:
+        """Distribution of z_1 of a uniformly drawn token, from which generation starts, (S,) float64.
+
+        With exact ends it is the limit of the noise; otherwise it covers every z_1, so ``prior_kl`` is finite.
+        """
+        return self._typical(self._one())
+
+    def sample_prior(
+        self, shape: Sequence[int], generator: Generator = None, device: torch.device | str | None = None
+    ) -> Tokens:
+        """Draw z_1 of shape (B, L) from the prior."""
+        place = self.device if device is None else torch.device(device)
+        x = self._uniform_tokens(shape, generator, place)
+        return self.sample(x, self._one().to(place).expand(shape[0]), generator)
+
+    def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
+        """KL(q_t(.|x) || q_t(.|uniform token)) in nats per token; ``t`` is 1 by default, or the time of a cut."""
+        t = self._one().expand(len(x)) if t is None else t
+        probs = self.marginal(x, t.to(torch.float64))
+        prior = beside(each_time(self._typical, t), 1)
+        return (torch.xlogy(probs, probs) - torch.xlogy(probs, prior)).sum(-1).clamp_min(0)
+
+    # ---- terms of the bound
+
+    def integrand(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """Integrand of the bound at (t, z), (B, L) nats per token, >= 0: the closed form, else the dense sum.
+
+        Args:
+            logits: (B, L, V) cavity logits.
+            x: (B, L) clean tokens.
+            z: (B, L) noisy states.
+            t: (B,) times, or (B, L).
+        """
+        if not self.closed_form:
+            return dense_integrand(self, logits, x, z, t)
+        weight, divergence = self.weighted_divergence(logits, x, z, t)
+        return weight * divergence
+
+    def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """Closed form of the bound's integrand as (weight, divergence), whose product it is; requires ``closed_form``.
+
+        Raises:
+            TypeError: the process has none.
+        """
+        raise TypeError(f"{type(self).__name__} has no closed form of the bound")
+
+    def integrand_parts(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """The bound's integrand as (weight, divergence): ``weighted_divergence``, or the dense sum over its weight.
+
+        The weight depends on time and state alone and is what training clips. Arguments as ``integrand``.
+        """
+        if self.closed_form:
+            return self.weighted_divergence(logits, x, z, t)
+        weight = self.loss_weight(x, z, t).to(logits.dtype)
+        value = dense_integrand(self, logits, x, z, t)
+        return weight, torch.where(weight > 0, value / torch.where(weight > 0, weight, 1.0), 0.0)
+
+    def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """Weight of ``weighted_divergence``, (B, L) float64; it depends on no network.
+
+        Without a closed form it is the rate at which z is left backwards in time, given the token.
+        """
+        t = t.to(torch.float64)
+        return self._reversed(self.marginal(x, t), z, t).sum(-1)
+
+    def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
+        """KL(p(z_s|z_t, x) || p(z_s|z_t, p)), s <= t: the term of a step of the bound in discrete time.
+
+        The default takes it from the posterior, dense in the states.
+
+        Args:
+            logits: (B, L, V) cavity logits.
+            x: (B, L) clean tokens.
+            z: (B, L) states at ``t`` that x can become.
+            t: (B,) times.
+            s: (B,) earlier times.
+
+        Returns:
+            (B, L) nats per token, >= 0. Divided by t - s it nears the integrand of the continuous bound as s nears t.
+        """
+        t, s = t.to(torch.float64), s.to(torch.float64)
+        truth = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
+        believed = self.posterior(logits.to(torch.float64).softmax(-1), z, t, s)
+        reached = truth > 0
+        ratio = torch.where(reached, truth, 1.0).log() - torch.where(reached, believed, 1.0).log()
+        return (truth * ratio).sum(-1).clamp_min(0).to(logits.dtype)
+
+    def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
+        """``weighted_divergence`` of the paper's hard training mode; requires "hard" among ``modes``.
+
+        Raises:
+            TypeError: the process has no such mode.
+        """
+        raise TypeError(f"{type(self).__name__} has no hard mode")
+
+    def edges_weighted_divergence(
+        self, logits: Logits, x: Tokens, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None
+    ) -> tuple[PerToken, PerToken]:
+        """``weighted_divergence`` with losses on all edges below a state; requires "edges" among ``modes``.
+
+        Raises:
+            TypeError: the process has no edges.
+        """
+        raise TypeError(f"{type(self).__name__} has no edges below its states: mode='edges' is for hierarchies")
+
+    # ---- times
+
+    def time_density(self, length: int, divergences: Sequence[float] | None = None, chance: float = 1.0) -> Tabulated:
+        r"""Density of times under which the bound of a sequence has least variance.
+
+        .. math:: g(t) \propto \sqrt{(c\, m(t))^2 + v(t) / L}
+
+        with m and v the mean and the variance of the bound's integrand at one position (theory section 12), from
+        ``time_moments`` on a grid that is fine at both ends. Any table is unbiased, so the divergences need only be
+        guesses: where a level costs twice or half of that, the variance is at most 1.9 times the least, in strata 1.1
+        times (two levels, L = 128; docs/concepts/times.md).
+
+        Args:
+            length: L, positions of a sequence, at least 1.
+            divergences: as in ``time_moments``.
+            chance: c, in [0.01, 1]: the share of the mean that is random. All of it where times are independent; for
+                many sequences with times in strata only their differences, about a fifth.
+
+        Raises:
+            TypeError, ValueError: as ``time_moments``; a bad length or chance.
+
+        Example:
+            >>> import ddlib as dd
+            >>> density = dd.presets.mdlm(5).time_density(length=128)
+            >>> density.density(torch.tensor([0.001, 0.1, 0.9]).double())
+            tensor([2.8541, 1.0075, 0.9766], dtype=torch.float64)
+        """
+        return optimal_times.density(self, length, divergences, chance)
+
+    @torch.no_grad()
+    def time_moments(
+        self, t: Times, divergences: Sequence[float] | None = None
+    ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+        """Mean and mean square of the bound's integrand at one position, over uniform tokens and their noise.
+
+        The integrand is that under a distribution over tokens that costs every token alike: over pairs of token and
+        state where there is a closed form, else by matrix products over all states, up to 1,024 of them. A process
+        whose levels have weights takes sums over levels (``LevelProcess``).
+
+        Args:
+            t: (B,) float64 times.
+            divergences: the divergences of the network, in nats: one number for each level above the tokens, or one for
+                a token where there are no such levels. By default the logarithm of the number of children, or of
+                tokens: those of uniform predictions. Only ratios between levels matter.
+
+        Raises:
+            TypeError, ValueError: other divergences; a large process without a closed form that has no small copy.
+        """
+        return optimal_times.moments(self, t, divergences)
+
+    def tail_exponents(self, density: TimeDensity | None = None) -> tuple[float, float]:
+        r"""Exponents of the growth of the bound's variance as time nears the data, and the noise.
+
+        The exponents b in :math:`E[f(t)^2] / g(t) \sim t^{-b}` and :math:`(1 - t)^{-b}`, with f the integrand of
+        ``time_moments`` at one position, over the decade that begins at 4e-7 from either end. The variance is an
+        integral of this ratio: it has a finite value where both are below 1. At b = 1, as for masks under uniform
+        times, it grows as the logarithm of the number of draws, and stated errors are nearly right (a self-normalised
+        sum is asymptotically normal: Gine, Goetze and Mason, 1997). Where tokens that cost :math:`(1/t) \log(1/t)` have
+        a probability of t, as under uniform and ordinal noise, it grows as the cube of the logarithm and b is about
+        1.15: most runs draw no such token, and state errors that are too small.
+
+        Args:
+            density: of the times; None is uniform.
+
+        Raises:
+            TypeError, ValueError: as ``time_moments``.
+        """
+        return optimal_times.tail_exponents(self, density)
+
+    def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
+        """Pairs of token and state that represent all pairs, and how many pairs each represents, (N,) each.
+
+        By default every state with some tokens; a subclass whose tokens are alike returns fewer.
+        """
+        return optimal_times.pairs(self)
+
+    # ---- draws of samplers
+
+    def sample_given_level(
+        self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
+        generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draw z_s from the posterior, given cavity logits and, in a ``LevelProcess``, the levels at s.
+
+        Args:
+            logits: (B, L, V) cavity logits.
+            z: (B, L) states at ``t``.
+            t: (B,) times, or (B, L).
+            s: earlier times.
+            target: (B, L) levels at s from ``sample_level``; None to draw them here, or where there are none.
+            generator: source of randomness.
+            force: keep a token inside its cluster as it descends (the paper's force transition).
+            sharpen: temperature and truncation of every distribution of tokens or clusters that is drawn from, after
+                the evidence of z: by default here of p(x|z_t), so that z_s is drawn given z_t and a token.
+        """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        known, possible = evidence(self, z, t)
+        log_probs = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
+        x = draw_logits(log_probs, rand(z.shape, generator, z.device))
+        probs = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
+        probs = torch.where(possible, probs, one_hot(z, self.num_states))
+        return draw(probs, rand(z.shape, generator, z.device))
+
+    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
+        """Rate at which the reverse chain leaves each state, per unit of time: ``reverse_rate`` summed over states.
+
+        Args:
+            z: (B, L) states.
+            t: (B,) times.
+            logits: (B, L, V) cavity logits.
+            sharpen: see ``sample_given_level``.
+        """
+        return self._rates(logits, z, t, sharpen).sum(-1).to(torch.float64)
+
+    def sample_exit(
+        self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
+        force: bool = False, sharpen: Sharpen = unchanged,
+    ) -> Tokens:  # fmt: skip
+        """Draw the next state of the reverse chain from ``z``, in proportion to ``reverse_rate``.
+
+        Args:
+            logits: (B, L, V) cavity logits.
+            z: (B, L) states.
+            t: (B,) times.
+            moves: (B, L) the positions that jump, where the rate is not 0; the others stay.
+            generator: source of randomness.
+            force: see ``sample_given_level``.
+            sharpen: see ``sample_given_level``.
+        """
+        u, result = rand(z.shape, generator, z.device), z.clone()
+        rates = self._rates(logits, z, t, sharpen)
+        rows = moves & (rates.sum(-1) > 0)
+        result[rows] = draw(rates[rows], u[rows])
+        return result
+
+    def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
+        """True where every token may have become the state, at times between 0 and 1, (B, L) bool.
+
+        Only there does a network's output determine the distribution of a position given the others, from which Gibbs
+        steps draw: a token that is never replaced determines itself.
+        """
+        middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
+        return (self.token_likelihood(z, middle) > 0).all(-1)
+
+    def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
+        """``reverse_rate`` after ``sharpen`` of p(x|z); 0 from states that no noise leads to."""
+        cavity, possible = self._sharpened(logits, z, t, sharpen)
+        return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
+
+    def _sharpened(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
+        """Cavity logits after ``sharpen`` of p(x|z); and whether some token may have become z by t."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        known, possible = evidence(self, z, t)
+        known = known.to(logits.dtype)
+        log_probs = sharpen(logits.log_softmax(-1) + known)
+        return torch.where(known > -torch.inf, log_probs - known, -torch.inf), possible
+
+    def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
+        """Uniforms from which each token's level, or its state, is drawn."""
+        if levels != "independent":
+            self.check_levels(levels)
+        return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
+
+    def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
+        """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""
+        law, pull = self._all_weights(x, t)
+        chance, here = (of.gather(-1, z[..., None]).squeeze(-1) for of in (law, pull))
+        return pull.sum(-1), here / torch.where(chance > 0, chance, 1.0)
+
+    def _all_weights(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
+        """q_t(z|x), and times it phi(z): the rates at which z is left backwards in time given the word and given none.
+
+        The second of these keeps phi from 0 wherever some network's bound is not.
+        """
+        time = interior(t)
+        law, typical = self.marginal(x, time), beside(each_time(self._typical, time), 1)
+        rates = each_time(self.rate_matrix, time)
+        rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
+        left = torch.where(typical > 0, through(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
+        return law, torch.where(law > 0, through(law, rates) + law * left, 0.0)
+
+    def _one(self) -> Tensor:
+        return torch.ones((), dtype=torch.float64, device=self.device)
+
+    def _uniform_tokens(self, shape: Sequence[int], generator: Generator, device: torch.device) -> Tokens:
+        return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
+
+    def _typical(self, t: Tensor) -> Tensor:
+        """The marginal of a uniformly drawn word at the scalar ``t``, (S,) float64."""
+        uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
+        return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
+
+    def _token_marginals(self, t: Tensor) -> Tensor:
+        """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
+        words = torch.arange(self.vocab_size, device=t.device)[None]
+        return self.marginal(words, t.to(torch.float64)[None])[0]
+
+    land, leaving, leave = Renamed("sample_given_level"), Renamed("exit_rate"), Renamed("sample_exit")
+    advance, balance, reduced = Renamed("sample_forward"), Renamed("importance_weight"), Renamed("small_copy")
     from_anywhere, word_likelihood = Renamed("reachable_from_all_tokens"), Renamed("token_likelihood")
-    most_lift, draw_path = Renamed("max_remask_prob"), Renamed("sample_jump_times")
-    cases, balance, reduced = Renamed("equivalence_classes"), Renamed("importance_weight"), Renamed("small_copy")
+    cases = Renamed("equivalence_classes")
+
+
+def evidence(process: ForwardProcess, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:
+    """Log-likelihood log q_t(z|.) of every token, and True where some token may have become ``z``; else 0 for all.
+
+    A token that is given, a prompt, may be one that no noise leads to at this time: it stays.
+    """
+    likelihood = process.token_likelihood(z, t)
+    possible = (likelihood > 0).any(-1, keepdim=True)
+    return torch.where(possible, likelihood, 1.0).log(), possible
 
 
 def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:
-    """``process.small_copy(vocab_size)``, as plain values name it."""
+    """Return ``process.small_copy(vocab_size)``: the function that plain values name."""
     return process.small_copy(vocab_size)

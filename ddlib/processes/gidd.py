@@ -11,7 +11,7 @@ from ddlib.processes.mixture import Mixture
 from ddlib.utils.validation import check_number
 
 
-class GIDD(Interpolating, own_times=True):
+class GIDD(Interpolating):
     r"""Mask and uniform noise in a proportion that varies in time (von Rütte et al., 2025).
 
     With :math:`c_t = B t^{g/2} (1-t)^{g/2}`, :math:`C_t = 1 + V c_t` and :math:`V B = 2^g p_u / (1 - p_u)`, a token is

@@ -18,7 +18,7 @@ from ddlib.schedules import Linear
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 
 
-class Hierarchical(LevelProcess, own_times=True):
+class Hierarchical(LevelProcess):
     r"""Tokens climb a hierarchy at the pace of a clock.
 
     With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
@@ -35,6 +35,7 @@ class Hierarchical(LevelProcess, own_times=True):
     """
 
     modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
+    closed_form = True
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)

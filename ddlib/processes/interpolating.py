@@ -15,7 +15,7 @@ from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
 
 
-class Interpolating(ForwardProcess, own_times=True):
+class Interpolating(ForwardProcess):
     r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
 
     The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
@@ -26,6 +26,8 @@ class Interpolating(ForwardProcess, own_times=True):
         masked: whether there is a mask state, S = V + 1.
         uniform: whether words are ever drawn uniformly.
     """
+
+    closed_form = True
 
     def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
         super().__init__(vocab_size, vocab_size + masked)
@@ -229,12 +231,8 @@ class Interpolating(ForwardProcess, own_times=True):
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
-    def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
-    ) -> Float64[Tensor, "B L"] | None:
+    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
         """r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
-        if logits is None:
-            return None
         apart, here = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
         arrival = self._into(z, *(beside(v) for v in self.mixing_rates(interior(t))))
         rate = arrival * (apart.keep + apart.word + apart.mask)

@@ -12,17 +12,20 @@ from torch.nn.functional import one_hot
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
 from ddlib.processes.level_chain import LevelChain, max_remask_prob, remask_coupling
+from ddlib.processes.moments import nats_of_levels
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
+from ddlib.utils.renamed import Renamed
 
 
-class LevelProcess(ForwardProcess, own_times=True):
-    """The part of ``Hierarchical`` that draws: forwards, backwards, and the levels alone.
+class LevelProcess(ForwardProcess):
+    """A process whose levels are a Markov chain of their own: base class of everything with a hierarchy and a schedule.
 
-    Which positions jump, when and how far does not depend on the words, nor, in reverse, on the network.
+    The positions that jump, their times and the number of levels do not depend on the tokens, nor, in reverse, on the
+    network. So samplers draw levels first (``sample_level``) and run the network where they change.
 
     Args:
         hierarchy: where tokens jump.
@@ -110,10 +113,11 @@ class LevelProcess(ForwardProcess, own_times=True):
         return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
+        """Probability of each level at t (columns) given each at s <= t (rows), (..., n + 1, n + 1)."""
         return self.chain.transition(self._duration(s, t))
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
-        """(B, n) or (B, L, n), see ``levels.max_remask_prob``."""
+        """Largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n); see ``level_chain``."""
         return max_remask_prob(self._joint(t, s))
 
     def sample_level(
@@ -126,10 +130,7 @@ class LevelProcess(ForwardProcess, own_times=True):
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws the members that jumping positions land on, by the law that ``descendant_logits`` gives.
-
-        Only rows of ``logits`` at jumping positions are looked at.
-        """
+        """Draw the states of moving positions from ``descendant_logits``; other rows of ``logits`` are not read."""
         level = self.level_of(z)
         target = self.sample_level(z, t, s, generator) if target is None else target
         u = rand(z.shape, generator, z.device)
@@ -145,24 +146,43 @@ class LevelProcess(ForwardProcess, own_times=True):
     def descendant_logits(
         self, logits: Float[Tensor, "N V"], z: Int64[Tensor, "N"], level: int, target: int, force: bool = False
     ) -> Float[Tensor, "N K"]:
+        """Logits of the members of a level below states, in proportion to K(z|y) u(y|p) (theory section 10).
+
+        They depend neither on the time nor on other positions, given the states and ``logits``.
+
+        Args:
+            logits: (N, V) cavity logits.
+            z: (N,) states, all in ``level``.
+            level: their level.
+            target: the level of their descendants, below ``level``.
+            force: see ``sample_given_level``.
+
+        Returns:
+            (N, K) log-probabilities of the K members of ``target``, in nats, not normalised.
+        """
         return descendant_logits(self.hierarchy, logits, z, level, target, force)
 
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
     ) -> Float64[Tensor, "B L"]:
-        """``weights``, which the network has no say in."""
+        """Rate at which the reverse chain leaves each state: ``weights``, which depend on no network."""
         return taken(self.weights(t), self.level_of(z))
 
     def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """One level down."""
+        """Draw the states of moving positions one level below."""
         target = (self.level_of(z) - moves.long()).clamp_min(0)
         return self.sample_given_level(logits, z, t, t, target, generator, force=force, sharpen=sharpen)
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
-        """From the mask or from a cluster that tokens do not leave, to members that they reach from nowhere else."""
+        """True if descendants in ``target`` depend on the logits of the tokens under the state alone.
+
+        Logits of other tokens may then be -inf, and the distribution over a state's children is enough to descend from
+        child to child: from the mask, or from a cluster that tokens do not leave, to members that are reached from
+        there alone.
+        """
         if target >= level:
             return False
         mixed = target > 0 and self.hierarchy.between(0, target).spread is not None
@@ -170,15 +190,16 @@ class LevelProcess(ForwardProcess, own_times=True):
         return kept and not mixed
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """The mask, and clusters that tokens of other clusters may stray to."""
+        """True at the mask, and at clusters that tokens of other clusters may enter."""
         return shared(self.hierarchy, z)
 
     def sample_jump_times(
         self, shape: Sequence[int], generator: Generator, device: torch.device
     ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
-        """The levels of the reverse process are those of the forward process, so their path is drawn forwards.
+        """Draw the times (B, L, n) at which positions enter levels 1..n, 2 for never, and the states (B, L) at t = 1.
 
-        Holding times are exponential on the clock.
+        The levels of the reverse process are those of the forward process, so their path is drawn forwards: holding
+        times are exponential in the hazard of the schedule.
         """
         holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
         clock = holding.cumsum(-1)
@@ -196,6 +217,19 @@ class LevelProcess(ForwardProcess, own_times=True):
     def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
         """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
         return ascend(self.hierarchy, z, level, generator)
+
+    @torch.no_grad()
+    def time_moments(
+        self, t: Times, divergences: Sequence[float] | None = None
+    ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+        """Sums over levels of occupancy times weight times divergence, and its square; see ``ForwardProcess``."""
+        nats = t.new_tensor(nats_of_levels(self.levels, divergences))
+        occupancies, costs = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
+        return (occupancies * costs).sum(-1), (occupancies * costs**2).sum(-1)
+
+    jump, climb, descent = Renamed("sample_level"), Renamed("ascend"), Renamed("descendant_logits")
+    descends, most_lift = Renamed("subtree_logits_suffice"), Renamed("max_remask_prob")
+    draw_path = Renamed("sample_jump_times")
 
     @property
     def _depth(self) -> int:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.follows import Follows
 from ddlib.times import Tabulated
 from ddlib.typing import Times
 from ddlib.utils.validation import check_number, require
@@ -89,7 +89,7 @@ def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, 
     return logits.scatter(-1, x[None, :, None], -nats)
 
 
-def dense_moments(process: Follows, t: Times, nats: float) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
+def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
     r"""Mean and mean square of the integrand :math:`f(z) = \sum_{y \ne z} Q_t(y, z)\, D(a_y, b_y)` (theory section 1).
 
     With :math:`A = q_t(\cdot|x)`, :math:`B = q_t(\cdot|p)`, :math:`\ell = \log(A/B)` and Q without its diagonal,

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes.base import elapsed, interior, into, scalar, span
+from ddlib.processes.base import beside, elapsed, interior, into, scalar, span, taken
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.processes.resampling_process import ResamplingProcess
@@ -55,6 +55,8 @@ class Noisy(ResamplingProcess):
         tensor([[0.3504, 0.0499, 0.0499, 0.3091, 0.1534]], dtype=torch.float64)
     """
 
+    closed_form = True
+
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         words = one_hot(x, self.vocab_size).to(torch.float64)
@@ -68,7 +70,7 @@ class Noisy(ResamplingProcess):
         return self._at(self.shares(t), reach(self.hierarchy, x, z), z)
 
     def token_likelihood(self, z: Tokens, t: Times) -> TokenProbs:
-        kept, redrawn = (part.gather(1, self.level_of(z))[..., None] for part in self.shares(t))
+        kept, redrawn = (taken(part, self.level_of(z))[..., None] for part in self.shares(t))
         return kept * reach_of_tokens(self.hierarchy, z) + redrawn * self.typical[z][..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
@@ -101,7 +103,7 @@ class Noisy(ResamplingProcess):
         t = interior(t)
         law = self.predictive(p, t)
         rates = torch.cat([self._arrivals(z, i) for i in range(self._depth + 1)], -1)
-        rates = (self.schedule.rate(t)[:, None, None] * rates).to(p.dtype) * law / law.gather(-1, z[..., None])
+        rates = (beside(self.schedule.rate(t))[..., None] * rates).to(p.dtype) * law / law.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -147,7 +149,7 @@ class Noisy(ResamplingProcess):
             here = torch.where(level == i, there, here)
         divergence = torch.zeros_like(here)
         for i, (truth, log_model, gap) in enumerate(sides):
-            scale = torch.where(flow > 0, shares.levels[:, i, None] / torch.where(flow > 0, flow, 1.0), 0.0)
+            scale = torch.where(flow > 0, beside(shares.levels[..., i]) / torch.where(flow > 0, flow, 1.0), 0.0)
             arrivals = (self._arrivals(z, i) * scale[..., None]).to(dtype)
             comes, shift = arrivals > 0, gap - here[..., None]
             near, model = shift.clamp(-1, 1), (log_model - here[..., None]).masked_fill(~comes, -torch.inf).exp()
@@ -184,7 +186,7 @@ class Noisy(ResamplingProcess):
         """The rate into z over q_t(z|x); and on the clock, not over it."""
         here = reach(self.hierarchy, x, z)
         flow, likelihood = self._at(self.chain.inflow(shares), here, z), self._at(shares, here, z)
-        rate = self.schedule.rate(t)[:, None]
+        rate = beside(self.schedule.rate(t))
         return torch.where(likelihood > 0, rate * flow / torch.where(likelihood > 0, likelihood, 1.0), 0.0), flow
 
     def _mixed(self, shares: LevelProbs, laws: list[Tensor]) -> Tensor:
@@ -195,9 +197,9 @@ class Noisy(ResamplingProcess):
             parts.append(kept.to(law.dtype) * law + fresh.to(law.dtype))
         return torch.cat(parts, -1)
 
-    def _of_level(self, shares: LevelProbs, i: int) -> tuple[Float64[Tensor, "B 1 1"], Float64[Tensor, "B 1 K"]]:
-        """k_i, and r_i pi_i of each member."""
-        kept, redrawn = (part[:, None, i : i + 1] for part in shares)
+    def _of_level(self, shares: LevelProbs, i: int) -> tuple[Tensor, Tensor]:
+        """k_i, (B, 1, 1) or (B, L, 1), and r_i pi_i of each member, (B, 1, K) or (B, L, K)."""
+        kept, redrawn = (beside(part, 1)[..., i : i + 1] for part in shares)
         return kept, redrawn * self.typical[self.hierarchy.states(i)]
 
     def _leads(self, z: Tokens, i: int) -> Float64[Tensor, "B L K"]:
@@ -250,5 +252,5 @@ def _expand(values: Tensor, like: Tokens) -> Tensor:
 
 
 def _pick(values: Tensor, index: Tokens) -> Tensor:
-    """values (B, 1, K) at the index of each token, (B, L)."""
+    """values (B, 1, K) or (B, L, K) at the index of each token, (B, L)."""
     return _expand(values, index).gather(-1, index[..., None])[..., 0]

@@ -19,7 +19,7 @@ from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
 
 
-class PerWord(ForwardProcess, own_times=True):
+class PerWord(ForwardProcess):
     r"""Word x is masked at :math:`\gamma_x` times the rate of the clock: GenMD4 (Shi et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m`. Words of a large power are masked first
@@ -41,6 +41,8 @@ class PerWord(ForwardProcess, own_times=True):
         TypeError: a schedule of another kind, or powers that are no numbers.
         ValueError: no power, or one outside its limits; alpha not decreasing from 1 to 0.
     """
+
+    closed_form = True
 
     schedule: Schedule
     fixed: Tensor | None
@@ -210,12 +212,8 @@ class PerWord(ForwardProcess, own_times=True):
         result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
         return result
 
-    def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
-    ) -> Float64[Tensor, "B L"] | None:
+    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
         """The mean of lambda over what a mask may stand for."""
-        if logits is None:
-            return None
         masked, rates = self._masked(z), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         law = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
         rates[masked] = (law * self._where(masked, self.return_rates(t)).exp()).sum(-1)

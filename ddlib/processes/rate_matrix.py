@@ -15,7 +15,7 @@ from ddlib.utils.repr import digest
 from ddlib.utils.validation import require
 
 
-class RateMatrix(ForwardProcess, own_times=True):
+class RateMatrix(ForwardProcess):
     r"""Structured noise with any constant rate matrix: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
 
     Dense, for up to about 1,000 states. The cost is that of the exponentials, one for each distinct time of a batch,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.base import ForwardProcess, elapsed, interior, into, unchanged
+from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
 from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
@@ -76,12 +76,13 @@ class ResamplingProcess(ForwardProcess):
         """Draws z_t ~ q_t(.|x): level and flag first, the way up second; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         law = torch.stack(self.shares(t), -1).flatten(-2)
-        state = (self._uniforms(x, generator, levels)[..., None] >= law[:, None, :-1].cumsum(-1)).sum(-1)
+        state = (self._uniforms(x, generator, levels)[..., None] >= beside(law, 1)[..., :-1].cumsum(-1)).sum(-1)
         if levels == "balanced":
             one = rand((len(x), 2), generator, x.device)
-            which = (one[:, :1] * x.shape[1]).to(torch.int64)
-            arrivals = torch.stack(self._inflow(t), -1).flatten(-2)
-            state = state.scatter(1, which, draw(arrivals, one[:, 1])[:, None])
+            arrivals = beside(torch.stack(self._inflow(t), -1).flatten(-2), 1).expand(*x.shape, -1)
+            which = draw(beside(self.schedule.rate(interior(t))) * arrivals.sum(-1), one[:, 0])
+            there = arrivals[torch.arange(len(x), device=x.device), which]
+            state = state.scatter(1, which[:, None], draw(there, one[:, 1])[:, None])
         return self._climb(x, state, generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
@@ -95,8 +96,8 @@ class ResamplingProcess(ForwardProcess):
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """The weight of the bound: its mean over states is the sum of all fluxes."""
         kept, redrawn = self._inflow(t)
-        rate = self.schedule.rate(interior(t))[:, None]
-        return (rate * (kept + redrawn).sum(-1, keepdim=True)).expand(z.shape), self.loss_weight(x, z, t)
+        mean = self.schedule.rate(interior(t)) * (kept + redrawn).sum(-1)
+        return beside(mean).expand(z.shape), self.loss_weight(x, z, t)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
         """States that redraws lead to, the mask, and clusters that tokens of other clusters may stray to."""
@@ -113,7 +114,7 @@ class ResamplingProcess(ForwardProcess):
         ``force`` acts on the network's words; noise that was there at s already may have strayed.
         """
         level, n, result = self.level_of(z), self._depth, z.clone()
-        before = [part[:, None] for part in self.shares(s)]
+        before = [beside(part, 1) for part in self.shares(s)]
         climbed, anew = (into(part, level) for part in self.shares_between(s, t))
         typical = self.typical[z][..., None]
         here = self._model_here(logits, z)[..., None]
@@ -142,17 +143,13 @@ class ResamplingProcess(ForwardProcess):
                         result[rows] = self.hierarchy.offsets[i] + draw_logits(members, u[rows])
         return result
 
-    def exit_rate(
-        self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = unchanged
-    ) -> Float64[Tensor, "B L"] | None:
+    def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
         """The flux into z over q_t(z|p), less what z itself has in it by redraws; without a (B, L, S) tensor."""
-        if logits is None:
-            return None
         cavity, possible = self._sharpened(logits, z, t, sharpen)
         shares, here = self.shares(interior(t)), self._model_here(cavity, z)
         entered, law = self._at(self.chain.inflow(shares), here, z), self._at(shares, here, z)
         again = pad(self.chain.rates, (0, 1))[self.level_of(z)] * self.typical[z]
-        rate = self.schedule.rate(interior(t))[:, None] * (entered / torch.where(law > 0, law, 1.0) - again)
+        rate = beside(self.schedule.rate(interior(t))) * (entered / torch.where(law > 0, law, 1.0) - again)
         return torch.where(possible[..., 0] & (law > 0), rate.clamp_min(0), 0.0)
 
     @property
@@ -175,7 +172,7 @@ class ResamplingProcess(ForwardProcess):
 
     def _at(self, shares: LevelProbs, here: PerToken, z: Tokens) -> Float64[Tensor, "B L"]:
         """What comes to z by its own way, of which there is ``here``, and by redraws."""
-        kept, redrawn = (part.gather(1, self.level_of(z)) for part in shares)
+        kept, redrawn = (taken(part, self.level_of(z)) for part in shares)
         return kept * here + redrawn * self.typical[z]
 
     def _model_here(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:

@@ -12,7 +12,7 @@ from ddlib.processes.mixture import Mixture
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 
 
-class Uniform(Interpolating, own_times=True):
+class Uniform(Interpolating):
     r"""Every word jumps to a uniformly drawn word: UDLM (Schiff et al., 2024), SEDD-uniform (Lou et al., 2024).
 
     :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V.

@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.guided import guided_step
-from ddlib.samplers.runtime.reverse_step import move
+from ddlib.samplers.runtime.reverse_step import reverse_step
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -58,10 +58,4 @@ class Ancestral(Sampler):
         """
         if run.network.step_distribution is not None:
             return guided_step(run, z, t, s)
-        target = run.process.sample_level(z, t, s, run.generator)
-        if target is not None:
-            return move(run, z, t, s, target, self.force_transition)
-        logits = run.predict(z, t)
-        return run.process.sample_given_level(
-            logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
-        )
+        return reverse_step(run, z, t, s, self.force_transition)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float64, Int64
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ddlib.arguments import Part
 from ddlib.parameterization.logits import posterior_logits
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -66,6 +66,12 @@ class Sampler(Part):
     The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
     """
 
+    requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
+    """Class of the processes that it serves; ``sample`` checks it."""
+
+    instead: ClassVar[str] = ""
+    """Samplers that serve processes of other classes, for the message."""
+
     exact_marginals: bool = True
     """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
 
@@ -119,6 +125,11 @@ class Sampler(Part):
             TypeError: this sampler does not tell.
         """
         raise TypeError(f"{type(self).__name__} does not tell the law of its step")
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError unless the process is one that this sampler serves."""
+        if not isinstance(process, self.requires):
+            raise TypeError(f"{type(self).__name__} needs a process with levels, {process!r} has none: {self.instead}")
 
     def init(self, run: SamplingContext) -> State:
         """The state at t = 1: a draw from the prior."""
@@ -191,6 +202,11 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
     raise TypeError(
         f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
     )
+
+
+def level_process(run: SamplingContext) -> LevelProcess:
+    """Return the process of a sampler that requires a ``LevelProcess``, which ``sample`` has checked."""
+    return cast(LevelProcess, run.process)
 
 
 def at(run: SamplingContext, k: int) -> Times:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import SamplingContext, State
+from ddlib.samplers.base import SamplingContext, State, level_process
 from ddlib.samplers.ordered import OrderedSampler, levels
 from ddlib.typing import Tokens
 from ddlib.utils.random import rand
@@ -115,8 +115,7 @@ class Confidence(OrderedSampler):
         if self.per_step not in _BY_CLOCK:
             return None
         times = run.times[k : k + 2].to(torch.float64)
-        chances = run.process.level_transition(torch.zeros_like(times), times)
-        assert chances is not None
+        chances = level_process(run).level_transition(torch.zeros_like(times), times)
         before, after = chances[:, 0] @ torch.arange(chances.shape[-1], dtype=torch.float64, device=times.device)
         share = (left * (1 - after / before)).round(decimals=9)  # a whole number, or half of one, may be just below
         return (share.floor() if self.per_step == "expected" else share.round()).long()

@@ -2,7 +2,8 @@
 
 import torch
 
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.processes import LevelProcess
+from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.reverse_step import move
 
 
@@ -18,6 +19,7 @@ class FirstHitting(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
+    requires, instead = LevelProcess, "Ancestral serves it"
     on_time_grid = by_times = False
 
     def __init__(self, force_transition: bool = False) -> None:
@@ -25,10 +27,7 @@ class FirstHitting(Sampler):
 
     def init(self, run: SamplingContext) -> State:
         """The state at t = 1, with the time (B, L, n) at which each position enters each level as the memo."""
-        try:
-            entries, z = run.process.sample_jump_times(run.free.shape, run.generator, run.free.device)
-        except TypeError as error:
-            raise TypeError(f"{error}; Ancestral serves it") from error
+        entries, z = level_process(run).sample_jump_times(run.free.shape, run.generator, run.free.device)
         entries = torch.where(run.free[..., None], entries, 2.0)
         events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
         return State(z, run.times[0].expand(len(z)), (entries, events, (events >= 0).sum(-1)))

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import move
@@ -47,15 +47,13 @@ class Leap(Sampler):
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         if k in (0, run.steps - 1):
             return State(Ancestral(self.force_transition).back(run, z, t, s), s)
-        rate, length, u = process.exit_rate(z, t), (t - s)[:, None], rand(z.shape, run.generator, z.device)
-        if rate is not None:
-            level = process.level_of(z)
-            target = level - (run.free & (u < self.chance(rate * length))).long()
+        length, u = (t - s)[:, None], rand(z.shape, run.generator, z.device)
+        if isinstance(process, LevelProcess):
+            moves = run.free & (u < self.chance(process.exit_rate(z, t) * length))
+            target = process.level_of(z) - moves.long()
             return State(move(run, z, t, s, target, self.force_transition), s)
         logits = run.predict(z, t)
-        rate = process.exit_rate(z, t, logits, run.sharpen)
-        assert rate is not None
-        moves = run.free & (u < self.chance(rate * length))
+        moves = run.free & (u < self.chance(process.exit_rate(z, t, logits, run.sharpen) * length))
         z = process.sample_exit(logits, z, t, moves, run.generator, force=self.force_transition, sharpen=run.sharpen)
         return State(z, s)
 

@@ -7,9 +7,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, stated
-from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
+from ddlib.samplers.base import level_process
 from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
@@ -105,7 +105,7 @@ def likelihood(
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
     # the prior is drawn from though it is certain: not at the cost of the caller's randomness
     run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))
-    ways = torch.stack([process.ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
+    ways = torch.stack([level_process(run).ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
     state, calls, found = order.init(run), 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     state = state._replace(z=torch.where(free, state.z, x))
     while calls < count and bool(levels(run, state.z).any()):
@@ -139,12 +139,12 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         f"{_INSTEAD}",
     )
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=process.device)
-    chances = process.level_transition(*ends[:, None])
-    if chances is None:
+    if not isinstance(process, LevelProcess):
         raise TypeError(
             f"an exact likelihood needs a process with levels, {process!r} has none: its words may be wrong and drawn "
             f"again, so that many ways lead to a text; {_INSTEAD}"
         )
+    chances = process.level_transition(*ends[:, None])
     top = len(process.levels) - 1
     crossed = [j for j in range(1, top + 1) if not process.subtree_logits_suffice(j, j - 1)]
     if crossed:

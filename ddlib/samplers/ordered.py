@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Sampler, SamplingContext, State
+from ddlib.processes import LevelProcess
+from ddlib.samplers.base import Sampler, SamplingContext, State, level_process
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import apply_predictions, child_log_probs
 from ddlib.typing import Times, Tokens
@@ -50,6 +51,7 @@ class OrderedSampler(Sampler):
         force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
     """
 
+    requires, instead = LevelProcess, "Psi serves it, in no order"
     on_time_grid = by_times = False
     sure, wanted, looks = Renamed("confidence"), Renamed("select"), Renamed("uses_predictions")
     quota, turn = Renamed("num_to_unmask"), Renamed("plan_step")
@@ -119,12 +121,8 @@ class OrderedSampler(Sampler):
 
     def init(self, run: SamplingContext) -> State:
         """The state at t = 1, with what the time is told by as the memo, once it is known that there are levels."""
-        process, times = run.process, torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
+        process, times = level_process(run), torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
         chances = process.level_transition(torch.zeros_like(times), times)
-        if chances is None:
-            raise TypeError(
-                f"{type(self).__name__} needs a process with levels, {process!r} has none: Psi serves it, in no order"
-            )
         edges = chances[:, 0] @ torch.arange(len(process.levels), dtype=torch.float64, device=times.device)
         state = super().init(run)
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))

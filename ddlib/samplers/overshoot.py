@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
+from ddlib.processes import LevelProcess
 from ddlib.processes.broadcasting import into
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
@@ -42,11 +43,9 @@ class Overshoot(Sampler):
         u, process, ancestral = (1 - self.amount) * s, run.process, Ancestral(self.force_transition)
         if self.amount == 0:
             return ancestral.step(run, state, k)
-        chances = process.level_transition(u, s)
-        if chances is None:
+        if not isinstance(process, LevelProcess):
             return State(process.sample_forward(ancestral.back(run, z, t, u), u, s, run.generator), s)
         reached = process.sample_level(z, t, u, run.generator)
-        assert reached is not None
-        law = into(chances.mT, reached)
-        target = draw(law, rand(z.shape, run.generator, z.device))
+        probs = into(process.level_transition(u, s).mT, reached)
+        target = draw(probs, rand(z.shape, run.generator, z.device))
         return State(shift(run, z, t, s, target, self.force_transition), s)

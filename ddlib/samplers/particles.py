@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.typing import Times, Tokens
@@ -120,6 +121,10 @@ class Particles(Sampler):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(Ancestral(), Constant(), 2)]  # a law is known; what rewards do has claims of its own
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError unless the inner sampler serves the process."""
+        self.sampler.check(process)
 
     def init(self, run: SamplingContext) -> State:
         """The particles at t = 1, all of one weight."""

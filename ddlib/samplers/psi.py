@@ -6,6 +6,7 @@ from typing import Self
 import torch
 
 from ddlib.parameterization.logits import posterior_logits
+from ddlib.processes import LevelProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.runtime.reverse_step import move
@@ -46,8 +47,8 @@ class Psi(Sampler):
             return Ancestral(self.force_transition).step(run, state, k)
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        target = process.sample_level(z, t, s, run.generator)
-        if target is not None:  # who is noised anew comes down to a word first
+        if isinstance(process, LevelProcess):  # a position that is noised anew descends to a token first
+            target = process.sample_level(z, t, s, run.generator)
             near = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
             words = torch.where(keep | ~run.free, 0, near)
         else:

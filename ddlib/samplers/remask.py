@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.processes import LevelProcess
+from ddlib.samplers.base import Sampler, SamplingContext, State, at, level_process
 from ddlib.samplers.runtime.reverse_step import move, shift
 from ddlib.typing import Times
 from ddlib.utils.random import rand
@@ -63,6 +64,8 @@ class Remask(Sampler):
     t_off: float
     plateau: float
 
+    requires, instead = LevelProcess, "Psi serves it"
+
     def __init__(
         self, eta: float = 0.02, rule: str = "cap", lift: Sequence[float] | None = None, force_transition: bool = False,
         t_on: float | None = None, t_off: float | None = None, plateau: float | None = None,
@@ -86,12 +89,8 @@ class Remask(Sampler):
         self.own_times = self.consistent_joint
 
     def init(self, run: SamplingContext) -> State:
-        """As for every sampler, after the process was asked whether it has levels."""
+        """The state at t = 1; with "confidence" the memo is the probability of each position when it descended."""
         edges = len(run.process.levels) - 1
-        if run.process.max_remask_prob(at(run, 0), at(run, 1)) is None:
-            raise TypeError(
-                f"{type(self).__name__} needs a process with levels, {run.process!r} has none: Psi serves it"
-            )
         if self.lift is not None:
             require(len(self.lift) == edges, f"lift has {len(self.lift)} entries, must have {edges}: one per edge")
         state = super().init(run)
@@ -100,14 +99,13 @@ class Remask(Sampler):
         return state._replace(memo=torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        process, z = run.process, state.z
+        process, z = level_process(run), state.z
         psi = None if state.memo is None else state.memo.clone()
         t, s = self.time(at(run, k)), self.time(at(run, k + 1))
         lifts = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
         most = process.max_remask_prob(t, s) if lifts else None
         sigma, level = None if most is None else self.sigma(most), process.level_of(z)
         target = process.sample_level(z, t, s, run.generator, sigma if psi is None else None)
-        assert target is not None
         if sigma is None:
             return State(move(run, z, t, s, target, self.force_transition), s)
         if psi is not None:

@@ -100,6 +100,7 @@ def sample(
             raise TypeError(f"{name} is {value!r}, must be a tensor or None")
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler is {sampler!r}, must be a ddlib.samplers.Sampler object such as Ancestral()")
+    sampler.check(process)
     require(len(shape) == 2, f"shape is {tuple(shape)}, must be (B, L)")
     for name, size in zip("BL", shape, strict=True):
         check_count(f"shape's {name}", size)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import evidence
-from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes.base import evidence
+from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint, level_process
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.runtime.reverse_step import Uniforms, apply_predictions
 from ddlib.typing import Logits, Times, Tokens
@@ -55,8 +55,8 @@ class ThetaTrapezoidal(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         u = self.between(t, s)
-        target = process.sample_level(z, t, u, run.generator)
-        if target is not None:
+        if isinstance(process, LevelProcess):
+            target = process.sample_level(z, t, u, run.generator)
             return State(self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s)
         before = run.predict(z, t)
         middle = process.sample_given_level(before, z, t, u, None, run.generator, sharpen=run.sharpen)
@@ -99,11 +99,9 @@ class ThetaTrapezoidal(Sampler):
 
     def _by_levels(self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
         """Both stages, given the levels after the first; where a position goes does not depend on where it is."""
-        process, u = run.process, self.between(t, s)
+        process, u = level_process(run), self.between(t, s)
         some = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]  # a state of its level
-        last = process.sample_level(some, u, s, run.generator)
-        assert last is not None
-        last = torch.where(run.free, last, first)
+        last = torch.where(run.free, process.sample_level(some, u, s, run.generator), first)
         moves, still = first != process.level_of(z), last != first
         heard = list(run.network.at(z, t, moves | still))
         going = (said.take(moves[said.b, said.i]) for said in heard if bool(moves[said.b, said.i].any()))

@@ -3,8 +3,7 @@
 import torch
 
 import ddlib as dd
-from ddlib.processes import GIDD, Uniform
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import GIDD, Uniform, unchanged
 from ddlib.samplers import EdgeBalance, ForwardBackward, Gibbs, SamplingContext, SelfCorrection
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine

@@ -12,10 +12,7 @@ from zoo import PROCESSES, RING, TREE, Plain
 import ddlib as dd
 from ddlib import plot, registry
 from ddlib.objective.training import check_mode
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
-from ddlib.processes.contract import Contract
-from ddlib.processes.follows import Follows
-from ddlib.processes.sampled import Sampled
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, LevelProcess, Masked, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.renamed import Renamed
@@ -71,6 +68,10 @@ class Staged(Plain):
     def level_of(self, z):
         return self.inner.level_of(z)
 
+    @property
+    def levels(self):
+        return self.inner.levels
+
     def occupancies(self, t):
         return self.inner.occupancies(t)
 
@@ -86,26 +87,44 @@ def batch(process, rows=32):
     return logits, x, process.sample(x, t, generator), t
 
 
-def test_a_leaf_must_answer_three_questions_and_they_come_first():
-    assert Contract.__abstractmethods__ == {"marginal", "rate_matrix", "transition"}
-    asked = [name for name in vars(Contract) if callable(vars(Contract)[name]) and not name.startswith("_")]
-    assert asked[:3] == ["marginal", "rate_matrix", "transition"]
+def test_a_process_requires_two_functions_of_a_scalar_time():
+    assert ForwardProcess.__abstractmethods__ == {"rate_matrix", "transition"}
 
 
-def test_each_method_of_a_process_is_in_one_of_the_three_groups():
-    groups = [{name for name in vars(kind) if not name.startswith("_")} for kind in (Contract, Follows, Sampled)]
-    assert not groups[0] & groups[1] and not groups[2] & (groups[0] | groups[1])
-    levels = {"sample_level", "max_remask_prob", "level_transition", "ascend", "sample_jump_times"}
-    assert groups[2] == levels | {
-        "sample_given_level",
-        "descendant_logits",
-        "subtree_logits_suffice",
-        "exit_rate",
-        "sample_exit",
-        "reachable_from_all_tokens",
-    }
-    own = {name: member for name, member in vars(ForwardProcess).items() if not name.startswith("_")}
-    assert all(isinstance(member, Renamed) for member in own.values())
+class TwoFunctions(ForwardProcess):
+    """The fewest methods of a process: uniform noise from its rate matrix and transition matrix alone."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.inner = Uniform(3, Linear())
+
+    def rate_matrix(self, t):
+        return self.inner.rate_matrix(t)
+
+    def transition(self, s, t):
+        return self.inner.transition(s, t)
+
+
+def test_the_default_marginal_is_the_transition_from_time_zero():
+    process, x = TwoFunctions(), torch.tensor([[0, 2]])
+    for t in (torch.tensor([0.3], dtype=torch.float64), torch.tensor([[0.3, 0.9]], dtype=torch.float64)):
+        assert torch.allclose(process.marginal(x, t), process.inner.marginal(x, t), atol=1e-15)
+
+
+def test_methods_of_levels_are_those_of_level_processes():
+    own = {name for name, member in vars(LevelProcess).items() if not isinstance(member, Renamed) and name[0] != "_"}
+    new = {name for name in own if not hasattr(ForwardProcess, name)}
+    assert new == {
+        "sample_level", "max_remask_prob", "level_transition", "ascend", "descendant_logits", "subtree_logits_suffice",
+        "sample_jump_times", "chain", "occupancies", "weights", "level_posterior",
+    }  # fmt: skip
+    for process, kind in (("mdlm", Masked), ("levels", Hierarchical), ("gidd", GIDD), ("uniform", Uniform)):
+        assert issubclass(kind, LevelProcess) == (process in ("mdlm", "levels"))
+
+
+@pytest.mark.parametrize("kind", [Hierarchical, Masked, GIDD, Uniform, RateMatrix])
+def test_the_bases_of_a_process_are_few(kind):
+    assert len([base for base in kind.__mro__ if base.__module__.startswith("ddlib.processes")]) <= 4
 
 
 @every

@@ -22,7 +22,7 @@ def test_a_former_path_gives_the_module_with_a_warning(old, new, monkeypatch):
 
 def test_a_former_path_is_an_attribute_too(monkeypatch):
     monkeypatch.delitem(sys.modules, "ddlib.noise", raising=False)
-    monkeypatch.delattr(dd, "noise", raising=False)
+    vars(dd).pop("noise", None)
     with pytest.warns(DeprecationWarning, match="ddlib.utils.random"):
         assert dd.noise.KeyedGenerator is dd.KeyedGenerator
     monkeypatch.delattr(dd, "noise")
@@ -64,3 +64,12 @@ def test_a_former_attribute_is_the_present_one_with_a_warning(made):
     for name, one in former.items():
         with pytest.warns(DeprecationWarning, match=rf"\.{name} is \w+\.{one.present} now"):
             assert getattr(made, name) == getattr(made, one.present)
+
+
+def test_the_class_keyword_of_times_per_position_has_no_effect_and_warns():
+    with pytest.warns(DeprecationWarning, match=r"class Mine\(own_times=\.\.\.\) has no effect"):
+
+        class Mine(dd.processes.Masked, own_times=True):
+            pass
+
+    assert Mine(3, dd.schedules.Linear()).vocab_size == 3

@@ -307,8 +307,3 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
                 first_of = sum(process.levels[:i])
                 want = posterior[rows, first_of : first_of + process.levels[i]]
                 assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
-
-
-def test_a_process_without_levels_has_no_descent():
-    with pytest.raises(TypeError, match="Uniform has no levels to come down"):
-        dd.processes.Uniform(6, Linear()).descendant_logits(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)

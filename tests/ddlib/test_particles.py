@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rewards import F64, PAIR, TREE, alike, clusters, ramp
 
 import ddlib as dd
-from ddlib.processes import Masked
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import Masked, unchanged
 from ddlib.samplers import (
     Ancestral,
     Confidence,

@@ -82,7 +82,7 @@ def only(value, row, particle, after=0.5):
         (
             lambda: dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp)),
             TypeError,
-            "Uniform cannot draw its jump times.*Ancestral serves it",
+            "FirstHitting needs a process with levels.*Ancestral serves it",
         ),
     ],
 )

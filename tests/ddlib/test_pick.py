@@ -7,8 +7,7 @@ import torch
 from halves import LEVELS, Halves
 from rewards import F64, ramp
 
-from ddlib.processes import Masked
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import Masked, unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State
 from ddlib.samplers.particles import Cloud
 from ddlib.samplers.runtime.model import ModelWrapper

@@ -50,9 +50,9 @@ def test_for_masks_it_is_remdm(schedule, rule):
 )
 def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
     s, t = sorted((one, other))
-    most = process.max_remask_prob(at(t), at(s))
-    if most is None:
+    if not isinstance(process, dd.processes.LevelProcess):
         return
+    most = process.max_remask_prob(at(t), at(s))
     lift = most * torch.tensor(shares[: most.shape[1]], dtype=F64)
     assert bool(((most >= 0) & (most <= 1)).all())
     levels = torch.arange(most.shape[1] + 1)[None]

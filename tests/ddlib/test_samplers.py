@@ -264,7 +264,9 @@ def test_half_precision_logits_are_raised_not_drawn_from(process, sampler):
 @unchecked
 @pytest.mark.parametrize("process", OTHERS.values(), ids=OTHERS.keys())
 def test_first_hitting_says_which_process_it_cannot_serve(process):
-    with pytest.raises(TypeError, match=rf"{type(process).__name__} cannot draw its jump times.*network"):
+    with pytest.raises(
+        TypeError, match=rf"FirstHitting needs a process with levels, {type(process).__name__}.*Ancestral serves it"
+    ):
         generate(process, FirstHitting())
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from zoo import Plain
 
 import ddlib as dd
-from ddlib.processes import GIDD, Masked, RateMatrix, Uniform
-from ddlib.processes.sampled import Sampled
+from ddlib.processes import GIDD, ForwardProcess, Masked, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, Euler, Psi, TauLeaping, ThetaTrapezoidal
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
@@ -80,10 +79,9 @@ def test_chances_of_a_jump():
 def test_rates_and_destinations_with_structure_are_those_without(data, process, time):
     z = torch.arange(process.num_states)[None]
     logits = data.draw(strategies.token_logits(1, process.num_states, process.vocab_size))
-    rates = Sampled._rates(process, logits, z, at(time), lambda law: law)
+    rates = ForwardProcess._rates(process, logits, z, at(time), lambda law: law)
     dense, got = rates.sum(-1), process.exit_rate(z, at(time), logits)
     assert ((got - dense).abs() <= 1e-12 * (1 + dense)).all()
-    assert Sampled.exit_rate(process, z, at(time)) is None
     each, moves = 1500, rates.sum(-1) > 0
     many = [value.expand(each, *value.shape[1:]) for value in (logits, z, at(time), moves)]
     drawn = process.sample_exit(*many, torch.Generator().manual_seed(0))

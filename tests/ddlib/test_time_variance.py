@@ -10,7 +10,6 @@ from cases import unchecked
 import ddlib as dd
 from benchmarks.deviations import covered, exact, gaussian, processes, repeated, walk
 from ddlib import registry
-from ddlib.objective.nelbo import closed_nelbo
 from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.claims.objective.times import bound_moment
@@ -63,7 +62,7 @@ def moments(process, scores, tokens, times=T):
     for t in times.split(max(1, HELD // (here.numel() * states))):
         x_t, z_t = here.expand(len(t), -1), there.expand(len(t), -1)
         mass = process.likelihood(z_t, x_t, t)
-        value = closed_nelbo(process, logits.expand(len(t), -1, -1), x_t, z_t, t)
+        value = process.integrand(logits.expand(len(t), -1, -1), x_t, z_t, t)
         paid = torch.where(mass > 0, value, 0.0)
         sums = [(mass * paid**power).view(len(t), len(scores), -1).sum(-1) / len(x) for power in (1, 2)]
         found.append(torch.stack(sums).mT)
@@ -223,7 +222,7 @@ def test_the_integrand_is_finite_at_states_of_hardly_any_probability():
     process, z = RateMatrix(walk(96, 10.0), Linear()), torch.arange(96)[None]
     for time in (1e-7, 1e-5, 1e-4, 1e-3):
         t, x = torch.tensor([time], dtype=F64), torch.zeros_like(z)
-        value = closed_nelbo(process, torch.zeros(1, 96, 96, dtype=F64), x, z, t)
+        value = process.integrand(torch.zeros(1, 96, 96, dtype=F64), x, z, t)
         assert bool(value[process.likelihood(z, x, t) > 0].isfinite().all()), time
 
 

@@ -33,14 +33,12 @@ def answers(process, x, z, logits, s, t):
         "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
         "prior_kl": process.prior_kl(x, t), "loss_weight": process.loss_weight(x, z, t),
         "step_divergence": process.step_divergence(logits, x, z, t, s), "leaving": process.exit_rate(z, t, logits),
-        "posterior_logits": dd.denoiser.posterior_logits(process, logits, z, t),
-        "cavity_logits": dd.denoiser.cavity_logits(process, logits, z, t, "posterior"),
+        "posterior_logits": dd.parameterization.logits.posterior_logits(process, logits, z, t),
+        "cavity_logits": dd.parameterization.logits.cavity_logits(process, logits, z, t, "posterior"),
         "generic": dd.nelbo(process, logits, x, z, t, method="generic"),
         "pull": process._weight_and_mean(x, z, t)[1], "mean pull": process._weight_and_mean(x, z, t)[0],
     }  # fmt: skip
-    closed = process.weighted_divergence(logits, x, z, t)
-    for name, part in zip(("weight", "divergence"), closed or (), strict=False):
-        found[name] = part
+    found["weight"], found["divergence"] = process.integrand_parts(logits, x, z, t)
     for meaning in ("cavity", "posterior"):
         found[f"nelbo {meaning}"] = dd.nelbo(process, logits, x, z, t, parameterization=meaning)
         for mode in process.modes:
@@ -61,14 +59,13 @@ def draws(process, x, z, logits, s, t):
     found = {
         "sample": process.sample(x, t, noise()),
         "advance": process.sample_forward(process.sample(x, s, noise()), s, t, noise()),
-        "jump": process.sample_level(z, t, s, noise()),
         "land": process.sample_given_level(logits, z, t, s, None, noise()),
         "leave": process.sample_exit(logits, z, t, torch.ones_like(z, dtype=torch.bool), noise()),
     }  # fmt: skip
-    lift = process.max_remask_prob(t, s)
-    if lift is not None:
-        found["lifted"] = process.sample_level(z, t, s, noise(), lift / 2)
-    return {name: states for name, states in found.items() if states is not None}
+    if isinstance(process, dd.processes.LevelProcess):
+        found["level"] = process.sample_level(z, t, s, noise())
+        found["lifted"] = process.sample_level(z, t, s, noise(), process.max_remask_prob(t, s) / 2)
+    return found
 
 
 def agrees(process, s, t, seed):

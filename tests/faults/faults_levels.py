@@ -9,7 +9,7 @@ from ddlib.processes import GIDD, Hierarchical, Masked, RateMatrix, Uniform
 from ddlib.schedules import Linear
 from ddlib.utils.random import rand
 
-DIVERGENCE, FOLLOWS = (sys.modules[f"ddlib.processes.{name}"] for name in ("hierarchical_kl", "follows"))
+DIVERGENCE, PROCESS = (sys.modules[f"ddlib.processes.{name}"] for name in ("hierarchical_kl", "base"))
 RING = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 
@@ -63,7 +63,7 @@ def the_dense_step_has_truth_and_model_exchanged(patch):
         ratio = torch.where(truth > 0, believed / truth.clamp_min(1e-300), 1.0).log()
         return (believed * ratio).sum(-1).clamp_min(0).to(logits.dtype)
 
-    patch.setattr(FOLLOWS.Follows, "step_divergence", step)
+    patch.setattr(PROCESS.ForwardProcess, "step_divergence", step)
     return RateMatrix(RING, Linear())
 
 
@@ -74,7 +74,7 @@ def the_dense_step_compares_what_is_predicted_at_s(patch):
         truth, believed = self.predictive(words, s), self.predictive(logits.double().softmax(-1), s)
         return (torch.xlogy(truth, truth) - torch.xlogy(truth, believed)).sum(-1).clamp_min(0).to(logits.dtype)
 
-    patch.setattr(FOLLOWS.Follows, "step_divergence", step)
+    patch.setattr(PROCESS.ForwardProcess, "step_divergence", step)
     return RateMatrix(RING, Linear())
 
 
@@ -83,7 +83,7 @@ def systematic_levels_keep_the_order_of_positions(patch):
     def straight(shape, generator, device):
         return (torch.arange(shape[1]) + rand((shape[0], 1), generator, device)) / shape[1]
 
-    patch.setattr(FOLLOWS, "evenly", straight)
+    patch.setattr(PROCESS, "evenly", straight)
     return Masked(5, Linear())
 
 
@@ -92,7 +92,7 @@ def systematic_levels_are_not_shifted(patch):
     def unshifted(shape, generator, device):
         return rand(shape, generator, device).argsort(-1).argsort(-1) / shape[1]
 
-    patch.setattr(FOLLOWS, "evenly", unshifted)
+    patch.setattr(PROCESS, "evenly", unshifted)
     return GIDD(5, 0.3)
 
 
@@ -102,7 +102,7 @@ def one_order_serves_the_whole_batch(patch):
         order = rand(shape, generator, device).mean(0, keepdim=True).argsort(-1).argsort(-1)
         return (order + rand((shape[0], 1), generator, device)) / shape[1]
 
-    patch.setattr(FOLLOWS, "evenly", shared)
+    patch.setattr(PROCESS, "evenly", shared)
     return Masked(5, Linear())
 
 

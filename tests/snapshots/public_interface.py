@@ -82,7 +82,7 @@ def described(cls):
     for base in reversed(cls.__mro__):
         if not f"{base.__module__}.".startswith(FOREIGN):
             for name, value in vars(base).items():
-                if name.startswith("_") or isinstance(value, Renamed):
+                if name.startswith("_") or isinstance(value, Renamed | type):
                     continue
                 if isinstance(value, property) or callable(getattr(cls, name)):
                     found[name] = "property" if isinstance(value, property) else signature(getattr(cls, name))

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
 from ddlib.samplers.correctors.base import Corrector
@@ -69,9 +70,13 @@ class Corrected(Sampler):
             cls(Ancestral(), SelfCorrection(steps=4)),
         ]
 
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError unless predictor and corrector serve the process."""
+        self.predictor.check(process)
+        self.corrector.check(process)
+
     def init(self, run: SamplingContext) -> State:
-        """The predictor's, after the corrector was asked whether it serves the process."""
-        self.corrector.check(run.process)
+        """The state of the predictor at t = 1."""
         return self.predictor.init(run)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Self
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import SamplingContext
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.runtime.reverse_step import shift
 from ddlib.typing import Times, Tokens
@@ -38,20 +37,18 @@ class EdgeBalance(Corrector):
         return [cls(3.0)]  # so much that a mistake shows
 
     def check(self, process: ForwardProcess) -> None:
-        s, t = torch.tensor([[0.4], [0.6]], dtype=torch.float64, device=process.device)
-        if process.level_transition(s, t) is None or process.max_remask_prob(t, t) is None:
+        if not isinstance(process, LevelProcess):
             raise TypeError(
                 f"{type(self).__name__} needs a process with levels, {process!r} has none: "
                 "ForwardBackward serves it, and the sampler Psi"
             )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
-        target = run.process.sample_level(z, t, t, run.generator, self.sigma(run.process, t, h))
-        assert target is not None
+        process = level_process(run)
+        target = process.sample_level(z, t, t, run.generator, self.sigma(process, t, h))
         return shift(run, z, t, t, target, force=False)
 
-    def sigma(self, process: ForwardProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
+    def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
         """The chance to climb each edge in a correction after a step of length ``h``, (B, n)."""
         stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.max_remask_prob(t, t)
-        assert stay is not None and most is not None
         return (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])).clamp_min(0).minimum(most)

@@ -2,6 +2,7 @@
 
 import torch
 
+from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Sampler, SamplingContext
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Times, Tokens
@@ -44,7 +45,7 @@ def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
     """
     process, tell = run.process, run.network.step_distribution
     assert tell is not None
-    target = process.sample_level(z, t, s, run.generator)
+    target = process.sample_level(z, t, s, run.generator) if isinstance(process, LevelProcess) else None
     u = rand(z.shape, run.generator, z.device)
     moves = run.free if target is None else run.free & (target != process.level_of(z))
     if not bool(moves.any()):

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits, evaluating, in_training, tree_of
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.output_layer import Head, grouped
 from ddlib.samplers.runtime.wording import LogitProcessors
@@ -107,7 +107,7 @@ class ModelWrapper:
             single: only by one step of the tree.
         """
         process = self.process
-        if self.children is None or process.hierarchy is None or not self._narrows:
+        if self.children is None or not isinstance(process, LevelProcess) or not self._narrows:
             return None
         table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
         known = self.children.levels_of(process.hierarchy)
@@ -127,7 +127,7 @@ class ModelWrapper:
         As ``can_descend_tree``, where looking at few of them is quicker.
         """
         process = self.process
-        if self.children is not None or process.hierarchy is None or not self._narrows:
+        if self.children is not None or not isinstance(process, LevelProcess) or not self._narrows:
             return False
         return level < len(process.levels) - 1 and process.subtree_logits_suffice(level, 0, force)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ddlib.parameterization.tree_softmax import Children, has_tree
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import SplitDenoiser
 from ddlib.utils.validation import check_devices, check_shape
 
@@ -97,12 +97,12 @@ class Head:
         check_devices(features=features, weight=self.weight, z=z)
 
     def _words(self, z: int, target: int, force: bool) -> Tensor | None:
-        """The words whose logits decide where state ``z`` lands in level ``target``; None for all."""
-        hierarchy = self.process.hierarchy
-        if hierarchy is None or z == self.process.num_states - 1:
+        """The tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
+        process = self.process
+        if not isinstance(process, LevelProcess) or z == process.num_states - 1:
             return None
-        level = int(hierarchy.level_of(torch.tensor(z, device=hierarchy.starts.device)))
-        return hierarchy.under(z) if self.process.subtree_logits_suffice(level, target, force) else None
+        level = int(process.hierarchy.level_of(torch.tensor(z, device=process.hierarchy.starts.device)))
+        return process.hierarchy.under(z) if process.subtree_logits_suffice(level, target, force) else None
 
 
 def grouped(

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes.sampled import unchanged
-from ddlib.samplers.base import SamplingContext
+from ddlib.processes import LevelProcess, unchanged
+from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw_logits
@@ -16,6 +16,23 @@ from ddlib.utils.validation import check_finite
 
 _ROWS = 64
 """Laws of words that are looked at together."""
+
+
+def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: bool) -> Tokens:
+    """Draw z_s ~ q(z_s | z_t, p): in a ``LevelProcess`` the levels first, and the network runs where they change.
+
+    Args:
+        run: the call of ``sample``.
+        z: (B, L) states at ``t``.
+        t: (B,) times, or (B, L).
+        s: earlier times.
+        force: see ``ForwardProcess.sample_given_level``.
+    """
+    process = run.process
+    if isinstance(process, LevelProcess):
+        return move(run, z, t, s, process.sample_level(z, t, s, run.generator), force)
+    logits = run.predict(z, t)
+    return process.sample_given_level(logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen)
 
 
 def move(
@@ -50,7 +67,8 @@ def shift(
     target = torch.where(run.free, target, level)
     moved = move(run, z, t, s, target.minimum(level), force, chance)
     # drawn whether or not anybody climbs, so that a text's noise is its own
-    return torch.where(target > level, run.process.ascend(z, target.maximum(level), run.generator), moved)
+    ascended = level_process(run).ascend(z, target.maximum(level), run.generator)
+    return torch.where(target > level, ascended, moved)
 
 
 def apply_predictions(
@@ -107,7 +125,9 @@ def child_log_probs(
             torch.arange(process.levels[i], device=level.device).expand(len(rows), -1) if found is None else found[1]
         )
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            law = logits[part] if found else process.descendant_logits(logits[part], some.z[part], j, i, force)
+            law = (
+                logits[part] if found else level_process(run).descendant_logits(logits[part], some.z[part], j, i, force)
+            )
             yield rows[part], first, which[part], law.log_softmax(-1)
 
 

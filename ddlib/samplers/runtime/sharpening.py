@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import unchanged
 from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number
 

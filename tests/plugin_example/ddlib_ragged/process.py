@@ -170,6 +170,11 @@ class Ragged(ForwardProcess):
         total = weight.sum(0)
         return total, (flux.sum(0) / torch.where(total > 0, total, 1.0)).clamp_min(0)  # rounding
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        level = self.level_of(torch.arange(self.num_states, device=self.device)[None])[0]
+        return tuple(torch.bincount(level).tolist())
+
     def level_of(self, z: Tokens) -> Tokens:
         words = self.families[0]
         return words.process.level_of(words.local(z))

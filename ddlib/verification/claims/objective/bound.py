@@ -53,7 +53,7 @@ def _weights(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     parts = [
         process.weighted_divergence(logits(process, seed).expand(*x.shape, -1), x, z, t) for seed in (0, point["law"])
     ]
-    (flat, _), (weight, divergence) = [part for part in parts if part is not None]
+    (flat, _), (weight, divergence) = parts
     yield per_pair("weight for another law", x, z, weight, flat, 0.0)
     yield per_pair("weight >= 0", x, z, weight, weight.clamp_min(0), 0.0)
     yield per_pair("divergence >= 0", x, z, divergence, divergence.clamp_min(0), 0.0)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ddlib import presets
-from ddlib.objective.nelbo import closed_nelbo
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess, beside
 from ddlib.verification.claims.objective.times import integral
@@ -140,7 +139,7 @@ def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor
         mass = texts.repeat(count) * process.likelihood(noisy, said, t).prod(-1)
         kept = (mass > 0) & (speed > 0).any(-1)
         said, noisy, t, speed, mass, of = (value[kept] for value in (said, noisy, t, speed, mass, of))
-        terms = closed_nelbo(process, best(noisy, t), said, noisy, t)
+        terms = process.integrand(best(noisy, t), said, noisy, t)
         terms = torch.where(speed > 0, speed * terms, 0.0).sum(-1) * mass
         return torch.zeros(count, dtype=torch.float64).index_add_(0, of, terms)
 

@@ -9,7 +9,7 @@ from ddlib.kernels import linear_training_loss
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
@@ -26,9 +26,7 @@ def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: T
         "cavity logits of a posterior": cavity_logits(process, scores, z, t, "posterior"),
         "nelbo": nelbo(process, scores, x, z, t), "generic nelbo": nelbo(process, scores, x, z, t, "generic"),
     }  # fmt: skip
-    leaving = process.exit_rate(z, t, scores)
-    if leaving is not None:
-        found["leaving"] = leaving
+    found["exit_rate"] = process.exit_rate(z, t, scores)
     for mode in process.modes:
         found[f"training_loss, {mode}"] = training_loss(process, scores, x, z, t, mode=mode, reduction="none")
         fused = linear_training_loss(process, scores, layer, x, z, t, mode=mode, reduction="none")
@@ -73,9 +71,8 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z, count = reached.repeat(2).expand(n, -1), len(reached)
     noise, t, s = torch.Generator().manual_seed(23), told(late, count), told(early, count)
-    landed = process.sample_given_level(
-        scores.expand(*z.shape, -1), z, t, s, process.sample_level(z, t, s, noise), noise
-    )
+    levels = process.sample_level(z, t, s, noise) if isinstance(process, LevelProcess) else None
+    landed = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, levels, noise)
     p = scores.exp().expand(1, count, -1)
     law = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
     yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(landed, size), law, n)
@@ -88,10 +85,7 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison(quantity, ("example", "position"), torch.cat(parts[1:]), parts[0], 0.0)
 
 
-_MEANS = (
-    "a class says own_times=True whose methods do not take times (B, L): place what depends on time by beside, or "
-    "leave the word out"
-)
+_MEANS = "methods do not take times (B, L): place what depends on time by beside, or leave the word out"
 
 CLAIMS = (
     Claim("process", "own times", "an answer at times (B, L) is that of each position by itself", "relative 1e-11",

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import ForwardProcess, unchanged
 from ddlib.samplers import Corrector, SamplingContext
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Tokens

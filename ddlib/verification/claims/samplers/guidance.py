@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.guidance import Guidance
-from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Ancestral, SamplingContext
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Denoiser
@@ -176,7 +175,7 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     some = some[torch.randperm(len(some), generator=generator)[:_TEXTS]]
     t, s = at(LATE, len(some)), at(EARLY, len(some))
     law, level = steered(guided, some), process.level_of(torch.arange(process.num_states)[None])[0]
-    if process.level_transition(s, t) is not None:  # where it lands is steered, not in which level
+    if isinstance(process, LevelProcess):  # where it lands is steered, not in which level
         uniform = torch.full((*some.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
         after = process.posterior(uniform, some, t, s)
         law = law * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ddlib.guidance import Guidance
 from ddlib.parameterization.logits import Parameterization, cavity_logits
-from ddlib.processes import ForwardProcess
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.framework.inputs import at, marginals
 
@@ -35,8 +35,7 @@ def texts(process: ForwardProcess) -> Tensor:
 
 def by_level(process: ForwardProcess, law: Tensor, what: str) -> Tensor:
     """Laws in proportion to these, (N, L, K): within each level where levels at s are not the network's to say."""
-    apart = process.level_transition(at(EARLY), at(LATE)) is not None
-    if what != "step" or not apart:
+    if what != "step" or not isinstance(process, LevelProcess):
         return law / law.sum(-1, keepdim=True).clamp_min(1e-300)
     level = process.level_of(torch.arange(process.num_states)[None])[0]
     total = torch.zeros_like(law)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ddlib.hierarchies import Tree
-from ddlib.processes import Hierarchical, Masked, Uniform
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import Hierarchical, Masked, Uniform, unchanged
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.schedules import Cosine, Linear
 from ddlib.verification.claims.samplers.sampler import SamplerCase

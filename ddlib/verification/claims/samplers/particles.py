@@ -8,8 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import ForwardProcess, unchanged
 from ddlib.samplers import Particles, Sampler, SamplingContext, sample
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.utils.random import Generator, KeyedGenerator

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ddlib.presets import hdlm_levels
-from ddlib.processes import ForwardProcess, Masked, Uniform
-from ddlib.processes.sampled import unchanged
+from ddlib.processes import ForwardProcess, Masked, Uniform, unchanged
 from ddlib.samplers import Sampler, SamplingContext, State, sample
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine, Linear
