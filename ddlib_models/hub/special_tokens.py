@@ -1,4 +1,4 @@
-"""Which ids of a tokenizer are words, and what the others are."""
+"""Special ids of a tokenizer: the mask, ends of sequences, ids that are no tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,35 +16,35 @@ from ddlib_models.hub.family import Config, Family
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of a tokenizer that mean something, and those that are no words.
+    """Ids of a tokenizer with a special meaning, and those that are no tokens.
 
-    A word's number is its id. ``vocab_size`` is one more than the last id that is a word, and the mask is the state of
-    that number, whatever its id is. An id below it that is no word, such as the mask's own, has no probability.
+    A token's number is its id. ``vocab_size`` is one more than the last id that is a token, and the mask is the state
+    with that number, whatever its id is. An id below it that is no token, such as the mask's id, has no probability.
     """
 
     vocab_size: int
     mask: int | None
-    """The id that the tokenizer gives to the mask; the state is ``vocab_size``. None of noise without a mask."""
+    """The tokenizer's id of the mask; the state is ``vocab_size``. None for noise without a mask."""
     bos: int | None
     eos: int | None
     eot: int | None
     """The end of a turn, where it is another token than ``eos``."""
     pad: int | None
     ends: tuple[int, ...]
-    """All that end a text or a turn: the words after the first of them are no part of it."""
+    """All ids that end a sequence or a turn: tokens after the first of them do not belong to it."""
     undrawn: tuple[int, ...]
-    """Ids below ``vocab_size`` that are no words: the mask's, those that no token has, those never drawn."""
+    """Ids below ``vocab_size`` that are no tokens: the mask's, those without a token, those never drawn."""
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
 
     def states(self, ids: Int64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
-        """Ids of the tokenizer as states: the mask's id becomes the mask.
+        """Convert ids of the tokenizer to states: the mask's id becomes the mask.
 
         Raises:
-            ValueError: ids that are neither words nor the mask, where values may be looked at, see ``ddlib.debug``.
+            ValueError: ids that are neither tokens nor the mask, where values are checked, see ``ddlib.debug``.
         """
         if visible(ids):
-            # the state of the mask is no id, unless it happens to be the mask's own
+            # the state of the mask is not an id, unless it equals the mask's id
             none = (ids < 0) | (ids >= self.vocab_size) & (ids != (-1 if self.mask is None else self.mask))
             if bool(none.any()):
                 mask = "" if self.mask is None else f", or the mask's, {self.mask}"
@@ -56,7 +56,7 @@ class Special:
         return z
 
     def check(self, z: Int64[Tensor, "B L"]) -> None:
-        """Refuses states that are ids and no words; those beyond the ids are the network's to know.
+        """Raise for states that are ids but no tokens; states beyond the ids are checked by the network.
 
         Raises:
             ValueError: naming the first of them.
@@ -70,17 +70,17 @@ class Special:
                 raise ValueError(f"z holds id {index}{token} which is no word: no probability goes there{mask}")
 
     def ended(self, words: Sequence[int]) -> list[int]:
-        """What stands before the first end."""
+        """Return the tokens before the first end."""
         return list(takewhile(lambda word: word not in self.ends, words))
 
     def endings(self) -> tuple[EndOfText, ...]:
-        """For ``dd.sample``: nothing follows a word that ends a text, but padding."""
+        """Return the stopping rules for ``dd.sample``: only padding follows a token that ends a sequence."""
         fill = self.pad if self.pad is not None and self.pad not in self.undrawn else None
         return tuple(EndOfText(word, fill=fill) for word in self.ends)
 
 
 def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: str | int | None) -> int:
-    """The id of the mask: as said, or by config.json, the tokenizer, or the family.
+    """Return the id of the mask: the one given, or that of config.json, the tokenizer, or the family.
 
     Raises:
         ValueError: none of them names one, they disagree, or it is no token and no id.
@@ -114,15 +114,15 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
 def describe(
     name: str, family: Family, generation: Config, tokenizer: Any, mask: int | None, rows: int | None
 ) -> Special:
-    """Which ids are words of a model, and what the others are.
+    """Collect the special ids of a model.
 
     Args:
         name: of the model, for messages.
         family: of the model.
-        generation: what generation_config.json says.
+        generation: content of generation_config.json.
         tokenizer: of the model.
-        mask: the id of its mask; None where the tokenizer has none, and every row of the table is a word.
-        rows: of the model's table, if config.json says it.
+        mask: the id of its mask; None where the tokenizer has none, and every row of the table is a token.
+        rows: of the model's table, if config.json has it.
 
     Raises:
         ValueError: the table has fewer rows than the tokenizer has tokens.
@@ -142,7 +142,7 @@ def describe(
         words = tokens.keys() - barred - {mask}
         vocab_size = max(words) + 1
         undrawn = tuple(index for index in range(vocab_size) if index not in words)
-    # BERT and its kin have names of their own for the ends of a text
+    # BERT-like tokenizers use other names for the ends of a sequence
     bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
     pad = tokenizer.pad_token_id
     first = [index for one in family.ends if (index := _id(tokenizer, one)) is not None]
@@ -155,7 +155,7 @@ def describe(
 
 
 def _id(tokenizer: Any, one: str | int) -> int | None:
-    """The id of a token, or the id itself, if the tokenizer has it."""
+    """Return the id of a token, or the id itself, if the tokenizer has it."""
     known = tokenizer.get_vocab()
     if isinstance(one, str):
         return known.get(one)
@@ -163,7 +163,7 @@ def _id(tokenizer: Any, one: str | int) -> int | None:
 
 
 def _first(tokenizer: Any, *roles: str) -> int | None:
-    """The id of the first of these special tokens that the tokenizer has."""
+    """Return the id of the first of these special tokens that the tokenizer has."""
     ids = (getattr(tokenizer, f"{role}_token_id") for role in roles)
     return next((index for index in ids if index is not None), None)
 

@@ -1,4 +1,4 @@
-"""One importer per family: where each keeps its weights, what it conditions on, which rows are what."""
+"""Importers of checkpoints, one per family: location of the weights, conditioning, layout of the rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,8 @@ from ddlib_models.official.files import Checkpoint, Source, load, read
 from ddlib_models.official.network import Layout, Network, Options, names_of
 
 SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
-_TOKENS = {50304: 50259}  # GPT-2's, padding and the mask
-_MASKS = {50258: 50258, 30522: 103}  # by the words that have a cluster: GPT-2's with padding, BERT's
+_TOKENS = {50304: 50259}  # GPT-2's, with padding and the mask
+_MASKS = {50258: 50258, 30522: 103}  # by the number of tokens that have a cluster: GPT-2's with padding, BERT's
 _ROUNDING = 128
 _OTHER_ARCHITECTURE = (
     f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another architecture than DiT "
@@ -32,17 +32,17 @@ def mdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or the authors' Lightning ``mdlm.ckpt``.
+    """Import MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or a Lightning ``mdlm.ckpt``.
 
-    Its networks see no time: they get sigma = 0 always. Ours is without time condition too, with what theirs adds for
-    sigma = 0 folded into the adaLN vectors.
+    The original networks have no time condition: they always get sigma = 0. The ``DiT`` has none either; the
+    condition at sigma = 0 is folded into the adaLN vectors.
 
     Args:
-        source: tensors by name, or what a Lightning checkpoint holds; a file, a folder or a hub id.
+        source: tensors by name, or the content of a Lightning checkpoint; a file, a folder or a hub id.
         ema: whether to take the moving average from a Lightning checkpoint, as MDLM does to evaluate. Other files hold
-            one set of weights, and that is taken.
+            one set of weights, which is taken.
         mask_id: the mask's token; by default the last one.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
@@ -69,21 +69,21 @@ def gidd(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` and its kin, or a training folder.
+    """Import GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a training folder.
 
-    Its networks are conditioned on t, as ours. The masked models that its repository trains have the same form.
+    The original networks are conditioned on t, as is the ``DiT``. The repository's masked models have the same form.
 
     Args:
         source: tensors by name, a file, a folder or a hub id.
-        tokens: how many rows are tokens, the mask included; the rest rounds their number up. By default what
-            ``noise_schedule.pt`` or ``config.json`` beside the weights say, else what follows from the number of rows.
-        mask_id: the mask's token; by default what ``noise_schedule.pt`` says, else the last one.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        tokens: number of rows that are tokens, the mask included; the others are padding. By default the value in
+            ``noise_schedule.pt`` or ``config.json`` beside the weights, else derived from the number of rows.
+        mask_id: the mask's token; by default that in ``noise_schedule.pt``, else the last one.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
-        ValueError: another family, a tensor that does not belong, or a number of tokens that nothing tells.
+        ValueError: another family, a tensor that does not belong, or an unknown number of tokens.
         FileNotFoundError: no such file, folder or hub id.
     """
     if isinstance(source, str) and source in SCALING:
@@ -113,24 +113,24 @@ def hdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> tuple[DiT, Int[Tensor, " V"]]:
-    """HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
+    """Import HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
 
-    Its second head is our head over clusters: its rows of clusters, the only ones it is read at.
+    The original second head becomes the head over clusters, restricted to the rows of clusters, the only ones used.
 
     Args:
         source: tensors by name, a file, a folder or a hub id; the authors have published none.
-        clusters: each token's cluster, from 0 or from the number of tokens on, or the file that holds them
-            (``semantic_cluster_dict_*.pt``); by default what ``noise_schedule.pt`` in the folder says.
-        mask_id: the mask's token. It is known for GPT-2's and BERT's vocabulary, and from ``noise_schedule.pt``.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
+        clusters: each token's cluster, counted from 0 or from the number of tokens, or the file that holds them
+            (``semantic_cluster_dict_*.pt``); by default those in ``noise_schedule.pt`` in the folder.
+        mask_id: the mask's token; by default that of GPT-2's and BERT's vocabulary, or of ``noise_schedule.pt``.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
         revision: of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Returns:
-        The network, and the 0-based cluster of each word for ``ddlib.presets.hdlm``.
+        The network, and the 0-based cluster of each token for ``ddlib.presets.hdlm``.
 
     Raises:
-        ValueError: another family, a tensor that does not belong, or clusters or a mask that nothing tells.
+        ValueError: another family, a tensor that does not belong, or unknown clusters or mask.
         FileNotFoundError: no such file, folder or hub id.
     """
     checkpoint = read(source, revision)
@@ -151,7 +151,7 @@ def hdlm(
 
 
 def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
-    """MDLM's tensors under the names of its network, out of whichever container they are in."""
+    """Return MDLM's tensors under the names of its network, from any of its containers."""
     tensors = {name.removeprefix("backbone."): value for name, value in content.get("state_dict", content).items()}
     if "state_dict" not in content or not ema:
         return tensors
@@ -165,7 +165,7 @@ def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
 
 
 def _family(tensors: Mapping[str, Any]) -> str:
-    """Whose names these are."""
+    """Return the family whose names these are."""
     marks = {"HDLM": "output_layer_clusters.", "MDLM": "backbone.", "GIDD": "rotary_emb.cos_cached"}
     for family, mark in marks.items():
         if any(name.startswith(mark) for name in tensors):
@@ -180,7 +180,7 @@ def _refuse_other_family(wanted: str, tensors: Mapping[str, Any]) -> None:
 
 
 def _prior(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
-    """The number of tokens and the mask, which is where all noise ends, from ``noise_schedule.pt``."""
+    """Read the number of tokens and the mask, where all noise ends, from ``noise_schedule.pt``."""
     if "log_prior" not in checkpoint.noise:
         return None, None
     return len(checkpoint.noise["log_prior"]), int(checkpoint.noise["log_prior"].argmax())
