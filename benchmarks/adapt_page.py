@@ -1,8 +1,8 @@
-"""The table, the samples and the picture of docs/adapt.md, from what ``benchmarks.adapt`` wrote.
+"""Table, samples and figure of docs/adapt.md, from the output of ``benchmarks.adapt``.
 
     python -m benchmarks.adapt_page benchmarks/results/adapt.json
 
-Rewrites what stands between the two marks of the page, and docs/images/adapt.png.
+Rewrites the part of the page between its two marks, and docs/images/adapt.png.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ PINK = "#CC79A7"
 
 
 def table(told: dict[str, Any]) -> list[str]:
-    """A row for every run, a column for every step at which the first of them was measured, and the end."""
+    """Return a row for every run, a column for every measured step of the first run, and the end."""
     steps = [bound["step"] for bound in told["runs"]["mdlm"]["bounds"]]
     head = f"| run | parameters | {' | '.join(f'step {step}' for step in steps)} | end |"
     lines = [head, ruler(head)]
@@ -35,12 +35,12 @@ def table(told: dict[str, Any]) -> list[str]:
 
 
 def shown(measured: dict[str, Any]) -> str:
-    """A mean and its error."""
+    """Format a mean and its error."""
     return f"{measured['nats_per_token']:.2f} ± {measured['standard_error']:.2f}"
 
 
 def texts(told: dict[str, Any]) -> list[str]:
-    """The first sample of the three runs of the protocol, before their first step and after their last."""
+    """Return the first sample of the three runs of the protocol, before their first step and after their last."""
     lines = []
     for name in ("mdlm", "hdlm", "scratch"):
         run = told["runs"][name]
@@ -51,7 +51,7 @@ def texts(told: dict[str, Any]) -> list[str]:
 
 
 def tables(told: dict[str, Any]) -> str:
-    """All of it, as it stands between the page's marks."""
+    """Return the whole part between the page's marks."""
     (count,) = {bound["sequences"] for run in told["runs"].values() for bound in run["bounds"]}
     machine = told["machine"]
     parts = [
@@ -66,7 +66,7 @@ def tables(told: dict[str, Any]) -> str:
 
 
 def draw(told: dict[str, Any], path: Path) -> None:
-    """Bounds by step with their errors, as far as the first run goes; what goes on as a line at its end."""
+    """Draw bounds by step with their errors, up to the end of the first run; continued runs as a line at their end."""
     figure, (panel,) = plot.panels(size=(7.0, 4.2))
     colours = (plot.BLUE, plot.ORANGE, PINK, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
     last = told["runs"]["mdlm"]["steps"]
@@ -98,7 +98,7 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     told = result(__doc__)
     fill(DOCS / "adapt.md", tables(told), BEGIN, END)
     draw(told, DOCS / "images" / "adapt.png")

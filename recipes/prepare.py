@@ -1,12 +1,11 @@
-"""Tokenise a corpus once, for all runs that read it.
+"""Tokenisation of a corpus, once for all runs that read it.
 
     python -m recipes.prepare speeches --out data/speeches
     python -m recipes.prepare owt --out data/owt
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
 
-It ends with the command that trains on the text. Called again it does nothing, and it refuses a folder that holds
-something else.
+It ends with the command that trains on the text. A second call does nothing; a folder with other content is an error.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from recipes.data.unknown import UNKNOWN
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepares what the command line says and prints what it is."""
+    """Prepare the text of the command line and print a summary."""
     given = _parser().parse_args(arguments)
     with plain_errors():
         prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def advice(corpus: str, folder: Path) -> str:
-    """The command that trains on the folder: the paper's recipe of its text, or a small run on text of one's own."""
+    """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local text."""
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
@@ -62,7 +61,7 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
 """The corpus of each command."""
 
 PAPERS = ("owt", "lm1b")
-"""The commands whose text a paper's recipe of the same name trains on."""
+"""The commands for whose text there is a paper's recipe of the same name."""
 
 
 def _parser() -> argparse.ArgumentParser:

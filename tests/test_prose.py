@@ -8,8 +8,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CHECKED = ("ddlib_models",)
-"""Packages and modules whose docstrings are checked; a folder includes the folders below it."""
+CHECKED = {
+    "ddlib_models": (),
+    "recipes": (
+        "config/flags.py",
+        "config/loss.py",
+        "config/recipe.py",
+        "engine/objective.py",
+        "engine/setup.py",
+        "quickstart.py",
+        "comparison/figure.py",
+        "comparison/training.py",
+    ),
+    "benchmarks": (
+        "frontier.py",
+        "frontier_page.py",
+        "signal.py",
+        "versions.py",
+    ),
+}
+"""Packages that are checked, with the folders below them, each with the files that are not checked yet."""
 SHARE = 0.03
 """Share of the docstrings of a package that may have an idiom; likewise of titles of classes and functions."""
 CLAUSE = re.compile(
@@ -19,7 +37,7 @@ CLAUSE = re.compile(
 """Beginnings of titles that are clauses, or that have no noun."""
 IDIOM = re.compile(
     r"\b(whoever|nobody|everybody|somebody|anybody|says?|said|told|tells?|ask(s|ed|ing)?|knows?|knew|hears?|heard"
-    r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|leaves|rooms?)\b",
+    r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|rooms?)\b",
     re.IGNORECASE,
 )
 """Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
@@ -36,8 +54,9 @@ def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("package", CHECKED)
 def test_docstrings_use_the_terms_of_the_field(package):
-    path = ROOT / package
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    root = ROOT / package
+    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    files = [file for file in files if str(file.relative_to(root)) not in CHECKED[package]]
     assert files, f"{package}: no Python files"
     count, modules, titles, openings, idioms = 0, [], [], [], []
     for file in files:

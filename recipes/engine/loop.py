@@ -1,4 +1,4 @@
-"""Training: one loop for one process and for many; killed at any moment, it goes on as if it had not been."""
+"""Training loop for one process and for many; a run that is killed at any moment resumes with identical results."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,19 +23,19 @@ CHECKPOINTS = "checkpoints"
 
 
 def train(recipe: Recipe, accept_changes: bool = False) -> bool:
-    """Trains, from the newest whole checkpoint in the run's folder if there is one.
+    """Train, from the newest intact checkpoint in the run's folder if there is one.
 
     Under ``torchrun`` all its processes train together. SIGTERM and SIGINT save and return.
 
     Args:
-        recipe: what to train.
+        recipe: the run's configuration.
         accept_changes: whether to resume although recipe, vocabulary or number of processes changed.
 
     Returns:
-        Whether all steps are made; False if it was asked to stop before.
+        Whether all steps are made; False if a signal stopped it before.
 
     Raises:
-        ValueError, OSError: before the first step, whatever would fail later.
+        ValueError, OSError: before the first step, for anything that would fail later.
         NonFiniteError: after the batch that caused it was saved.
     """
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:
-    """What is due after a step: the bound, samples, a checkpoint."""
+    """Do what is due after a step: the bound, samples, a checkpoint."""
     recipe, number = run.recipe, run.facts.step
     output, last = recipe.output, number == recipe.steps
     if number % output.validate_every == 0 or last:
@@ -82,7 +82,7 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
 
 
 def measured(run: Run, watch: Watch) -> None:
-    """The bound, which the next checkpoint notes."""
+    """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
     watch.bound(run.facts.step, terms)
     if run.state.speeds is not None:
@@ -91,7 +91,7 @@ def measured(run: Run, watch: Watch) -> None:
 
 
 def resume(run: Run, accept_changes: bool) -> list[str]:
-    """Goes on from the newest whole checkpoint, if there is one; returns what there is to say.
+    """Resume from the newest intact checkpoint, if there is one; return messages for the user.
 
     Raises:
         ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted.
@@ -111,7 +111,7 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
 
 
 def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
-    """What differs between the run that wrote a checkpoint and this one."""
+    """Return the differences between the run that wrote a checkpoint and this one."""
     changes = []
     if facts.vocabulary != run.facts.vocabulary:
         changes.append(f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}")
@@ -125,7 +125,7 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
 
 @torch.no_grad()
 def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
-    """Texts, and the first one on its way; every process draws the same."""
+    """Draw samples, and the trajectory of the first one; every process draws the same."""
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
     with run.averaged():
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)

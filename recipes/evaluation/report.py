@@ -1,4 +1,4 @@
-"""What an evaluation found, told on a console."""
+"""Report of an evaluation on a console."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from recipes.metrics import basis
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """A table of all that ``recipes.evaluate`` measured, and below it how."""
+    """Show a table of all results of ``recipes.evaluate``, and below it the method."""
     asked = result["protocol"]
     table = Table(title=f"{asked['run']}  {asked['checkpoint_sha256'][:12]}", title_justify="left")
     for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
