@@ -79,7 +79,7 @@ def backends() -> Iterator[tuple[str, Attention]]:
 
 def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
     """Return milliseconds and bytes of every back end on every batch, and SDPA's time over theirs."""
-    told = {}
+    results = {}
     for name, case in cases(sizes).items():
         torch.manual_seed(0)
         shape = (case.sequences, case.length, sizes.heads, 64)
@@ -87,14 +87,14 @@ def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
         half = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in exact)
         work = {key: partial(step, attend, case.mask(attend), half) for key, attend in backends()}
         expected = step(SDPA(), case.mask(SDPA()), exact)
-        told[name] = compare(work, float(expected), sizes.device, repeats)
+        results[name] = compare(work, float(expected), sizes.device, repeats)
     ratios = {
         f"{name}: {key} time": rows["sdpa"]["median_ms"] / row["median_ms"]
-        for name, rows in told.items()
+        for name, rows in results.items()
         for key, row in rows.items()
         if "median_ms" in row and key != "sdpa"
     }
-    return {"ratios": ratios, "settings": sizes._asdict(), "rows": told}
+    return {"ratios": ratios, "settings": sizes._asdict(), "rows": results}
 
 
 def main() -> None:

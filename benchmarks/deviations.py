@@ -132,10 +132,10 @@ def row(name: str, process: ForwardProcess, own: bool, runs: int, sequences: int
     }
 
 
-def rows(told: Mapping[str, Any]) -> str:
+def rows(results: Mapping[str, Any]) -> str:
     """Return the page's table."""
     lines = [HEAD, "| --- |" + " --- |" * 5]
-    for one in told["runs"]:
+    for one in results["runs"]:
         numbers = f"{one['deviation']:.3f} | {one['stated']:.3f} | {100 * one['covered']:.1f} %"
         lines.append(f"| {one['process']} | {one['states']} | {one['times']} | {numbers} |")
     return "\n".join(lines)
@@ -155,10 +155,10 @@ def main() -> None:
                 found.append(row(name, process, own, options.runs, SEQUENCES))
                 print(found[-1], flush=True)
         report(NAME, found)
-    text, told = PAGE.read_text(encoding="utf-8"), json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
+    text, results = PAGE.read_text(encoding="utf-8"), json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
     if options.check:
-        sys.exit(text != page(text, rows(told), BEGIN, END))
-    fill(PAGE, rows(told), BEGIN, END)
+        sys.exit(text != page(text, rows(results), BEGIN, END))
+    fill(PAGE, rows(results), BEGIN, END)
 
 
 if __name__ == "__main__":

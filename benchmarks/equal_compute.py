@@ -108,10 +108,10 @@ class Model:
         torch.manual_seed(seed)
         tree = trees[run.head] if run.head else None
         self.net = DiT(self.process.num_states, WORDS, dim=WIDTH, depth=4, heads=4, tree=tree)
-        known = torch.load(work / "statistics.pt")
+        statistics = torch.load(work / "statistics.pt")
         self.net.start_at(
-            log_probs(known["counts"]),
-            state_vectors(self.process, known["counts"], 0.3 * WIDTH**0.5 * known["vectors"]),
+            log_probs(statistics["counts"]),
+            state_vectors(self.process, statistics["counts"], 0.3 * WIDTH**0.5 * statistics["vectors"]),
         )
         self.meaning = dd.Children.of(self.net) if run.head else "cavity"
 
@@ -222,13 +222,13 @@ def train_all(work: Path, part: int, of: int, names: Sequence[str]) -> None:
     (work / "runs").mkdir(exist_ok=True)
     for name, seed in [(name, seed) for seed in SEEDS for name in names][part::of]:
         if not path(work, name, seed).exists():
-            told = json.dumps(train(work, name, seed))
-            path(work, name, seed).write_text(told)
+            content = json.dumps(train(work, name, seed))
+            path(work, name, seed).write_text(content)
 
 
-def nats_per_token(told: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
+def nats_per_token(results: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
     """Return nats per token of every held-out window, or those of one source; the mean over draws."""
-    found = told["nats"].values() if source is None else [told["nats"][source]]
+    found = results["nats"].values() if source is None else [results["nats"][source]]
     return torch.cat([torch.tensor(draws).mean(0) for draws in found]) / LENGTH
 
 
@@ -241,12 +241,14 @@ def report(work: Path) -> dict[str, Any]:
     """Return the content of the result file: bounds, differences over the same windows, times and noise, curves."""
     found = []
     for seed in SEEDS:
-        told = {
+        results = {
             name: json.loads(path(work, name, seed).read_text()) for name in RUNS if path(work, name, seed).exists()
         }
-        for name, one in told.items():
+        for name, one in results.items():
             against = {
-                other: measured(nats_per_token(one) - nats_per_token(told[other])) for other in told if other != name
+                other: measured(nats_per_token(one) - nats_per_token(results[other]))
+                for other in results
+                if other != name
             }
             found.append(
                 {

@@ -27,26 +27,26 @@ PAIRS = (
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def price(told: dict[str, Any], name: str) -> float:
+def price(results: dict[str, Any], name: str) -> float:
     """Return the CPU seconds of one step."""
-    prices: dict[str, float] = told["speed"]["seconds_per_step"]
+    prices: dict[str, float] = results["speed"]["seconds_per_step"]
     return prices[name.removesuffix(", as many steps")]
 
 
-def bounds(told: dict[str, Any], runs: Runs) -> list[str]:
+def bounds(results: dict[str, Any], runs: Runs) -> list[str]:
     """Return the table of every run with its price, its steps and its bound, seed by seed."""
     lines = ["| run | CPU seconds a step | steps | nats per token, each seed |", "| --- | --- | --- | --- |"]
     for name, seeds in runs.items():
         values = ", ".join(measure(run["bound"]) for run in seeds)
-        lines.append(f"| {name} | {price(told, name):.3f} | {seeds[0]['steps']:,} | {values} |")
+        lines.append(f"| {name} | {price(results, name):.3f} | {seeds[0]['steps']:,} | {values} |")
     return lines
 
 
 def differences(runs: Runs) -> list[str]:
     """Return the table of comparisons, seed by seed."""
     lines = ["| difference | nats per token, each seed |", "| --- | --- |"]
-    for one, other, what in PAIRS:
-        lines.append(f"| {what} | {', '.join(measure(run['less'][other], '+') for run in runs[one])} |")
+    for one, other, label in PAIRS:
+        lines.append(f"| {label} | {', '.join(measure(run['less'][other], '+') for run in runs[one])} |")
     return lines
 
 
@@ -60,7 +60,7 @@ def sources(runs: Runs) -> list[str]:
     return lines
 
 
-def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
+def draw(results: dict[str, Any], runs: Runs, path: Path) -> None:
     """Draw curves over CPU seconds, also in a separate figure, and over steps for runs with equal steps."""
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     colours = [plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORANGE, "#8CD3A8"]
@@ -70,12 +70,15 @@ def draw(told: dict[str, Any], runs: Runs, path: Path) -> None:
             curve = [(point["steps"], point["nats_per_token"]) for point in run["curve"]]
             end = (run["steps"], run["bound"]["value"])
             if not RUNS[name].equal_steps_of:
-                _path(left, curve, end, price(told, name), style)
+                _path(left, curve, end, price(results, name), style)
             if RUNS[name].equal_steps_of or RUNS[name].head is None:
                 _path(right, curve, end, 1.0, style)
             style["label"] = "_"
-    for axes, what, title in ((left, "CPU seconds", f"equal compute: {SECONDS:.0f} s"), (right, "step", "equal steps")):
-        axes.set(xlabel=what, ylabel="held-out bound, nats per token")
+    for axes, label, title in (
+        (left, "CPU seconds", f"equal compute: {SECONDS:.0f} s"),
+        (right, "step", "equal steps"),
+    ):
+        axes.set(xlabel=label, ylabel="held-out bound, nats per token")
         axes.set_title(f"{title}, two seeds", loc="left", fontweight="bold")
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
@@ -93,18 +96,18 @@ def _path(
     axes.plot(price * end[0], end[1], "D", color=style["color"], markersize=5)
 
 
-def tables(told: dict[str, Any], runs: Runs) -> str:
+def tables(results: dict[str, Any], runs: Runs) -> str:
     """Return all three tables, as they stand between the page's marks."""
-    parts: Sequence[list[str]] = (bounds(told, runs), differences(runs), sources(runs))
+    parts: Sequence[list[str]] = (bounds(results, runs), differences(runs), sources(runs))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
 def main() -> None:
     """Run the command."""
-    told = result(__doc__)
-    runs = {name: [run for run in told["runs"] if run["run"] == name] for name in RUNS}
-    fill(DOCS / "children.md", tables(told, runs), BEGIN, END)
-    draw(told, runs, DOCS / "images" / "children.png")
+    results = result(__doc__)
+    runs = {name: [run for run in results["runs"] if run["run"] == name] for name in RUNS}
+    fill(DOCS / "children.md", tables(results, runs), BEGIN, END)
+    draw(results, runs, DOCS / "images" / "children.png")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[dict[str, Any], list[str]]:
     """Return the loss of each method, and the names of those that run; raise for a wrong loss."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, method in work.items():
         try:
             for _ in range(3):  # compilation, autotuning, warm-up
@@ -69,27 +69,27 @@ def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[d
         except Exception as error:  # a peer or a tile that is not supported here, or runs out of memory
             if name in ("triton", "without_triton"):
                 raise
-            told[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            results[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
             continue
         if name not in OTHER_LOSS and abs(value - expected) > TOLERANCE * abs(expected):
             raise AssertionError(f"{name} gives {value}, float64 {expected}")
-        told[name] = {"loss": value}
-    return told, [name for name in told if "loss" in told[name]]
+        results[name] = {"loss": value}
+    return results, [name for name in results if "loss" in results[name]]
 
 
 def measure(work: Mapping[str, Callable[[], Tensor]], expected: float, device: str, repeats: int) -> dict[str, Any]:
     """Return milliseconds, in turns, and bytes of every method; on a CPU only the losses are compared."""
-    told, names = usable(work, expected)
+    results, names = usable(work, expected)
     if device == "cpu":
-        return told
+        return results
     taken: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
             taken[name].append(milliseconds(work[name]))
     for name in names:
-        told[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
-        told[name]["ms"] = taken[name]
-    return told
+        results[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
+        results[name]["ms"] = taken[name]
+    return results
 
 
 def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str, Any]:
@@ -160,18 +160,20 @@ def main() -> None:
         parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
     if options.device == "cuda":
         require_gpu(parser)
-    told = dict(cases(options))
+    results = dict(cases(options))
     if options.tiny:
-        print(json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": told}, indent=1))
+        print(
+            json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": results}, indent=1)
+        )
         return
-    run = {"ratios": ratios(told), "settings": vars(options), "rows": told}
+    run = {"ratios": ratios(results), "settings": vars(options), "rows": results}
     report("gpu_head", [run], "cuda")
     print(json.dumps(run, indent=1))
 
 
-def ratios(told: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
+def ratios(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
     """Return every method's cost over that of ``ours``, by case, method and quantity; and the latter in GiB."""
-    timed = {case: rows for case, rows in told.items() if "median_ms" in rows.get("triton", ())}
+    timed = {case: rows for case, rows in results.items() if "median_ms" in rows.get("triton", ())}
     held = {f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30 for case, rows in timed.items()}
     return held | {
         f"{case}: {name} {quantity}": row[key] / rows["triton"][key]

@@ -226,13 +226,13 @@ def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = Fal
     """Return peak megabytes above those of a batch, and the ratio to ``ours``; each once, in turn."""
     size = ("--tiny",) if tiny else ()
     found = [name for name in methods(kind) if name in names or not names]
-    told = {
+    megabytes = {
         name: float(in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size))
         for name in found
     }
     sizes = TINY if tiny else GPT2
-    beside = told["ours"] - 4 * sizes.words * sizes.width / 2**20
-    return {"ratios": over_ours(told, "memory") | {"ours beside a gradient": beside}, "megabytes": told}
+    beside = megabytes["ours"] - 4 * sizes.words * sizes.width / 2**20
+    return {"ratios": over_ours(megabytes, "memory") | {"ours beside a gradient": beside}, "megabytes": megabytes}
 
 
 def main() -> None:

@@ -49,25 +49,25 @@ def fit_and_draw(work: Path) -> None:
             torch.save({"parents": parents, "bounds": bounds}, made)
         process = dd.presets.hdlm_noisy(torch.load(made)["parents"][0], SHARE)
         for way, sampler in WAYS.items():
-            told = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
-            drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, told, sampler, STEPS)
+            about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
+            drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, about, sampler, STEPS)
 
 
-def rows(told: dict[str, Any]) -> str:
+def rows(results: dict[str, Any]) -> str:
     """Return the page's table: a row for every way, each seed, and held-out text."""
 
     def cells(name: str, found: list[dict[str, Any]], calls: str) -> str:
-        said = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
-        return f"| {name} | {' | '.join(said)} | {calls} |"
+        values = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
+        return f"| {name} | {' | '.join(values)} | {calls} |"
 
     lines = [
         "| texts | judge, nats per token, each seed | entropy, nats, each seed | calls |",
         "| --- |" + " --- |" * 3,
     ]
     for way in WAYS:
-        found = [cell for cell in told["cells"] if cell["cell"]["way"] == way]
+        found = [cell for cell in results["cells"] if cell["cell"]["way"] == way]
         lines.append(cells(way, found, ", ".join(f"{cell['calls']:.0f}" for cell in found)))
-    return "\n".join([*lines, cells("held out", told["held-out"][:1], "-")])
+    return "\n".join([*lines, cells("held out", results["held-out"][:1], "-")])
 
 
 def main() -> None:
@@ -82,8 +82,8 @@ def main() -> None:
         fit_and_draw(options.work)
     else:
         report(options.work, options.out, "python -m benchmarks.mending")
-        told = json.loads(options.out.read_text(encoding="utf-8"))
-        fill(PAGE, rows(told), BEGIN, END)
+        results = json.loads(options.out.read_text(encoding="utf-8"))
+        fill(PAGE, rows(results), BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def dense(process: dd.processes.Hierarchical, x: Tensor, t: Tensor) -> Tensor:
     """Draw from one-hot tokens and clusters, weighted by the occupancies, by cumulative sums."""
     words, clusters = process.hierarchy.levels[:2]
     keep, cluster, mask = process.occupancies(t).float()[:, :, None, None].unbind(1)
-    law = torch.cat(
+    probs = torch.cat(
         [
             keep * F.one_hot(x, words),
             cluster * F.one_hot(process.hierarchy.maps[0].parents[x], clusters),
@@ -34,7 +34,7 @@ def dense(process: dd.processes.Hierarchical, x: Tensor, t: Tensor) -> Tensor:
         ],
         -1,
     )
-    drawn = torch.searchsorted(law.cumsum(-1), torch.rand(*x.shape, 1)).squeeze(-1)
+    drawn = torch.searchsorted(probs.cumsum(-1), torch.rand(*x.shape, 1)).squeeze(-1)
     return drawn.clamp_max(process.num_states - 1)  # the total may be below 1 by rounding
 
 

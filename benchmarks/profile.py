@@ -169,14 +169,14 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
-    asked, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
+    wrapper, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
-    drawn = SamplingContext(process, asked, unchanged, times.to(size.device), free, generator)
+    drawn = SamplingContext(process, wrapper, unchanged, times.to(size.device), free, generator)
     parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
         parts.of(stack, process, {"sample_level": "which positions jump", "sample_given_level": "where they land"})
-        parts.of(stack, asked.head, {"logits": "output layer at jumping positions"})
+        parts.of(stack, wrapper.head, {"logits": "output layer at jumping positions"})
         parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0
         for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):
@@ -193,8 +193,8 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
 
 def per_step(parts: Parts, total: float, steps: int) -> dict[str, float]:
     """Return seconds of a step by part, and the remainder outside of all parts."""
-    told = {name: value / steps for name, value in parts.seconds.items()}
-    return told | {"all else": total / steps - sum(told.values())}
+    spent = {name: value / steps for name, value in parts.seconds.items()}
+    return spent | {"all else": total / steps - sum(spent.values())}
 
 
 def table(title: str, spent: Mapping[str, float]) -> str:

@@ -36,9 +36,9 @@ Work = Callable[[], dict[str, Any]]
 
 def joined(*parts: Work) -> dict[str, Any]:
     """Join several measurements of one thing."""
-    told = [part() for part in parts]
-    ratios = {name: value for one in told for name, value in one["ratios"].items()}
-    return {name: value for one in told for name, value in one.items()} | {"ratios": ratios}
+    results = [part() for part in parts]
+    ratios = {name: value for one in results for name, value in one["ratios"].items()}
+    return {name: value for one in results for name, value in one.items()} | {"ratios": ratios}
 
 
 def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mapping[str, Work]:
@@ -106,8 +106,8 @@ def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULT
             begin = time.perf_counter()
             runs[name].append(measure())
             report(name, runs[name], device, folder)
-            told = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
-            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {told}", flush=True)
+            ratios = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
+            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {ratios}", flush=True)
 
 
 def apart(name: str, *flags: str) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def main() -> None:
     if options.gpu and not torch.cuda.is_available():
         parser.error("--gpu: no CUDA device here")
     torch.set_num_threads(1)
-    asked = "training" in (*(options.only or ()), options.here)
-    work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or asked)
+    requested = "training" in (*(options.only or ()), options.here)
+    work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or requested)
     if options.here:
         print(json.dumps(work[options.here]()))
         return

@@ -96,16 +96,16 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
 def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
     """Measure a registered sampler with its defaults; with its first example where arguments are required."""
     kind = dd.registry.get("samplers", name)
-    told = any(one.default is one.empty for one in signature(kind).parameters.values())
-    return measure(kind.examples()[0] if told else kind(), children, given)
+    required = any(one.default is one.empty for one in signature(kind).parameters.values())
+    return measure(kind.examples()[0] if required else kind(), children, given)
 
 
 def every(given: Text = COSTS) -> dict[str, Any]:
     """Measure all samplers, with both kinds of logits."""
-    told = {
+    results = {
         f"{name}, {kind}": of(name, kind == "children", given) for name in dd.registry.own("samplers") for kind in KINDS
     }
-    return {"ratios": {name: one["ratios"]["outside"] for name, one in told.items()}, **told}
+    return {"ratios": {name: one["ratios"]["outside"] for name, one in results.items()}, **results}
 
 
 def main() -> None:

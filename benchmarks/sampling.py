@@ -106,17 +106,17 @@ class Papers(NamedTuple):
 
     def step(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """Draw z_s from the posterior."""
-        law = self.law(z, t, s)
-        noise = 1e-10 - (torch.rand_like(law) + 1e-10).log()
-        return torch.where(z < self.process.vocab_size, z, (law / noise).argmax(-1))
+        probs = self.law(z, t, s)
+        noise = 1e-10 - (torch.rand_like(probs) + 1e-10).log()
+        return torch.where(z < self.process.vocab_size, z, (probs / noise).argmax(-1))
 
     def law(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
         """Return the posterior of every position that is not a token yet, (B, L, S)."""
         hierarchy, words = self.process.hierarchy, self.process.vocab_size
         p = _half(self.model, z, t.float()).to(torch.float64).softmax(-1)
-        law = p.new_zeros(*z.shape, self.process.num_states)
+        probs = p.new_zeros(*z.shape, self.process.num_states)
         jumps = self.process.level_posterior(self.process.level_of(z), t.double(), s.double())
-        to_words, rest = law.split([words, law.shape[-1] - words], -1)
+        to_words, rest = probs.split([words, probs.shape[-1] - words], -1)
         if hierarchy.depth == 2:
             of, cluster = hierarchy.maps[0].parents, hierarchy.local(z, 1)[..., None]
             masses = p.new_zeros(*z.shape, hierarchy.levels[1]).scatter_add_(-1, of.expand_as(p), p)
@@ -126,7 +126,7 @@ class Papers(NamedTuple):
             rest[..., :-1].scatter_add_(-1, cluster, in_cluster * jumps[..., 1:2])
         to_words.copy_(p * jumps[..., :1])
         rest[..., -1] = jumps[..., -1]
-        return law
+        return probs
 
 
 def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = None) -> DiT:
@@ -171,9 +171,9 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
 
 def first_hitting(given: Text) -> dict[str, Any]:
     """Measure ``FirstHitting`` and ``Ancestral`` in as many steps; every step of the first needs the network."""
-    told = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
-    speed = {name: one["tokens_per_second"]["ours"] for name, one in told.items()}
-    return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **told}
+    results = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
+    speed = {name: one["tokens_per_second"]["ours"] for name, one in results.items()}
+    return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **results}
 
 
 def _half(model: Callable[..., Tensor], z: Tensor, *rest: Tensor) -> Tensor:

@@ -64,18 +64,18 @@ def gains(points: list[Point]) -> list[str]:
         "| --- |" + " --- |" * 6,
     ]
     for point in points:
-        best, told, made = deviation(point, BEST), blind(point), deviation(point, TODAY)
+        best, reported, made = deviation(point, BEST), blind(point), deviation(point, TODAY)
         target = TARGETS.get(point["process"])
         lines.append(
-            f"| {point['process']} | {point['millions']:g} | {told:.3f} | {best / told:.2f} | "
-            f"{'-' if target is None else f'{target:g}'} | {best / made:.2f} | 1 in {(told / best) ** 2:.0f} |"
+            f"| {point['process']} | {point['millions']:g} | {reported:.3f} | {best / reported:.2f} | "
+            f"{'-' if target is None else f'{target:g}'} | {best / made:.2f} | 1 in {(reported / best) ** 2:.0f} |"
         )
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """Return all three tables, as they stand between the page's marks."""
-    points = sorted(told["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
+    points = sorted(results["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
     parts = [
         ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, of_bound)),
         ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
@@ -87,16 +87,16 @@ def tables(told: dict[str, Any]) -> str:
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
-def draw(told: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
     """Draw deviations after the longest training, a group of points for each process."""
-    last = max(point["millions"] for point in told["points"])
+    last = max(point["millions"] for point in results["points"])
     figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
     colours = dict(zip(PROCESSES, (plot.DARK, plot.VERMILION, plot.BLUE, plot.GREEN), strict=True))
     for panel, (value, title) in zip(
         panels, ((deviation, "bound, nats per token"), (noise, "gradient, over its norm")), strict=True
     ):
         for name, colour in colours.items():
-            (point,) = (p for p in told["points"] if p["process"] == name and p["millions"] == last)
+            (point,) = (p for p in results["points"] if p["process"] == name and p["millions"] == last)
             values = [value(point, way) for way in WAYS]
             panel.plot(values, range(len(WAYS)), "o-", color=colour, label=name, linewidth=1)
         panel.set_yticks(range(len(WAYS)), list(WAYS))
@@ -113,9 +113,9 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Run the command."""
-    told = result(__doc__)
-    fill(DOCS / "signal.md", tables(told), BEGIN, END)
-    draw(told, DOCS / "images" / "signal.png")
+    results = result(__doc__)
+    fill(DOCS / "signal.md", tables(results), BEGIN, END)
+    draw(results, DOCS / "images" / "signal.png")
 
 
 if __name__ == "__main__":

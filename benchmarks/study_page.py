@@ -55,20 +55,20 @@ def search(found: dict[str, Any]) -> list[str]:
     """Return the table of bounds on the text of the search; chosen values in bold."""
     lines = []
     for name, bounds in found["bounds"].items():
-        told = [f"{rule} {_bold(measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
-        lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(told)}")
+        cells = [f"{rule} {_bold(measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
+        lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(cells)}")
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """Return all tables, as they stand between the page's marks."""
-    runs = told["runs"]
+    runs = results["runs"]
     bounds = rows(runs, lambda run: measure(run["all_sources"]))
     gaps = rows([run for run in runs if run["process"] != BASE], lambda run: measure(run["less_mdlm"], "+"))
     return "\n".join(
         [
             "Bound in nats per token, each seed:", "", *bounds, "", f"Above {BASE}:", "", *gaps, "", *sources(runs), "",
-            "The search, at 2 million tokens:", "", *search(told["search"]),
+            "The search, at 2 million tokens:", "", *search(results["search"]),
         ]
     )  # fmt: skip
 
@@ -109,9 +109,9 @@ def _bold(text: str, chosen: bool) -> str:
 
 def main() -> None:
     """Run the command."""
-    told = result(__doc__)
-    fill(DOCS / "results.md", tables(told), BEGIN, END)
-    draw(told["runs"], DOCS / "images" / "results.png")
+    results = result(__doc__)
+    fill(DOCS / "results.md", tables(results), BEGIN, END)
+    draw(results["runs"], DOCS / "images" / "results.png")
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def number(row: Row, value: float) -> str:
 def where(rows: Iterable[Row], results: Path) -> str:
     """Return the machines named in the files."""
     paths = dict.fromkeys(results / f"{row.file}.json" for row in rows)
-    told = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
-    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in told)
+    machines = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
+    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in machines)
     return f"{'; '.join(found)}." if found else "not measured yet."
 
 
@@ -100,8 +100,8 @@ def result(about: str | None) -> dict[str, Any]:
     """Read the result file given on the command line."""
     parser = argparse.ArgumentParser(description=about and about.splitlines()[0])
     parser.add_argument("result", type=Path)
-    told: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    return told
+    content: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    return content
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Convert a causal language model to a diffusion language model: Llama, Qwen, any in transformers.
 
     python -m recipes.adapt mdlm --from FOLDER                   # masked diffusion
-    python -m recipes.adapt hdlm --from FOLDER                   # clusters of its own embeddings
+    python -m recipes.adapt hdlm --from FOLDER                   # clusters of the model's embeddings
     python -m recipes.adapt scratch --from FOLDER                # a small DiT on the same tokens, to compare
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
 
@@ -150,9 +150,9 @@ def check(name: str, recipe: Recipe) -> None:
             "that were added later need rows first (resize_token_embeddings of transformers)"
         )
     if recipe.model["kind"] == "causal_lm":
-        how = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
+        options = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
         with torch.device("meta"):
-            CausalLM(words + 1, words, architecture, **how)
+            CausalLM(words + 1, words, architecture, **options)
 
 
 def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:

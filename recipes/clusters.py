@@ -62,11 +62,11 @@ class Words:
 
 def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
     """Replace rows of zeros by the mean of the others, which has no direction of preference."""
-    known = (vectors != 0).any(1)
-    console.print(f"vectors    {int(known.sum())} of {len(vectors)} tokens have one, the rest get their mean")
-    if not known.any():
+    present = (vectors != 0).any(1)
+    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the rest get their mean")
+    if not present.any():
         raise ValueError("vectors: no token of the vocabulary has one; is it the same language and tokenizer?")
-    return torch.where(known[:, None], vectors, vectors[known].mean(0))
+    return torch.where(present[:, None], vectors, vectors[present].mean(0))
 
 
 def read_words(options: argparse.Namespace, console: Console) -> Words:
@@ -80,10 +80,10 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
         table, own = vectors.model_vectors(source)
         if tokenizer is not None and own is not None:
             given = Vocabulary(str(options.tokenizer), tokenizer.get_vocab()) if data is None else data.vocabulary
-            known = own.get_vocab()
-            padding = None if data is None or data.pad_id in known.values() else data.pad_id
+            vocabulary = own.get_vocab()
+            padding = None if data is None or data.pad_id in vocabulary.values() else data.pad_id
             advice, size = "Take text, or --tokenizer, of that model", tokenizer.get_vocab_size()
-            model = Vocabulary(source, known)
+            model = Vocabulary(source, vocabulary)
             check_same_tokens(f"--vectors {source}", given, model, advice, size=size, padding=padding)
         tokenizer = tokenizer or own
         if tokenizer is None:

@@ -128,7 +128,7 @@ def bounds(
     saved: LoadedModel, data: Prepared, options: Options, world: World, density: TimeDensity | None
 ) -> list[Terms]:
     """Return the terms of the bound of every sequence, replicate by replicate; the same in every process."""
-    wanted = min(options.sequences or len(data.validation), len(data.validation))
+    count = min(options.sequences or len(data.validation), len(data.validation))
     return [
         validate(
             saved.process,
@@ -136,8 +136,8 @@ def bounds(
             data,
             length_of(saved, options),
             world,
-            sequences=wanted,
-            batch=min(options.batch, -(-wanted // world.size)),
+            sequences=count,
+            batch=min(options.batch, -(-count // world.size)),
             seed=options.seed,
             replicate=number,
             density=density,
@@ -162,7 +162,7 @@ def validation(
     if saved.recipe is None or length_of(saved, options) != saved.length:
         return None
     trained = saved.recipe.output
-    wanted = min(trained.validate_sequences, len(data.validation))
+    count = min(trained.validate_sequences, len(data.validation))
     pace = pace_of(saved, options)
     usual = quietest(saved.process, pace, saved.length)
     if options.bound_steps is not None or options.bound_levels not in (None, usual):
@@ -170,9 +170,9 @@ def validation(
     if repr(pace) != repr(saved.pace):
         return None
     other = options.seed != NOISE or options.data is not None or options.times != trained.validate_times
-    if other or wanted > len(replicates[0].index):
+    if other or count > len(replicates[0].index):
         return None
-    terms = replicates[0].first(wanted)
+    terms = replicates[0].first(count)
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
 
 
@@ -210,8 +210,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     scorer, missing = judge(options.scorer, options.scorer_bos, world)
     if scored := any(world.gather(scorer is not None)):
         options.sampling.course(saved, length)
-    asked = options.likelihood_steps, options.sequences, options.batch
-    likely = None if order is None else exact(saved, data, order, *asked, world, length)
+    limits = options.likelihood_steps, options.sequences, options.batch
+    likely = None if order is None else exact(saved, data, order, *limits, world, length)
     density = drawn_from(saved, options)
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {

@@ -155,11 +155,11 @@ class Sample:
 
     def about(self, saved: LoadedModel, options: Options) -> dict[str, Any]:
         """Return all settings that determine it except its number."""
-        how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
+        settings = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
             "prompt": self.row.text
         }
-        how |= options.reading.said()
-        return how | ({"chat": True, "system": options.system} if self.row.chat else {})
+        settings |= options.reading.said()
+        return settings | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
 def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
@@ -259,10 +259,10 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
         if one.film is not None:
             end = max(one.row.end(one.tokens, saved.ends) - one.row.lead, 0)
             shown.append((one.name if several else one.number, one.film, end))
-    how = samples[0].about(saved, options)
+    settings = samples[0].about(saved, options)
     if several:
-        how |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
-    write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
+        settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
+    write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
 
 
 def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:

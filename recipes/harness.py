@@ -82,9 +82,6 @@ class DiffusionLM(LM):
 
     Raises:
         ValueError: a value out of range, or as in ``open_saved``.
-
-    Raises:
-        ValueError: a value out of range, or what ``open_saved`` refuses.
     """
 
     def __init__(

@@ -194,8 +194,8 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
 
 def _said(what: str, how: str, of_runs: Sequence[str]) -> str:
     """Return a title with the descriptions of the runs, each once."""
-    said = "; ".join(dict.fromkeys(filter(None, of_runs)))
-    return what + how + said if said else what
+    descriptions = "; ".join(dict.fromkeys(filter(None, of_runs)))
+    return what + how + descriptions if descriptions else what
 
 
 def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:

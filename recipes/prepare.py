@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     held.add_argument("--validation", help="files for validation")
     files.add_argument("--column", default="text", help="where the documents stand (default text)")
-    cuts = "; ".join(f"{by}: {what}" for by, what in CUTS.items())
+    cuts = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items())
     rule = f"what a document is. {cuts} (default {BY_LINE})"
     files.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE, help=rule)
     files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")

@@ -85,10 +85,10 @@ class SDPA(Attention):
 
     def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Tensor:
         if isinstance(queries, int):
-            asked = torch.arange(queries, device=device)[:, None]
+            index = torch.arange(queries, device=device)[:, None]
         else:
-            asked = rearrange(queries, "b n -> b 1 n 1")
-        return rule(asked, torch.arange(keys, device=device))
+            index = rearrange(queries, "b n -> b 1 n 1")
+        return rule(index, torch.arange(keys, device=device))
 
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
@@ -124,10 +124,10 @@ class Varlen(Attention):
         from torch.nn.attention.varlen import varlen_attn
 
         batch = len(q)
-        seen, longest = mask or self._even(k)
-        asked, most = (seen, longest) if q.shape == k.shape else self._even(q)
+        k_offsets, longest_k = mask or self._even(k)
+        q_offsets, longest_q = (k_offsets, longest_k) if q.shape == k.shape else self._even(q)
         q, k, v = (rearrange(x, "b l h k -> (b l) h k") for x in (q, k, v))
-        out = varlen_attn(q, k, v, asked, seen, most, longest)
+        out = varlen_attn(q, k, v, q_offsets, k_offsets, longest_q, longest_k)
         return rearrange(out, "(b l) h k -> b l h k", b=batch)
 
     @staticmethod

@@ -31,8 +31,8 @@ class ByBlocks:
     first: int = 0
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        asks, asked = self._code(query + self.first), self._code(key)
-        return (asked == asks) | ((asked % 2 == 1) & (asked < asks))
+        q_code, k_code = self._code(query + self.first), self._code(key)
+        return (k_code == q_code) | ((k_code % 2 == 1) & (k_code < q_code))
 
     def _code(self, index: Tensor) -> Tensor:
         clean = (index - self.noisy) // self.size * 2 + 1

@@ -78,16 +78,16 @@ def leave_one_out_probe(
     where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()
     others = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
     instead = possible[draw(others, rand(where.shape, generator, x.device))]
-    told = t.to(torch.get_default_dtype())
-    before, moved = denoiser(z, told), []
+    times = t.to(torch.get_default_dtype())
+    before, moved = denoiser(z, times), []
     for i, token in zip(where.T, instead.T, strict=True):
         other = z.scatter(1, i[:, None], token[:, None])
-        pairs = (_at(before, i), z), (_at(denoiser(other, told), i), other)
+        pairs = (_at(before, i), z), (_at(denoiser(other, times), i), other)
         moved.append(
             torch.stack(
                 [
-                    _apart(*(cavity_logits(process, said, text.gather(1, i[:, None]), t, law) for said, text in pairs))
-                    for law in ("cavity", "posterior")
+                    _apart(*(cavity_logits(process, out, at.gather(1, i[:, None]), t, kind) for out, at in pairs))
+                    for kind in ("cavity", "posterior")
                 ]
             )
         )

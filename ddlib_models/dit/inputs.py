@@ -111,8 +111,8 @@ class InputBuilder:
         if isinstance(positions, Tensor):
             last = self.attention.mask_by(rule, positions, keys, device)
         elif positions is not None:
-            asked = len(range(count)[positions])
-            last = kept_mask(self.attention, rule, asked, keys, device) if asked else None
+            num_queries = len(range(count)[positions])
+            last = kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
         return ModelInputs(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
 
     def _check(self, z: Tensor, t: Tensor) -> None:

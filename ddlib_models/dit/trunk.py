@@ -68,8 +68,8 @@ class Body(nn.Module):
         clean: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Trunk:
-        asked = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
-        given = [name for name, value in asked.items() if value is not None]
+        options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
+        given = [name for name, value in options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
         if cache is not None:

@@ -95,9 +95,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise AttributeError(f"{type(self.network).__name__} has no list of layers of one class")
         return max(alike, key=len)
 
-    def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
+    def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
         """Run the network between its embeddings and its output layer."""
-        return self.network(inputs_embeds=x, return_dict=True, **how).logits
+        return self.network(inputs_embeds=x, return_dict=True, **options).logits
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
         """Return the initial embedding of states that have no row in the network's table."""
@@ -122,9 +122,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         sample += [] if self.mask_id is None else [self.mask_id]
         self.max_length = _max_length(network)
         ids = torch.tensor([sample[-self.max_length :] if self.max_length else sample], device=table.weight.device)
-        training, known = network.training, ids.numel() > 0 and not ids.is_meta
+        training, has_values = network.training, ids.numel() > 0 and not ids.is_meta
         network.eval()
-        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if known else None
+        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if has_values else None
 
         network.set_output_embeddings(_Through())
         self.network, self.decoder = network, decoder
@@ -243,10 +243,10 @@ def token_id(
     token = tokenizer.mask_token if mask_token is None else mask_token
     if token is None:
         raise ValueError(f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask token")
-    known = tokenizer.get_vocab()
-    if token not in known:
+    vocabulary = tokenizer.get_vocab()
+    if token not in vocabulary:
         raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not know it")
-    return known[token]
+    return vocabulary[token]
 
 
 def plain(config: Any) -> dict[str, Any]:

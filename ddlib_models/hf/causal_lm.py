@@ -154,14 +154,14 @@ class CausalLM(CachedHFBackbone):
     ) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input; arguments as in a call."""
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)
-        told = dict(clean=clean, present=present, cache=cache)
-        for name, value in told.items():
+        options = dict(clean=clean, present=present, cache=cache)
+        for name, value in options.items():
             if isinstance(value, Tensor) and value.shape != z.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
-        asked = [name for name, value in told.items() if value is not None]
-        if len(asked) > 1 or ((clean is not None or cache is not None) and not self.block_size):
+        given = [name for name, value in options.items() if value is not None]
+        if len(given) > 1 or ((clean is not None or cache is not None) and not self.block_size):
             raise ValueError(
-                f"{', '.join(asked)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
+                f"{', '.join(given)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
             )
         if cache is not None:
             check_cache(cache, Recall)
@@ -177,20 +177,20 @@ class CausalLM(CachedHFBackbone):
         length, first = z.shape[1], 0 if cache is None else cache.length
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
         own = torch.arange(first, first + length, device=z.device).repeat(1 if clean is None else 2)[None]
-        how: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
+        options: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
         kept = None if cache is None else self.opened(cache)
         if kept is not None:
-            how["past_key_values"] = kept
+            options["past_key_values"] = kept
         if self.attention == "causal":
-            how |= {} if present is None else {"attention_mask": present.long()}
+            options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
             seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first)[None, None]
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined
                 seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)
-            how["attention_mask"] = added(seen, x.dtype)
-        return self._read(x, **how), kept
+            options["attention_mask"] = added(seen, x.dtype)
+        return self._read(x, **options), kept
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
         """Save as ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
@@ -223,8 +223,8 @@ class CausalLM(CachedHFBackbone):
             return super()._begin(table)
         return table(torch.arange(self.vocab_size, device=table.weight.device)).mean(0)
 
-    def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
-        return super()._read(x, use_cache="past_key_values" in how, **how)
+    def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
+        return super()._read(x, use_cache="past_key_values" in options, **options)
 
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)
@@ -291,11 +291,11 @@ def causal_lm(
     hub = hub_options(revision)
     architecture = plain(read_config(CausalLM, name_or_path, hub))
     CausalLM.configuration(architecture)  # raises before the tokenizer is read
-    asked = mask_token is not None and num_states > vocab_size
-    mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if asked else None
-    how = dict(attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora)
+    with_mask = mask_token is not None and num_states > vocab_size
+    mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if with_mask else None
+    options = dict(attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora)
     with torch.device("meta"):  # the weights will be those of the folder
-        model = CausalLM(num_states, vocab_size, architecture, mask_id, **how)
+        model = CausalLM(num_states, vocab_size, architecture, mask_id, **options)
     model = filled(model, name_or_path, hub, architecture)
     if parents:
         model.start_clusters(parents)

@@ -62,12 +62,12 @@ class Canvas(Constants):
             clean: tokens of the same positions: each block attends to those of the blocks before it, not to z.
         """
         size, before = self.block_size, z if clean is None else clean
-        read, said = self._begin(len(z)), []
+        read, logits = self._begin(len(z)), []
         for start in range(0, z.shape[1], size):
-            said.append(self._decode(z[:, start : start + size], read))
+            logits.append(self._decode(z[:, start : start + size], read))
             if start + size < z.shape[1]:
                 self._encode(before[:, start : start + size], read)
-        return torch.cat(said, 1)
+        return torch.cat(logits, 1)
 
     def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
         """Return the denoiser of sequences that continue these tokens, which precede the first canvas.
@@ -136,15 +136,15 @@ class Canvas(Constants):
         self.network.get_encoder()(input_ids=x, past_key_values=read.kept, attention_mask=read.present)
 
     def _decode(self, z: Tensor, read: "Read", last: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        logits, known = (None, None) if last is None else last
-        said = self.network(
+        logits, has_logits = (None, None) if last is None else last
+        output = self.network(
             decoder_input_ids=z,
             past_key_values=read.kept,
             self_conditioning_logits=logits,
-            self_conditioning_mask=known,
+            self_conditioning_mask=has_logits,
             decoder_attention_mask=read.beside(z),
         )
-        return said.logits.float()
+        return output.logits.float()
 
 
 @dataclass
@@ -194,8 +194,8 @@ class Kept:
         read: the encoder's state for them and for the tokens that precede the sequence.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], read: Read, said: Said, index: Int[Tensor, " B"]) -> None:
-        self.words, self.read, self._said, self._index = words, read, said, index
+    def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: Said, index: Int[Tensor, " B"]) -> None:
+        self.words, self.read, self._said, self._index = words, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
         """Select some of the sequences; outputs stored for these are shared with the original."""
@@ -204,10 +204,10 @@ class Kept:
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
         """Return the last output for ``length`` states, and which rows have one; None if there is none."""
-        said = self._said
-        if said.logits is None or said.logits.shape[1] != length:
+        outputs = self._said
+        if outputs.logits is None or outputs.logits.shape[1] != length:
             return None
-        return said.logits[self._index], said.known[self._index]
+        return outputs.logits[self._index], outputs.known[self._index]
 
     def remember(self, logits: Float[Tensor, "B n V"]) -> None:
         """Store the last output."""

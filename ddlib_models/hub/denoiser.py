@@ -49,19 +49,19 @@ class Adapted(Constants):
         self.barred = torch.zeros(special.vocab_size)
         self.barred[list(special.undrawn)] = -torch.inf
 
-    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L V"]:
+    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens at every position, in float32, or float64 for a network in float64.
 
         Args:
             z: states.
             t: times; not passed to a network that ignores them.
-            told: ``clean`` of a blockwise network; ``present`` (B, L) bool of one that supports padding.
+            options: ``clean`` of a blockwise network; ``present`` (B, L) bool of one that supports padding.
 
         Raises:
             ValueError: a state that is neither a token nor the mask; and the errors of the network.
         """
         self.special.check(z)
-        return self._wide(self._moved(self.network(z, self._times(z, t), **told)))
+        return self._wide(self._moved(self.network(z, self._times(z, t), **options)))
 
     def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
         """Return the denoiser of sequences that continue these tokens, if the network has a separate prompt input.
@@ -92,18 +92,20 @@ class Adapted(Constants):
     def _times(self, z: Tensor, t: Tensor) -> Tensor:
         return t if self.timed else torch.zeros(len(z), device=z.device)
 
-    def _moved(self, said: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
+    def _moved(self, output: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
         """Shift the network's output to the positions that it predicts."""
-        return torch.cat([said[:, : self.shift], said[:, : said.shape[1] - self.shift]], 1) if self.shift else said
+        return (
+            torch.cat([output[:, : self.shift], output[:, : output.shape[1] - self.shift]], 1) if self.shift else output
+        )
 
 
 class Halves(Adapted):
     """Adapter of a ``ddlib.typing.SplitDenoiser``, so that samplers compute only the logits that they need."""
 
-    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L D"]:
+    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L D"]:
         """Compute the output layer's input, at the positions that it predicts."""
         self.special.check(z)
-        return self._moved(self.network.features(z, self._times(z, t), **told))
+        return self._moved(self.network.features(z, self._times(z, t), **options))
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
         """Return the tokens' rows of the output layer, with a bias of -inf at ids that are no tokens."""
@@ -175,9 +177,9 @@ class Padded(nn.Module):
             raise ValueError(f"left is {self.left.tolist()}, must be less than the {length} positions of a row")
         moved = z.gather(1, (place + left) % length)
         times = t if t.ndim == 1 else t.gather(1, (place + left) % length)
-        said = self.denoiser(moved, times, present=place < length - left)
+        logits = self.denoiser(moved, times, present=place < length - left)
         back = (place - left) % length
-        return said.gather(1, back[..., None].expand(-1, -1, said.shape[-1]))
+        return logits.gather(1, back[..., None].expand(-1, -1, logits.shape[-1]))
 
 
 def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:

@@ -41,8 +41,8 @@ class Source:
     @property
     def hub(self) -> dict[str, Any]:
         """Keywords for transformers' readers."""
-        told = {"trust_remote_code": self.trust}
-        return told if self.revision is None else told | {"revision": self.revision}
+        options = {"trust_remote_code": self.trust}
+        return options if self.revision is None else options | {"revision": self.revision}
 
 
 @dataclass(frozen=True)
@@ -128,32 +128,32 @@ def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str,
     """Return the family of a model, and its name.
 
     Raises:
-        ValueError: none is known by that name, or none, or several, fit the configuration.
+        ValueError: none has that name, or none, or several, fit the configuration.
         ImportError: a plug-in of that name does not load.
     """
     if isinstance(family, Family):
         return "a family of one's own", family
-    known = families()
+    makers = families()
     if family is not None:
-        if family not in known:
-            raise ValueError(f"family={family!r}: must be one of {', '.join(known)}, or a Family")
-        return family, known[family]()
+        if family not in makers:
+            raise ValueError(f"family={family!r}: must be one of {', '.join(makers)}, or a Family")
+        return family, makers[family]()
     every = {}
-    for each, make in known.items():
+    for each, make in makers.items():
         with suppress(ImportError):  # a broken plug-in matters only if it is requested
             every[each] = make()
     fitting = [each for each, one in every.items() if one.fits(config)]
     fitting = fitting or [each for each, one in every.items() if one.resembles(config)]
     kind, first = config.get("model_type"), next(iter(config.get("architectures") or ()), None)
-    said = f"{name}: model_type {kind!r}, architecture {first!r}"
+    info = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
+            f"{info}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
             "NAME) if it is read like one of them, or give a Family of your own"
         )
     if len(fitting) > 1:
         raise ValueError(
-            f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
+            f"{info}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
             f"{fitting[0]})"
         )
     return fitting[0], every[fitting[0]]

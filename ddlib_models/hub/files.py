@@ -74,13 +74,13 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
     except StrictDataclassError as error:
         raise ValueError(f"{name}: what config.json says does not do: {line(error)}") from error
     except (OSError, ValueError, TypeError) as error:
-        said = str(error).strip().splitlines()[0]
+        message = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             raise PermissionError(
                 f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
                 f"{TRUST}"
             ) from error
-        raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
+        raise ValueError(f"{name}: has no tokenizer that loads: {message}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
         # without tokenizer files, transformers makes a tokenizer of a few tokens
         raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")

@@ -22,7 +22,7 @@ class Loaded(NamedTuple):
     denoiser: nn.Module
     """``(z, t) -> logits``; its ``parameterization`` is their meaning."""
     tokenizer: Any
-    """Of transformers."""
+    """Tokenizer of transformers."""
     special: Special
     """Special ids: tokens, ends of a sequence, the mask."""
 

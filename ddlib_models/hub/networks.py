@@ -81,17 +81,19 @@ def own(source: Source) -> nn.Module:
             f"{source.name}: {RECIPE} says which noise it was trained on; recipes.model_io.open_saved reads it, and "
             f"python -m recipes.generate {source.name}"
         )
-    known = {}
+    classes = {}
     for name in registry.available("backbones"):
         with suppress(ImportError):  # a broken plug-in does not concern other classes
             found = registry.get("backbones", name)
             made = found if isinstance(found, type) else get_type_hints(found).get("return")
             if isinstance(made, type) and issubclass(made, Pretrained):
-                known[made.__name__] = made
-    if source.config["class"] not in known:
-        raise ValueError(f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(known))}")
+                classes[made.__name__] = made
+    if source.config["class"] not in classes:
+        raise ValueError(
+            f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(classes))}"
+        )
     options = {} if source.revision is None else {"revision": source.revision}
-    return known[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
+    return classes[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
 
 
 @torch.no_grad()
@@ -115,8 +117,8 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
     def moved(front: int) -> float:
         """Return the change of the first position's output under another token at this distance."""
         z = torch.tensor([[first] * front + [other] for other in others], device=device)
-        said = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
-        return float((said[0] - said[1]).abs().max()) / max(float(said.abs().max()), 1e-30)
+        output = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
+        return float((output[0] - output[1]).abs().max()) / max(float(output.abs().max()), 1e-30)
 
     if moved(1) == 0:
         raise ValueError(
@@ -153,13 +155,13 @@ def remote(source: Source) -> Remote:
         PermissionError: it is not trusted.
         ValueError: there is no such code.
     """
-    told = source.config.get("auto_map") or {}
-    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in told), None)
+    auto = source.config.get("auto_map") or {}
+    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in auto), None)
     if kind is None:
         raise ValueError(f"{source.name}: auto_map of config.json names no code that is a model")
     if not source.trust:
         raise PermissionError(
-            f"{source.name}: {told[kind]} is code that comes with it, and to load it is to run it: read it, then say "
+            f"{source.name}: {auto[kind]} is code that comes with it, and to load it is to run it: read it, then say "
             f"{TRUST}"
         )
     return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)

@@ -94,12 +94,12 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
         if given not in tokens and not given.isdecimal():
             raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not know it")
         return tokens[given] if given in tokens else int(given)
-    told = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
-    told = {who: index for who, index in told.items() if index is not None}
-    if len(set(told.values())) > 1:
-        said = ", ".join(f"{who} says {index}" for who, index in told.items())
-        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID (on the command line --mask-token ID)")
-    ids = [*told.values(), *(_id(tokenizer, one) for one in family.mask or ())]
+    named = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
+    named = {source: index for source, index in named.items() if index is not None}
+    if len(set(named.values())) > 1:
+        listed = ", ".join(f"{source} says {index}" for source, index in named.items())
+        raise ValueError(f"{name}: {listed}; say which is the mask: mask=ID (on the command line --mask-token ID)")
+    ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
         raise ValueError(
@@ -146,8 +146,8 @@ def describe(
     bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
     pad = tokenizer.pad_token_id
     first = [index for one in family.ends if (index := _id(tokenizer, one)) is not None]
-    told = [eos, *first, *_several(generation.get("eos_token_id"))]
-    ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
+    candidates = [eos, *first, *_several(generation.get("eos_token_id"))]
+    ends = [one for one in dict.fromkeys(candidates) if one is not None and one < vocab_size and one not in undrawn]
     return Special(
         vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
         tuple(ends), undrawn, {index: tokens[index] for index in undrawn if index in tokens},
@@ -156,10 +156,10 @@ def describe(
 
 def _id(tokenizer: Any, one: str | int) -> int | None:
     """Return the id of a token, or the id itself, if the tokenizer has it."""
-    known = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     if isinstance(one, str):
-        return known.get(one)
-    return one if one in known.values() else None
+        return vocabulary.get(one)
+    return one if one in vocabulary.values() else None
 
 
 def _first(tokenizer: Any, *roles: str) -> int | None:

@@ -21,21 +21,21 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
     Raises:
         ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken one.
     """
-    found, said, asked = None, "", True
+    found, answer, reachable = None, "", True
     try:
         found = read_object(name, "config.json", revision)
     except OSError as error:
-        said = f", and the hub says: {str(error).strip().splitlines()[0]}"
-        asked = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
+        answer = f", and the hub says: {str(error).strip().splitlines()[0]}"
+        reachable = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
     if found is not None:
         return found
-    if asked and is_there(name, ADAPTER, revision):
+    if reachable and is_there(name, ADAPTER, revision):
         raise ValueError(
             f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
         )
     if Path(name).is_dir():
         raise ValueError(f"{label}: there is no config.json in this folder, so it holds no model")
-    raise ValueError(f"{label}: no folder with a model here{said}")
+    raise ValueError(f"{label}: no folder with a model here{answer}")
 
 
 def read_object(name: str, file: str, revision: str | None = None) -> dict[str, Any] | None:
@@ -57,12 +57,12 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
 
         path = Path(cached_file(name, file, revision=revision))
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # bytes that are not text are a ValueError too
         raise ValueError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(said, dict):
-        raise ValueError(f"{path}: holds a {type(said).__name__}, must hold an object with keys")
-    return said
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, must hold an object with keys")
+    return content
 
 
 def line(error: Exception) -> str:

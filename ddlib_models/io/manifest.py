@@ -58,7 +58,7 @@ def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> di
     manifest = _read(folder)
     if not manifest["complete"]:
         raise ManifestError(f"{folder}: the save into it was interrupted; save again")
-    faults = [_fault(folder, name, wanted) for name, wanted in manifest["files"].items()]
+    faults = [_fault(folder, name, expected) for name, expected in manifest["files"].items()]
     faults += [f"{name} is foreign: {MANIFEST} does not list it" for name in _strangers(folder, manifest, foreign)]
     if found := [fault for fault in faults if fault]:
         raise ManifestError(f"{folder}: {'; '.join(found)}")
@@ -156,18 +156,20 @@ def _strangers(folder: Path, manifest: Mapping[str, Any], patterns: Collection[s
     """Return unlisted files that match a pattern; hidden folders, such as the hub's cache, are skipped."""
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     names = (path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
-    known = {*manifest["files"], MANIFEST}
-    return [name for name in names if name not in known and any(fnmatch(name, pattern) for pattern in patterns)]
+    listed = {*manifest["files"], MANIFEST}
+    return [name for name in names if name not in listed and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def _fault(folder: Path, name: str, wanted: Mapping[str, Any]) -> str | None:
+def _fault(folder: Path, name: str, expected: Mapping[str, Any]) -> str | None:
     path = folder / name
     if not path.is_file():
         return f"{name} is missing"
     size = path.stat().st_size
-    if size != wanted["size"]:
-        return f"{name} is {'truncated' if size < wanted['size'] else 'too long'}: {size} of {wanted['size']} bytes"
-    return None if _sha256(path) == wanted["sha256"] else f"{name} is altered: its sha256 is not the one in {MANIFEST}"
+    if size != expected["size"]:
+        return f"{name} is {'truncated' if size < expected['size'] else 'too long'}: {size} of {expected['size']} bytes"
+    return (
+        None if _sha256(path) == expected["sha256"] else f"{name} is altered: its sha256 is not the one in {MANIFEST}"
+    )
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

@@ -286,6 +286,8 @@ def _untold(own: Mapping[str, Tensor], given: Collection[str]) -> list[str]:
     names: dict[int, list[str]] = {}
     for name, tensor in own.items():
         names.setdefault(id(tensor), []).append(name)
-    told = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
-    faults = [f"the file has no {' = '.join(tied)}" for tied, found in told.items() if not found]
-    return faults + [f"{' and '.join(found)} are one tensor in the model" for found in told.values() if len(found) > 1]
+    present = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
+    faults = [f"the file has no {' = '.join(tied)}" for tied, found in present.items() if not found]
+    return faults + [
+        f"{' and '.join(found)} are one tensor in the model" for found in present.values() if len(found) > 1
+    ]

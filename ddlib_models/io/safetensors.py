@@ -45,17 +45,17 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
             f"save that, or take {ADAPTER} away where the weights have it already"
         )
     _check(list(_files(name, revision)))
-    network, told = kind.from_pretrained(
+    network, report = kind.from_pretrained(
         name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
-    unknown = set(told["unexpected_keys"])
+    unknown = set(report["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
-    faults = {"the files have no": told["missing_keys"], "the network has no": unknown}
-    said = [f"{what} {_listed(keys)}" for what, keys in faults.items() if keys]
-    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in told["mismatched_keys"]}
-    if said := [*said, *([_listed(shapes)] if shapes else [])]:
-        raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
+    faults = {"the files have no": report["missing_keys"], "the network has no": unknown}
+    messages = [f"{problem} {_listed(keys)}" for problem, keys in faults.items() if keys]
+    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in report["mismatched_keys"]}
+    if messages := [*messages, *([_listed(shapes)] if shapes else [])]:
+        raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}")
     for key, weight in network.named_parameters():
         if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
             raise ValueError(f"{label}: {key} holds numbers that are not finite")
@@ -113,7 +113,7 @@ def _elsewhere(config: Any) -> set[str]:
     """Return names of weights of other networks of this configuration that a file may include: poolers, other heads."""
     import transformers  # local import: the caller raises the error for a missing transformers
 
-    known: set[str] = set()
+    names: set[str] = set()
     for mapping in (transformers.MODEL_MAPPING, transformers.MODEL_FOR_PRETRAINING_MAPPING):
         if type(config) not in mapping:
             continue
@@ -121,8 +121,8 @@ def _elsewhere(config: Any) -> set[str]:
             with torch.device("meta"):
                 made = kind(config)
             own = made.state_dict().keys()
-            known |= own | {f"{made.base_model_prefix}.{key}" for key in own}
-    return known
+            names |= own | {f"{made.base_model_prefix}.{key}" for key in own}
+    return names
 
 
 def _each(kinds: Any) -> tuple[Any, ...]:

@@ -136,13 +136,15 @@ def hdlm(
     checkpoint = read(source, revision)
     _refuse_other_family("HDLM", checkpoint.content)
     network = Network(checkpoint.content, checkpoint.config, heads)
-    told = _clusters(checkpoint, clusters)
+    assigned = _clusters(checkpoint, clusters)
     prior_tokens, prior_mask = _prior(checkpoint)
-    mask = _first(mask_id, prior_mask, _MASKS.get(len(told)))
+    mask = _first(mask_id, prior_mask, _MASKS.get(len(assigned)))
     if mask is None:
-        raise ValueError(f"mask_id=None: say which token is the mask of a vocabulary of {len(told)} clustered tokens")
-    tokens = prior_tokens or max(len(told), mask + 1)
-    parents = told - tokens if int(told.max()) >= tokens else told
+        raise ValueError(
+            f"mask_id=None: say which token is the mask of a vocabulary of {len(assigned)} clustered tokens"
+        )
+    tokens = prior_tokens or max(len(assigned), mask + 1)
+    parents = assigned - tokens if int(assigned.max()) >= tokens else assigned
     layout = Layout(tokens, mask, int(parents.max()) + 1)
     if len(parents) != layout.words or int(parents.bincount().min()) == 0:
         raise ValueError(f"clusters: must put each of {layout.words} words into one of 0..n-1, none of them empty")
@@ -173,10 +175,12 @@ def _family(tensors: Mapping[str, Any]) -> str:
     return "MDLM" if "rotary_emb.inv_freq" in tensors or "state_dict" in tensors else ""
 
 
-def _refuse_other_family(wanted: str, tensors: Mapping[str, Any]) -> None:
+def _refuse_other_family(expected: str, tensors: Mapping[str, Any]) -> None:
     found = _family(tensors)
-    if found and found != wanted:
-        raise ValueError(f"this checkpoint has the form of {found}, not of {wanted}: import it with {found.lower()}()")
+    if found and found != expected:
+        raise ValueError(
+            f"this checkpoint has the form of {found}, not of {expected}: import it with {found.lower()}()"
+        )
 
 
 def _prior(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
@@ -187,13 +191,18 @@ def _prior(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
 
 
 def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> Tensor:
-    told = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
-    told = checkpoint.noise.get("cluster_dict") if told is None else told
-    if told is None:
+    assigned = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
+    assigned = checkpoint.noise.get("cluster_dict") if assigned is None else assigned
+    if assigned is None:
         raise ValueError("clusters=None: no noise_schedule.pt tells each token's cluster, so pass them or their file")
-    if not isinstance(told, Tensor) or told.dtype != torch.int64 or told.ndim != 1 or int(told.min()) < 0:
+    if (
+        not isinstance(assigned, Tensor)
+        or assigned.dtype != torch.int64
+        or assigned.ndim != 1
+        or int(assigned.min()) < 0
+    ):
         raise ValueError("clusters: must be a vector of int64 >= 0, one for each token but the mask")
-    return told
+    return assigned
 
 
 def _check_rows(network: Network, layout: Layout) -> None:

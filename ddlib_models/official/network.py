@@ -165,15 +165,15 @@ class Network:
         self, tensors: Mapping[str, Tensor], config: Mapping[str, object], argument: int | None
     ) -> int:
         widths = [read(tensors[name]) for name, read in _HEAD_DIM.items() if name in tensors]
-        told = [self.dim // width for width in widths]
-        told += [config[key] for key in ("n_heads", "num_attention_heads") if key in config]
-        told += [argument] if argument is not None else []
-        if len(set(told)) != 1:
+        counts = [self.dim // width for width in widths]
+        counts += [config[key] for key in ("n_heads", "num_attention_heads") if key in config]
+        counts += [argument] if argument is not None else []
+        if len(set(counts)) != 1:
             raise ValueError(
-                f"heads={argument}: rotary buffers, config.json and this argument together say {told or 'nothing'}, "
+                f"heads={argument}: rotary buffers, config.json and this argument together say {counts or 'nothing'}, "
                 "they must agree on one number"
             )
-        return told[0]
+        return counts[0]
 
 
 _HEAD_DIM = {

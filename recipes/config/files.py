@@ -78,8 +78,8 @@ def differences(before: Recipe, now: Recipe) -> list[str]:
 
 def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) -> None:
     """Raise or warn about packages named in a file that are missing or of another version."""
-    for kind, said in named.items():
-        package, before = said["package"], said["version"]
+    for kind, expected in named.items():
+        package, before = expected["package"], expected["version"]
         try:
             now = version(package)
         except PackageNotFoundError:

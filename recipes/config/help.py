@@ -39,14 +39,14 @@ def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
 
 
 def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[str, str]]:
-    said = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
+    descriptions = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
     for field in fields(kind):
         values = [getattr(holder, field.name) for holder in holders]
         name = prefix + field.name.replace("_", "-")
         if is_dataclass(field.type):
             yield from _marked(field.type, values, f"{name}.")
         elif FIRST.items() <= field.metadata.items():
-            text = said.get(field.name, "").replace("``", "")
+            text = descriptions.get(field.name, "").replace("``", "")
             if field.name in PARTS:
                 yield f"{name}.kind {_shown([value['kind'] for value in values])}", text
                 yield from _keys(name, values)

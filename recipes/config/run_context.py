@@ -92,8 +92,8 @@ class ModelContext:
         process = self._process.hierarchy
         if clusters is None and process is not None and process.depth > 1:
             return self.parents()
-        wanted = round(self.vocab_size() ** 0.5) if clusters is None else clusters
-        return [level.tolist() for level in self._known.parents(wanted)]
+        count = round(self.vocab_size() ** 0.5) if clusters is None else clusters
+        return [level.tolist() for level in self._known.parents(count)]
 
     def num_clusters(self) -> int:
         """Number of clusters of the finest level.

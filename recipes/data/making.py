@@ -113,8 +113,8 @@ def _said(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
     def short(value: Any) -> Any:
         return value[:12] if isinstance(value, str) and HASH.fullmatch(value) else value
 
-    told = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
-    return "; ".join(told) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
+    lines = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
+    return "; ".join(lines) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
 
 
 @contextmanager

@@ -155,8 +155,8 @@ def corpus_of(folder: Path) -> Corpus:
     Raises:
         FileNotFoundError, ValueError: as in ``open_prepared``, for the manifest and the files' sizes.
     """
-    said = _manifest(Path(folder))["corpus"]
-    return Corpus(**said | {name: Source(**said[name]) for name in SPLITS})
+    values = _manifest(Path(folder))["corpus"]
+    return Corpus(**values | {name: Source(**values[name]) for name in SPLITS})
 
 
 def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:

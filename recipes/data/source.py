@@ -193,7 +193,7 @@ def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
     count = sum(_suffix(Path(name)) == ".txt" for name in names)
     if not count:
         return ""
-    others = "; ".join(f"{by}: {what}" for by, what in CUTS.items() if by != sample_by)
+    others = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items() if by != sample_by)
     files = f"{count} .txt file{'s' * (count != 1)}"
     return f"{files}, each document is {CUTS[sample_by]} (--sample-by {sample_by}; else {others})"
 

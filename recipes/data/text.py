@@ -91,9 +91,9 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"fraction={fraction}: must lie strictly between 0 and 1")
-    wanted = fraction * sum(len(speech.text) for speech in speeches)
+    minimum = fraction * sum(len(speech.text) for speech in speeches)
     held, cut = 0, len(speeches)
-    while cut > 0 and held < wanted:
+    while cut > 0 and held < minimum:
         cut -= 1
         held += len(speeches[cut].text)
     if cut == 0:

@@ -97,10 +97,10 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
         ValueError: no token for the beginning or the end, with the flag that names one and the special tokens of the
             tokenizer; ids that are not 0..V-1.
     """
-    wanted = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
-    found = {role: _find(tokenizer, *names) for role, names in wanted.items()}
+    roles = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
+    found = {role: _find(tokenizer, *names) for role, names in roles.items()}
     if missing := [role for role, number in found.items() if number is None]:
-        raise ValueError(_missing(tokenizer, {role: wanted[role] for role in missing}))
+        raise ValueError(_missing(tokenizer, {role: roles[role] for role in missing}))
     if tokenizer.token_to_id(corpus.pad) is None:
         tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
     size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
@@ -162,16 +162,16 @@ def tokenize(
     )
 
 
-def _find(tokenizer: Tokenizer, wanted: str | None, known: Iterable[str]) -> int | None:
-    ids = map(tokenizer.token_to_id, known if wanted is None else (wanted,))
+def _find(tokenizer: Tokenizer, name: str | None, candidates: Iterable[str]) -> int | None:
+    ids = map(tokenizer.token_to_id, candidates if name is None else (name,))
     return next((found for found in ids if found is not None), None)
 
 
 def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequence[str]]]) -> str:
     """Return the message about the special tokens that a tokenizer lacks."""
     faults = [
-        f"{role}={wanted!r}: the tokenizer has no token {', '.join(known) if wanted is None else wanted}"
-        for role, (wanted, known) in roles.items()
+        f"{role}={name!r}: the tokenizer has no token {', '.join(candidates) if name is None else name}"
+        for role, (name, candidates) in roles.items()
     ]
     flags = " and ".join(f"--{role} TOKEN" for role in roles)
     special = _special_looking(tokenizer)

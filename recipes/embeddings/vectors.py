@@ -154,11 +154,11 @@ def _from_folder(source: str, get: Callable[..., Path]) -> Model:
 
 
 def _from_hub(source: str, revision: str | None) -> Model:
-    asked = {} if revision is None else {"revision": revision}
+    options = {} if revision is None else {"revision": revision}
 
     def get(*names: str) -> Path:
         try:
-            return Path(snapshot_download(source, allow_patterns=list(names), **asked))
+            return Path(snapshot_download(source, allow_patterns=list(names), **options))
         except (OSError, ValueError) as error:
             raise ValueError(f"vectors: {source!r} is no file or folder here, and the hub says: {error}") from error
 

@@ -43,12 +43,12 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         signals = stack.enter_context(Signals())
         run = Run.prepare(recipe, world)
         recipe = run.recipe
-        said = resume(run, accept_changes)
+        messages = resume(run, accept_changes)
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
-            said += record(recipe.output.folder, run.facts.step, plugins(recipe))
+            messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
         watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
-        for message in said:
+        for message in messages:
             watch.say(message)
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps were made already: nothing to do")
@@ -57,12 +57,12 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measured(run, watch)
             watch.samples(0, *draw(run))
         for batches in run.batches():
-            told = run.step(batches, signals.asked)
-            watch.step(run.facts.step, told)
-            attend(run, watch, told.stop)
-            if told.stop:
+            result = run.step(batches, signals.asked)
+            watch.step(run.facts.step, result)
+            attend(run, watch, result.stop)
+            if result.stop:
                 watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")
-            if told.stop or run.facts.step == recipe.steps:
+            if result.stop or run.facts.step == recipe.steps:
                 break
         return run.facts.step >= recipe.steps
 
@@ -96,9 +96,9 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     Raises:
         ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted.
     """
-    said: list[str] = []
+    messages: list[str] = []
     folder = run.recipe.output.folder
-    for path, facts in checkpoint.newest(folder / CHECKPOINTS, said.append):
+    for path, facts in checkpoint.newest(folder / CHECKPOINTS, messages.append):
         changes = changed(run, facts)
         if changes and not accept_changes:
             raise ValueError(
@@ -106,8 +106,8 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
             )
         checkpoint.load(path, run.state, run.world)
         run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
-        return [*said, f"going on from step {facts.step}", *changes]
-    return said
+        return [*messages, f"going on from step {facts.step}", *changes]
+    return messages
 
 
 def changed(run: Run, facts: checkpoint.Facts) -> list[str]:

@@ -29,7 +29,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and output."""
+        """True if this process writes files and output."""
         return self.rank == 0
 
     def barrier(self) -> None:

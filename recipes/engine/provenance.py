@@ -45,13 +45,13 @@ def record(folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | Non
     before = _last(path) or now
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step} | now) + "\n")
-    said = []
+    messages = []
     if (before["commit"], before["changes"]) != (now["commit"], now["changes"]):
-        said.append("the code is not the same as at the last start: its losses may differ")
+        messages.append("the code is not the same as at the last start: its losses may differ")
     for name, value in now["versions"].items():
         if before["versions"].get(name) != value:
-            said.append(f"{name} is {value}, was {before['versions'].get(name)}")
-    return said
+            messages.append(f"{name} is {value}, was {before['versions'].get(name)}")
+    return messages
 
 
 def _last(path: Path) -> dict[str, Any] | None:

@@ -75,11 +75,11 @@ class Run:
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
-        known = FromText(recipe, data, world)
-        process = make_process(recipe, known, data, world)
-        model = make_model(recipe, ModelContext(known, process))
+        context = FromText(recipe, data, world)
+        process = make_process(recipe, context, data, world)
+        model = make_model(recipe, ModelContext(context, process))
         check_folder(recipe, model)
-        start(recipe, model, process, data, known.clusters)
+        start(recipe, model, process, data, context.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
         objective.train()  # a pretrained network is in evaluation mode
@@ -88,7 +88,7 @@ class Run:
         state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
-        return cls(recipe, world, data, known, process, density, objective, called, state, facts, pace, blocks)
+        return cls(recipe, world, data, context, process, density, objective, called, state, facts, pace, blocks)
 
     def batches(self) -> Iterator[list[Batch]]:
         """Yield, from the next step on, the micro-batches of this process, from one order for all processes."""
@@ -120,8 +120,8 @@ class Run:
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
-        how = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-        noisy = [noised(self.process, batch.to(world.device), *how) for batch in batches]
+        options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
+        noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
@@ -137,8 +137,8 @@ class Run:
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
         own = loss.isfinite() & norm.isfinite()
-        asked = torch.full_like(loss, stop)
-        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), asked]), sums.flatten()]))
+        stopping = torch.full_like(loss, stop)
+        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), stopping]), sums.flatten()]))
         # the only synchronisation with the host: before the optimizer, so that a NaN never reaches the weights
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read

@@ -66,11 +66,11 @@ def validate(
         TypeError, ValueError: as in ``shared`` and ``ddlib.bound``.
     """
     pace = dd.paces.Together() if pace is None else pace
-    how = shared(process, pace, length, levels)
+    coupling = shared(process, pace, length, levels)
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        ways = density, steps, how, pace, blocks, alone, leads
+        ways = density, steps, coupling, pace, blocks, alone, leads
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)
@@ -115,15 +115,15 @@ def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: in
     Raises:
         ValueError: the bound does not support it.
     """
-    how = quietest(process, pace, length) if levels is None else levels
+    coupling = quietest(process, pace, length) if levels is None else levels
     try:
-        check_unbiased(process, how)
+        check_unbiased(process, coupling)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
-    if how != "independent" and own_times(pace, length):
+    if coupling != "independent" and own_times(pace, length):
         rule = "positions have times of their own; must be 'independent'"
-        raise ValueError(f"bound_levels={how!r}: not with pace={pace!r}, whose {rule}")
-    return how
+        raise ValueError(f"bound_levels={coupling!r}: not with pace={pace!r}, whose {rule}")
+    return coupling
 
 
 def over(
@@ -135,7 +135,7 @@ def over(
     measured: Callable[[Iterable[Batch]], Terms],
 ) -> Terms:
     """Distribute the first validation sequences over all processes and join the results of ``measured`` in each."""
-    wanted = min(sequences, len(data.validation))
+    count = min(sequences, len(data.validation))
     stream = examples(
         data.validation,
         length=length,
@@ -147,5 +147,5 @@ def over(
     )
     with closing(stream):
         # equal numbers of batches everywhere: sharded weights are gathered in every pass
-        own = measured(part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
-    return Terms.join(world.gather(own)).first(wanted)
+        own = measured(part.to(world.device) for part in islice(stream, -(-count // (batch * world.size))))
+    return Terms.join(world.gather(own)).first(count)

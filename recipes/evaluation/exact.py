@@ -53,16 +53,16 @@ def exact(
         length: tokens of a sequence; by default the model's.
     """
     packed, free = saved.rows != "padded", saved.rows == "free"
-    wanted = min(sequences or len(data.validation), len(data.validation))
+    count = min(sequences or len(data.validation), len(data.validation))
     ways = saved.parameterization, free
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, *ways)
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, count, packed, *ways)
         calls.append(most)
         return terms
 
-    terms = over(data, length or saved.length, world, wanted, min(batch, -(-wanted // world.size)), measured)
+    terms = over(data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured)
     found = in_units(Estimate.of(terms.per_token, []), data, int(free))
     return {name: asdict(estimate) for name, estimate in found.items()} | {
         "protocol": {
@@ -78,8 +78,8 @@ def exact(
 
 def how_exact(likely: dict[str, Any]) -> str:
     """Return the note below the table."""
-    how = likely["protocol"]
+    setup = likely["protocol"]
     return (
-        f"likelihood: exact, over {how['sequences']:,} texts, {how['tokens']} tokens, by {how['order']}; "
-        f"{how['calls']} network calls per batch, padding: {how['padding']}"
+        f"likelihood: exact, over {setup['sequences']:,} texts, {setup['tokens']} tokens, by {setup['order']}; "
+        f"{setup['calls']} network calls per batch, padding: {setup['padding']}"
     )

@@ -128,7 +128,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
     states += saved.encode(text[end:])
-    said = len(states)
+    given = len(states)
     if end and not has_mask(saved):
         raise ValueError(f"prompt: has gaps, and {saved.process!r} no mask that could stand there")
     if end and saved.special.eos is not None:
@@ -136,7 +136,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
-    return torch.tensor(states, dtype=torch.int64), said
+    return torch.tensor(states, dtype=torch.int64), given
 
 
 def has_mask(saved: LoadedModel) -> bool:
@@ -178,11 +178,11 @@ def row(
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
-        states, said = prompt_states(saved, text, length or saved.length)
+        states, given = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning), said=said)
+        return Row(text, states, len(states), len(saved.beginning), said=given)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
@@ -192,17 +192,17 @@ def row(
         stands = prompt_states(saved, text, length or saved.length)[0].tolist()
     lead = len(stands) if saved.leads else 0
     if length is None:
-        asked = None if new is None else len(stands) + new
+        requested = None if new is None else len(stands) + new
         if saved.rows == "free":
-            drawn = (asked or len(stands) + NEW) - lead
+            drawn = (requested or len(stands) + NEW) - lead
             most = max(saved.length - lead, 0) // block * block
             if new is not None and drawn > most:
                 blocks = f" in whole blocks of {block}" if block > 1 else ""
                 raise ValueError(
                     f"new={new}: {len(stands)} tokens stand before them, and {saved.name} knows {lead + most}{blocks}"
                 )
-            asked = lead + min(-(-drawn // block) * block, most)
-        length = asked or saved.length
+            requested = lead + min(-(-drawn // block) * block, most)
+        length = requested or saved.length
     check_fits(stands, length)
     if text is not None and len(stands) == length:
         raise ValueError(

@@ -50,7 +50,7 @@ class Sampling:
     forbidden: tuple[str, ...] = ()
     """Tokens that are never drawn, as text: " Boston" with its space is another one than "Boston"."""
     end: Literal["free", "last"] = "free"
-    """What may follow the end of a text: anything, as in rows of several texts, or nothing."""
+    """Tokens allowed behind the end of a text: any, as in rows of several texts, or none."""
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
     stop_entropy: float | None = None
@@ -224,13 +224,13 @@ def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> 
     }
 
 
-def told(how: Mapping[str, Any]) -> str:
+def told(settings: Mapping[str, Any]) -> str:
     """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
     always = ("temperature", "top_p")
-    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and how[f.name] != f.default]
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]
     names = dict.fromkeys([*always, *(field.name for field in turned)])
-    knobs = [f"{name.replace('_', '-')} {_shown(how[name])}" for name in names]
-    return ", ".join([how["sampler"], f"{how['steps']} steps", *knobs])
+    knobs = [f"{name.replace('_', '-')} {_shown(settings[name])}" for name in names]
+    return ", ".join([settings["sampler"], f"{settings['steps']} steps", *knobs])
 
 
 def _shown(value: object) -> str:

@@ -108,12 +108,12 @@ def chosen(recipe: Recipe) -> list[Callable[[int], Board]]:
         ModuleNotFoundError: one of them is not installed; nothing was opened.
     """
     output = recipe.output
-    wanted = [
+    requested = [
         (output.tensorboard, TensorBoard, "torch.utils.tensorboard", "output.tensorboard=True", "tensorboard"),
         (output.wandb is not None, WandB, "wandb", f"output.wandb={output.wandb!r}", "wandb"),
     ]
     makers: list[Callable[[int], Board]] = []
-    for is_wanted, board, name, flag, package in wanted:
+    for is_wanted, board, name, flag, package in requested:
         if is_wanted:
             module = _load(name, f"{flag} needs {package}: pip install {package}")
             makers.append(lambda start, board=board, module=module: board(module, recipe, start))

@@ -144,7 +144,7 @@ class Watch:
         if trace:
             # one state can be the nearest to several tenths
             times = np.array([t for t, _ in trace])
-            near = dict.fromkeys(int(abs(times - wanted).argmin()) for wanted in TIMES)
+            near = dict.fromkeys(int(abs(times - time).argmin()) for time in TIMES)
             way = [str(on_its_way(*trace[place])) for place in near]
             parts.append("\n".join(["sample 1 as it denoises", *way]))
         text = "\n\n".join(parts) + "\n"

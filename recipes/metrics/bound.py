@@ -146,14 +146,14 @@ def measure(
     parts = []
     block = 1 if pace is None else pace.block or 1
     for batch in chain.from_iterable(by_length(batch, block, leads) for batch in batches) if alone else batches:
-        noise, asked = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
+        noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
         if leads:
-            asked = denoiser.after(batch.x[:, :1])
+            network = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index)
         if alone:
-            asked = given(asked, batch.x, ~batch.mask)
+            network = given(network, batch.x, ~batch.mask)
         bound = dd.bound(
-            process, asked, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
+            process, network, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
             levels=levels, pace=pace, at_once=at_once,
         )  # fmt: skip
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()

@@ -28,7 +28,7 @@ def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser
     others as ``dd.sample`` does around a prompt.
     """
 
-    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
-        return denoiser(torch.where(fixed, x, z), t, **told)
+    def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        return denoiser(torch.where(fixed, x, z), t, **options)
 
     return telling(see, denoiser)

@@ -20,9 +20,9 @@ def called(model: nn.Module, half: bool, by: Denoiser | None = None) -> Denoiser
     """
     call = model if by is None else by
 
-    def denoiser(z: Tensor, t: Tensor, **told: Any) -> Tensor:
+    def denoiser(z: Tensor, t: Tensor, **options: Any) -> Tensor:
         with torch.autocast(z.device.type, torch.bfloat16, enabled=half):
-            return call(z, t, **told)
+            return call(z, t, **options)
 
     return telling(denoiser, model)
 
@@ -40,8 +40,8 @@ def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     def here(z: Tensor) -> Tensor:
         return torch.arange(z.shape[1], device=z.device) < lengths.to(z.device)[:, None]
 
-    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
-        return denoiser(z, t, present=here(z), **told)
+    def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        return denoiser(z, t, present=here(z), **options)
 
     if isinstance(denoiser, SplitDenoiser):  # so that only the required logits are computed
         see.features = lambda z, t: denoiser.features(z, t, present=here(z))

@@ -60,13 +60,13 @@ class Talking(Theirs):
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
         from jinja2 import TemplateError  # local import: transformers requires it only with a template
 
-        told, on = [dict(message) for message in messages], bool(messages) and not answers
+        copies, on = [dict(message) for message in messages], bool(messages) and not answers
         try:
             return self._tokenizer.apply_chat_template(
-                told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
+                copies, tokenize=False, add_generation_prompt=answers, continue_final_message=on
             )
         except (TemplateError, TypeError) as error:  # errors of the template, which is third-party code
-            roles = ", ".join(message.get("role", "?") for message in told)
+            roles = ", ".join(message.get("role", "?") for message in copies)
             raise ValueError(f"chat: the tokenizer's template does not take messages of {roles}: {error}") from error
 
 
@@ -102,7 +102,7 @@ def open_foreign(
 
     read_as = chosen(name, read_config(str(folder)), family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    process, denoiser, tokenizer, known = hub.load(
+    process, denoiser, tokenizer, special = hub.load(
         folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
@@ -115,10 +115,10 @@ def open_foreign(
         law=denoiser.parameterization,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
         special=Special(
-            pad=known.pad,
-            bos=None if known.bos in known.undrawn else known.bos,
-            eos=known.eos if known.eos in known.ends else None,  # if it is a token
-            others=known.ends,
+            pad=special.pad,
+            bos=None if special.bos in special.undrawn else special.bos,
+            eos=special.eos if special.eos in special.ends else None,  # if it is a token
+            others=special.ends,
         ),
         length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),
         rows="free",

@@ -40,8 +40,8 @@ def one_of(run: str | None, model: str | None) -> str:
         ValueError: neither, or both.
     """
     if (run is None) == (model is None):
-        said = "neither is said" if run is None else f"got {run!r} and {model!r}"
-        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {said}")
+        got = "neither is said" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {got}")
     return model if run is None else run
 
 
@@ -107,12 +107,12 @@ def open_saved(
             raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
     check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    known = Published(folder, tokenizer)
+    context = Published(folder, tokenizer)
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
-        process = parts.build("processes", recipe.process, known, "process").to(device)
+        process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
-        model = load_network(folder, recipe, ModelContext(known, process)).to(device).eval()
+        model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
@@ -134,7 +134,7 @@ def open_saved(
         sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         name=str(source),
         precision=precision,
-        clusters=known.saved_clusters(),
+        clusters=context.saved_clusters(),
         plugins=plugins(recipe),
         recipe=recipe,
     )

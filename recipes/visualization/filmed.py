@@ -106,10 +106,10 @@ class Filmed(Sampler):
 
     def init(self, run: SamplingContext) -> State:
         """Start the whole sequence, or the next block of it: calls continue those before."""
-        heard = Heard(run.free.shape, run.free.device)
+        recorder = Heard(run.free.shape, run.free.device)
         if self._heard is not None:
-            heard.calls += self._heard.calls
-        self._run, self._heard = run, heard
+            recorder.calls += self._heard.calls
+        self._run, self._heard = run, recorder
         listen(run.network, self._heard)
         return self.sampler.init(run)
 
@@ -162,7 +162,7 @@ class Filmed(Sampler):
 
 
 def _events(
-    run: SamplingContext, heard: Heard, window: slice, before: Tokens, after: Tokens
+    run: SamplingContext, recorder: Heard, window: slice, before: Tokens, after: Tokens
 ) -> Iterator[tuple[int, Event]]:
     """Yield each change, with its sequence; the network is evaluated on the window alone."""
     b, i = (before != after).nonzero().unbind(1)
@@ -172,15 +172,15 @@ def _events(
     chance = torch.full((len(b),), torch.nan, dtype=torch.float64, device=b.device)
     which = torch.zeros((len(b), OTHERS), dtype=torch.int64, device=b.device)
     likely = torch.zeros((len(b), OTHERS), dtype=torch.float64, device=b.device)
-    asked = (window.start <= i) & (i < window.stop)
-    drawn = (asked & (mark != Mark.UP)).nonzero()[:, 0]  # an ascending position is noised, independent of the network
-    for mine, said in heard.before(b[drawn], i[drawn] - window.start, state[drawn]):
+    inside = (window.start <= i) & (i < window.stop)
+    drawn = (inside & (mark != Mark.UP)).nonzero()[:, 0]  # an ascending position is noised, whatever the network
+    for mine, predictions in recorder.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
-        for rows, states, law in _laws(run, said, state[places]):
+        for rows, states, log_probs in _laws(run, predictions, state[places]):
             some = places[rows]
             hit = states == state[some][:, None]
-            chance[some] = torch.where(hit, law.to(torch.float64).exp(), 0.0).sum(-1)
-            best = law.topk(min(OTHERS, law.shape[1]), -1)
+            chance[some] = torch.where(hit, log_probs.to(torch.float64).exp(), 0.0).sum(-1)
+            best = log_probs.topk(min(OTHERS, log_probs.shape[1]), -1)
             which[some, : best.values.shape[1]] = states.gather(1, best.indices)
             likely[some, : best.values.shape[1]] = best.values.to(torch.float64).exp()
     columns = (b, i, state, mark, chance, which, likely)
@@ -190,7 +190,7 @@ def _events(
 
 
 def _laws(
-    run: SamplingContext, said: Predictions, state: Int64[Tensor, "N"]
+    run: SamplingContext, predictions: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
     """Yield the distributions from which positions got their states, from the network's outputs before.
 
@@ -198,21 +198,21 @@ def _laws(
         The indices of the positions among the N, the states of the level, and their normalised log-probabilities.
     """
     process = run.process
-    level, above = (process.level_of(z[:, None])[:, 0] for z in (state, said.z))
+    level, above = (process.level_of(z[:, None])[:, 0] for z in (state, predictions.z))
     # where the level chain depends on the state, the states below one are not all that it can descend to
     own = process.hierarchy is not None and isinstance(process, HasLevelWeights)
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
-        by = replace(run, predict=said.network)
-        for some, first, which, law in child_log_probs(by, said.take(rows), level[rows], False):
-            yield rows[some], which + first, law
+        by = replace(run, predict=predictions.network)
+        for some, first, which, log_probs in child_log_probs(by, predictions.take(rows), level[rows], False):
+            yield rows[some], which + first, log_probs
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]
-        law = said.take(rows).words(torch.zeros_like(rows))[:, 0].log_softmax(-1)
+        log_probs = predictions.take(rows).words(torch.zeros_like(rows))[:, 0].log_softmax(-1)
         if i > 0 and process.hierarchy is None:  # a noise state without members
             continue
         if i > 0:
-            law = process.hierarchy.between(0, i).log_push(law)
-        states = torch.arange(law.shape[1], device=law.device) + sum(process.levels[:i])
-        yield rows, states.expand(len(rows), -1), law
+            log_probs = process.hierarchy.between(0, i).log_push(log_probs)
+        states = torch.arange(log_probs.shape[1], device=log_probs.device) + sum(process.levels[:i])
+        yield rows, states.expand(len(rows), -1), log_probs

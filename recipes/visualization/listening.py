@@ -25,15 +25,15 @@ class Heard:
         """Outputs of the present step, in their order."""
         self._shape = shape
 
-    def call(self, asked: Bool[Tensor, "n"]) -> None:
+    def call(self, evaluated: Bool[Tensor, "n"]) -> None:
         """Count a call on some rows of a batch, which may have several rows per sequence."""
         rows = len(self.calls)
-        self.calls += asked.view(rows, -1).any(-1) if len(asked) % rows == 0 else bool(asked.any())
+        self.calls += evaluated.view(rows, -1).any(-1) if len(evaluated) % rows == 0 else bool(evaluated.any())
 
-    def evaluate(self, said: Predictions, rows: int) -> None:
+    def evaluate(self, predictions: Predictions, rows: int) -> None:
         """Record the output for a batch of so many rows, if these are the sequences."""
         if rows == len(self.calls):
-            self.said.append(said)
+            self.said.append(predictions)
 
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
@@ -43,13 +43,13 @@ class Heard:
         Positions that the network was not evaluated at are left out.
         """
         left = torch.ones_like(b, dtype=torch.bool)
-        for said in reversed(self.said):
+        for predictions in reversed(self.said):
             row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
-            row[said.b, said.i] = torch.arange(len(said.b), device=b.device)
+            row[predictions.b, predictions.i] = torch.arange(len(predictions.b), device=b.device)
             mine = row[b, i]
-            found = left & (mine >= 0) & (said.z[mine.clamp_min(0)] != state)
+            found = left & (mine >= 0) & (predictions.z[mine.clamp_min(0)] != state)
             if bool(found.any()):
-                yield found, said.take(mine[found])
+                yield found, predictions.take(mine[found])
                 left = left & ~found
 
 
@@ -69,20 +69,20 @@ class Listening(ModelWrapper):
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
         last = self._last
-        for number, said in enumerate(super().at(z, t, where)):
+        for number, predictions in enumerate(super().at(z, t, where)):
             if number == 0:  # all outputs come from one call
-                everybody = self.cache_last or not self.compact
-                self.heard.call(self._ran(last, z) if everybody else where.any(-1))
-            self.heard.evaluate(said, len(z))
-            yield said
+                all_rows = self.cache_last or not self.compact
+                self.heard.call(self._ran(last, z) if all_rows else where.any(-1))
+            self.heard.evaluate(predictions, len(z))
+            yield predictions
 
     def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
         """Return for each row whether it was evaluated anew: not where it repeats the output ``last``."""
         return torch.full_like(z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool)
 
 
-def listen(network: ModelWrapper, heard: Heard) -> None:
-    """Record all outputs of this model wrapper in ``heard``."""
+def listen(network: ModelWrapper, recorder: Heard) -> None:
+    """Record all outputs of this model wrapper in ``recorder``."""
     # in place, not by another wrapper: other code around the sampler uses the same object
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
-    network.heard = heard
+    network.heard = recorder
