@@ -148,7 +148,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=64, help="of 512 tokens")
+    parser.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
     parser.add_argument("--repeats", type=int, default=20, help="at least 5")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)

@@ -24,8 +24,8 @@ def arguments(about: str, commands: tuple[str, ...]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("what", choices=commands)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--part", type=int, default=0, help="of the runs, beginning with 0")
-    parser.add_argument("--of", type=int, default=1, help="how many processes share the runs")
+    parser.add_argument("--part", type=int, default=0, help="index of this process, from 0")
+    parser.add_argument("--of", type=int, default=1, help="number of processes that share the runs")
     parser.add_argument("--out", type=Path, help="the result file")
     return parser
 

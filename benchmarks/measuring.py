@@ -89,7 +89,7 @@ def command_line(doc: str) -> ArgumentParser:
     """Return the parser of a benchmark's command: its description, ``--repeats`` and ``--tiny``."""
     parser = ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--tiny", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="small sizes: a test run")
     return parser
 
 

@@ -1,6 +1,6 @@
 """All benchmarks of the table, one after another on one core.
 
-    python -m benchmarks.run                     # the CPU rows, once, but for the training step
+    python -m benchmarks.run                     # the CPU rows, once, without the training step
     python -m benchmarks.run --times 3 --full    # as required by the table: three runs, the training step too
     python -m benchmarks.run --only noising sampling_hdlm
     python -m benchmarks.run --fresh-pages       # the CPU rows with glibc's own allocator setting, into results/fresh
@@ -123,8 +123,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
     parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
-    parser.add_argument("--fresh-pages", action="store_true", help="processes give the memory back that they free")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: to see that it runs")
+    parser.add_argument("--fresh-pages", action="store_true", help="return freed memory to the system")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: a test run")
     parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or fresh in it")
     parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -112,7 +112,7 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samplers", nargs="*", help="registered names; default all")
-    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.samplers or dd.registry.own("samplers"):

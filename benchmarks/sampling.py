@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--every", type=int, default=TEXT.every, help="calls between two at which the blocks run")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     given = TINY_TEXT if options.tiny else Text(sequences=options.sequences, every=options.every)

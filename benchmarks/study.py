@@ -2,7 +2,7 @@
 
     python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
     python -m benchmarks.study prepare WORK
-    python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, on text that is no test text
+    python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, not on test text
     python -m benchmarks.study chosen WORK                       # result of the search
     python -m benchmarks.study train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
     python -m benchmarks.study evaluate WORK --out benchmarks/results/study.json

@@ -104,9 +104,11 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--sequences", type=int, help="of 512 tokens")
-    parser.add_argument("--steps", type=int, default=20, help="of a window")
-    parser.add_argument("--peak", type=float, metavar="TFLOP/S", help="of a device that is not an A100, H100 or H200")
+    parser.add_argument("--sequences", type=int, help="sequences of 512 tokens")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a window")
+    parser.add_argument(
+        "--peak", type=float, metavar="TFLOP/S", help="peak of a device that is not an A100, H100 or H200"
+    )
     options = parser.parse_args()
     require_gpu(parser)
     given = SIZES[options.size]

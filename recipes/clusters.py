@@ -210,22 +210,26 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser = argparse.ArgumentParser(
         prog="python -m recipes.clusters", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clusters", type=int, nargs="+", default=[64], help="of each level, finest first")
+    parser.add_argument(
+        "--clusters", type=int, nargs="+", default=[64], help="number of clusters of each level, finest first"
+    )
     parser.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine")
     parser.add_argument("--min-ratio", type=float, default=0.1, help="fewest children of a cluster, share of the mean")
     parser.add_argument("--max-ratio", type=float, default=5.0, help="most children, multiple of the mean")
-    parser.add_argument("--nested", choices=("up", "down"), default="up", help="which of several levels' ways to save")
-    parser.add_argument("--restarts", type=int, default=4, help="seedings, the best one counts")
+    parser.add_argument(
+        "--nested", choices=("up", "down"), default="up", help="direction of clustering to save, with several levels"
+    )
+    parser.add_argument("--restarts", type=int, default=4, help="number of seedings, of which the best is kept")
     parser.add_argument(
         "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
     )
     words_from = parser.add_mutually_exclusive_group()
-    words_from.add_argument("--data", type=Path, help="folder of prepared text: its words, and where they stand")
+    words_from.add_argument("--data", type=Path, help="folder of prepared text: its tokens and co-occurrences")
     words_from.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="of the tokenizer learned from the text")
-    parser.add_argument("--dim", type=int, default=64, help="of the embeddings learned from the text")
-    parser.add_argument("--first-year", type=int, default=1934, help="oldest text that is read")
-    parser.add_argument("--words", type=int, default=24, help="typical words of each cluster in the report")
+    parser.add_argument("--vocab-size", type=int, default=4096, help="size of the tokenizer learned from the text")
+    parser.add_argument("--dim", type=int, default=64, help="width of the embeddings learned from the text")
+    parser.add_argument("--first-year", type=int, default=1934, help="year of the oldest text")
+    parser.add_argument("--words", type=int, default=24, help="typical tokens of each cluster in the report")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/clusters"))
     options, console = parser.parse_args(arguments), make_console()

@@ -4,7 +4,7 @@
     python -m recipes.plot runs/owt/* --smooth 0.99 --x hours
 
 A point with its standard error is a validation bound; exp of it is the perplexity, on the right. A line is a training
-loss, on a separate axis: its kind is in the title, and it is no bound. Hours count training and saving only.
+loss, on a separate axis: its kind is in the title, and it is not a bound. Hours count training and saving only.
 """
 
 import argparse
@@ -278,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m recipes.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output.folder of a run")
-    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="the picture (default plot.png)")
+    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="file of the figure (default plot.png)")
     parser.add_argument("--smooth", type=_decay, default=0.9, help="decay of the running mean of losses (default 0.9)")
     parser.add_argument("--x", choices=PLACES, default="step", help="horizontal axis (default step)")
     return parser

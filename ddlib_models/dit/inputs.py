@@ -26,7 +26,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Trunk:
-    """Input of the heads: activations after the last layer, and what modulates them."""
+    """Input of the heads: activations after the last layer, and their modulation."""
 
     x: Float[Tensor, "B L D"]
     condition: Float[Tensor, "*batch C"] | None
@@ -79,7 +79,7 @@ class InputBuilder:
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
         angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
-        # a block before which everything is seen needs no mask
+        # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
         return self._ruled(ModelInputs(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
 

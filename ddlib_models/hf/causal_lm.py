@@ -63,9 +63,8 @@ class CausalLM(CachedHFBackbone):
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
-        ValueError: naming the argument, its value and the rule it breaks; or the architecture is no causal language
-            model, one without ``inputs_embeds`` or a linear output layer, or one that stays causal under another
-            attention mask.
+        ValueError: naming the argument, its value and the rule it breaks; or the architecture is not a causal language
+            model, lacks ``inputs_embeds`` or a linear output layer, or stays causal under another attention mask.
     """
 
     auto = "AutoModelForCausalLM"

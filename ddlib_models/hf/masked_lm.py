@@ -50,8 +50,8 @@ class MaskedLM(HFBackbone):
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
-        ValueError: naming the argument, its value and the rule it breaks; or the architecture is no masked language
-            model, or one without ``inputs_embeds`` or a linear output layer.
+        ValueError: naming the argument, its value and the rule it breaks; or the architecture is not a masked
+            language model, or one without ``inputs_embeds`` or a linear output layer.
     """
 
     auto = "AutoModelForMaskedLM"

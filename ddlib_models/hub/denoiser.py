@@ -1,4 +1,4 @@
-"""Adapter of pretrained networks to ddlib: float32 logits at their own positions, -inf at ids that are no tokens."""
+"""Adapter of pretrained networks to ddlib: float32 logits at their own positions, -inf at ids that are not tokens."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from ddlib_models.io.constants import Constants
 class Adapted(Constants):
     """A denoiser ``(z, t) -> logits`` of a pretrained network.
 
-        logits_i = network(z)_{i - shift},   -inf at ids that are no tokens
+        logits_i = network(z)_{i - shift},   -inf at ids that are not tokens
 
     Args:
         network: ``(z, t) -> logits`` (B, L, V) over ids.
@@ -108,7 +108,7 @@ class Halves(Adapted):
         return self._moved(self.network.features(z, self._times(z, t), **options))
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
-        """Return the tokens' rows of the output layer, with a bias of -inf at ids that are no tokens."""
+        """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not tokens."""
         weight, bias = self.network.words()
         barred = self.barred.to(weight.dtype)
         return weight, barred if bias is None else bias + barred

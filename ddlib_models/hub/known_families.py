@@ -35,7 +35,7 @@ def ddlib() -> Family:
 
 
 def dream() -> Family:
-    """Dream and DiffuCoder: bidirectional Qwen2; each logit stands one position to the left.
+    """Dream and DiffuCoder: bidirectional Qwen2; each logit is one position to the left.
 
     Ye et al. 2025, arXiv:2508.15487.
     """

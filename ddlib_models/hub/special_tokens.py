@@ -1,4 +1,4 @@
-"""Special ids of a tokenizer: the mask, ends of sequences, ids that are no tokens."""
+"""Special ids of a tokenizer: the mask, ends of sequences, ids that are not tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from ddlib_models.hub.family import Config, Family
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of a tokenizer with a special meaning, and those that are no tokens.
+    """Ids of a tokenizer with a special meaning, and those that are not tokens.
 
     A token's number is its id. ``vocab_size`` is one more than the last id that is a token, and the mask is the state
-    with that number, whatever its id is. An id below it that is no token, such as the mask's id, has no probability.
+    with that number, whatever its id is. An id below it that is not a token, such as the mask's id, has no probability.
     """
 
     vocab_size: int
@@ -33,7 +33,7 @@ class Special:
     ends: tuple[int, ...]
     """All ids that end a sequence or a turn: tokens after the first of them do not belong to it."""
     undrawn: tuple[int, ...]
-    """Ids below ``vocab_size`` that are no tokens: the mask's, those without a token, those never drawn."""
+    """Ids below ``vocab_size`` that are not tokens: the mask's, those without a token, those never drawn."""
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
 
@@ -83,7 +83,7 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
     """Return the id of the mask: the one given, or that of config.json, the tokenizer, or the family.
 
     Raises:
-        ValueError: none of them names one, they disagree, or it is no token and no id.
+        ValueError: none of them names one, they disagree, or it is neither a token nor an id.
     """
     if isinstance(given, int):
         if given < 0 or isinstance(given, bool):

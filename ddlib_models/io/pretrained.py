@@ -22,7 +22,7 @@ from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_man
 T = TypeVar("T", bound="Pretrained")
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_HEADER = ("model_type", "architectures")  # keys of config.json that are no arguments
+_HEADER = ("model_type", "architectures")  # keys of config.json that are not arguments
 
 _TEMPLATE = """---
 {{ card_data }}

@@ -20,7 +20,7 @@ class Muon(torch.optim.Muon):
         weight_decay: of the weights, times ``lr``, in each step.
 
     Raises:
-        ValueError: weights that are no matrices; a negative ``lr`` or ``weight_decay``.
+        ValueError: weights that are not matrices; a negative ``lr`` or ``weight_decay``.
     """
 
     def __init__(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
