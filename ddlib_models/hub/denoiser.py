@@ -72,7 +72,6 @@ class Adapted(Constants):
 
         Raises:
             TypeError: it has none: pass such tokens as the ``prompt`` of ``dd.sample``.
-            TypeError: it does not: such tokens are the ``prompt`` of ``dd.sample``.
         """
         if not hasattr(self.network, "after"):
             raise TypeError(

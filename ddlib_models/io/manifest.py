@@ -1,8 +1,8 @@
 """Manifests of folders: sizes and hashes, written last and checked before anything is read.
 
 safetensors and JSON load a flipped bit without an error. ``writing`` makes a folder, ``check_manifest`` rejects one
-that has changed since. The hashes find damage and mix-ups, not malice: write access
-includes the hash.
+that has changed since. The hashes detect damage and mix-ups, not tampering: a file can be changed together with its
+hash.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ UNIFORM, OPTIMAL = "uniform", "optimal"
 """Name of the uniform density; and of the one that ``process.time_density`` finds for the run's sequence length."""
 
 IN_STRATA = 0.2
-"""Remaining sampling error of the bound's mean under stratified times over many sequences: their differences."""
+"""Share of the integrand's mean that remains random under stratified times: sequences differ from each other."""
 
 
 def check_times(place: str, kind: str) -> None:
@@ -33,7 +33,7 @@ def time_density(
         kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as ``bell:mean=-1,spread=2``.
         process: the noise.
         length: tokens of a sequence.
-        chance: of ``process.time_density``; ``IN_STRATA`` for the bound of many sequences.
+        chance: argument of ``process.time_density``; ``IN_STRATA`` for the bound of many sequences.
         pace: the schedule of positions, which decides the ones that share a time; None: all.
 
     Raises:
