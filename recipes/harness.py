@@ -69,10 +69,10 @@ class DiffusionLM(LM):
             ``dd.sample`` does behind a prompt.
         per_token: divide by the number of tokens that are measured, so that choices of several lengths compare by nats
             per token; not for whole texts, whose perplexities need the sum.
-        seed: of the noise.
+        seed: seed of the noise.
         batch_size: texts at a time, each with all its samples.
         device: the default of ``lm_eval`` is cuda:0; without CUDA it is the CPU.
-        precision: of the network.
+        precision: precision of the network.
         steps, sampler, top_p: for tasks that generate.
         trust: modules that third-party weights may import parts from, as package.module, with + between several; or the
             name of a third-party model, to run code that comes with it.

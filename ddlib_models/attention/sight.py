@@ -46,7 +46,7 @@ def shifted(
     """Return for each position the features of the one before; the first position present keeps its features.
 
     Args:
-        features: of a row laid out as in ``seen_by``.
+        features: features of a row laid out as in ``seen_by``.
         length: length of the sequence.
         block_size: with clean tokens, the position before a block is the last one of the clean block before it.
         present: False at padding.

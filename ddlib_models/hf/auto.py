@@ -94,7 +94,7 @@ class DiTModel(PreTrainedModel):
         Args:
             pretrained_model_name_or_path: see ``DiT.from_pretrained``.
             config: arguments that replace those of the file.
-            dtype: of the weights; by default, and for "auto", that in the file.
+            dtype: dtype of the weights; by default, and for "auto", that in the file.
             **kwargs: see ``DiT.from_pretrained``.
 
         Raises:

@@ -176,7 +176,7 @@ def read_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) 
 
     Args:
         kind: the calling class, for messages.
-        name_or_path: of the model.
+        name_or_path: folder or repository of the model.
         hub: keywords of transformers' ``from_pretrained``, from ``hub_options``.
 
     Raises:

@@ -9,7 +9,7 @@ def adapted(network: nn.Module, rank: int) -> nn.Module:
     """Add adapters to all linear layers but the output; the network's weights are frozen.
 
     Args:
-        network: of transformers.
+        network: a network of transformers.
         rank: rank of the adapters, which are scaled by 2: ``lora_alpha`` is twice the rank.
 
     Raises:

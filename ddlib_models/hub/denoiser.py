@@ -140,7 +140,7 @@ class Padded(nn.Module):
     and so are the outputs there.
 
     Args:
-        denoiser: of a network that supports padding, by ``present``.
+        denoiser: denoiser of a network that supports padding, by ``present``.
         left: (B,) number of padding positions at the left of each row.
 
     Raises:

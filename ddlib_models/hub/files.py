@@ -54,11 +54,11 @@ def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: 
     """Read the tokenizer beside the weights.
 
     Args:
-        name: of the model.
+        name: name of the model.
         kind: the class of transformers that reads it.
         config: content of config.json.
         trust: whether code of the repository may be run.
-        revision: of the repository.
+        revision: revision of the repository.
 
     Raises:
         PermissionError: it requires code of the repository.
@@ -92,8 +92,8 @@ def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
 
     Args:
         kind: the class of the network, or an auto class.
-        source: of the weights.
-        options: of ``from_pretrained``.
+        source: source of the weights.
+        options: options of ``from_pretrained``.
 
     Raises:
         ValueError: missing or unknown weights.

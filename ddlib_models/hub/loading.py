@@ -50,8 +50,8 @@ def load(
         mask: the mask's token, or its id, in digits too where no token is spelled so; by default that of config.json,
             the tokenizer or the family.
         block_size: positions of a block, which attends to itself and to those before; by default the family's.
-        dtype: of the weights; logits are float32.
-        device: of the network and the process.
+        dtype: dtype of the weights; logits are float32.
+        device: device of the network and the process.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.

@@ -101,7 +101,7 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
     """Check that positions depend on all later ones, or on those of their block, and on no others.
 
     Args:
-        name: of the model, for messages.
+        name: name of the model, for messages.
         network: ``(z, t) -> logits``.
         words: at least three tokens; with fewer nothing is checked.
         size: positions of a block, 0 without blocks.

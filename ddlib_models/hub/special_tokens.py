@@ -117,12 +117,12 @@ def describe(
     """Collect the special ids of a model.
 
     Args:
-        name: of the model, for messages.
-        family: of the model.
+        name: name of the model, for messages.
+        family: family of the model.
         generation: content of generation_config.json.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         mask: the id of its mask; None where the tokenizer has none, and every row of the table is a token.
-        rows: of the model's table, if config.json has it.
+        rows: rows of the model's table, if config.json has it.
 
     Raises:
         ValueError: the table has fewer rows than the tokenizer has tokens.

@@ -14,9 +14,9 @@ def described(name: str, label: str, revision: str | None = None) -> dict[str, A
     """Read config.json of a folder or a repository.
 
     Args:
-        name: of the model.
+        name: name of the model.
         label: the model's name in messages.
-        revision: of the repository.
+        revision: revision of the repository.
 
     Raises:
         ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken one.

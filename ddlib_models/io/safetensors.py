@@ -30,7 +30,7 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
         kind: the class of the network, or an auto class.
         name: a folder, or the id of a repository.
         label: the model's name in messages.
-        options: of ``from_pretrained``.
+        options: options of ``from_pretrained``.
 
     Raises:
         OSError: no safetensors among the files.

@@ -43,7 +43,7 @@ def mdlm(
             one set of weights, which is taken.
         mask_id: the mask's token; by default the last one.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
-        revision: of a hub id.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
@@ -79,7 +79,7 @@ def gidd(
             ``noise_schedule.pt`` or ``config.json`` beside the weights, else derived from the number of rows.
         mask_id: the mask's token; by default that in ``noise_schedule.pt``, else the last one.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
-        revision: of a hub id.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
@@ -123,7 +123,7 @@ def hdlm(
             (``semantic_cluster_dict_*.pt``); by default those in ``noise_schedule.pt`` in the folder.
         mask_id: the mask's token; by default that of GPT-2's and BERT's vocabulary, or of ``noise_schedule.pt``.
         heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
-        revision: of a hub id.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Returns:

@@ -19,8 +19,8 @@ class TrainingBar:
 
     Args:
         console: the console that shows it.
-        name: stands before the number of steps.
-        steps: of the whole run.
+        name: label in front of the number of steps.
+        steps: steps of the whole run.
         done: steps that were made before.
         about: description of the loss, shown beside it.
     """

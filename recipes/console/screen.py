@@ -62,7 +62,7 @@ def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
     Args:
         state: at least ``vocab_size``.
         vocab_size: number of tokens.
-        names: of the clusters, in the order of their states.
+        names: names of the clusters, in the order of their states.
     """
     return CLUSTER.format(names[state - vocab_size]) if state < vocab_size + len(names) else MASK
 
@@ -76,7 +76,7 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]
     Args:
         tokenizer: decodes the tokens 0..V-1.
         states: tokens, then clusters, then the mask.
-        names: of the clusters, in the order of their states.
+        names: names of the clusters, in the order of their states.
     """
     vocab_size = tokenizer.get_vocab_size()
     pieces: list[Text] = []

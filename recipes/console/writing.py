@@ -8,8 +8,8 @@ def check_file(name: str, path: Path) -> None:
     """Create the folder of a file before the work for its content is done.
 
     Args:
-        name: of the argument, for messages.
-        path: of the file.
+        name: name of the argument, for messages.
+        path: path of the file.
 
     Raises:
         ValueError: no file can be written there.

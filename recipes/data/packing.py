@@ -30,7 +30,7 @@ def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
     Args:
         lengths: tokens of each document.
         length: tokens of a row.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     sizes = np.minimum(lengths, length)
     ties = np.random.Philox(seed).random_raw(len(sizes))

@@ -111,7 +111,7 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
     """Open a folder written by ``prepare``.
 
     Args:
-        folder: of the tokens.
+        folder: folder of the tokens.
         corpus: the expected corpus; None for any.
 
     Raises:

@@ -188,7 +188,7 @@ def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
 
     Args:
         sample_by: as in ``Source``.
-        names: of the files, or of the data set.
+        names: names of the files, or of the data set.
     """
     count = sum(_suffix(Path(name)) == ".txt" for name in names)
     if not count:
@@ -203,7 +203,7 @@ def find_files(path: str) -> list[Path]:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: of a kind that cannot be read, or of several kinds.
+        ValueError: files of a kind that cannot be read, or of several kinds.
     """
     if Path(path).is_dir():
         files = sorted(file for file in Path(path).rglob("*") if file.is_file() and _suffix(file) in BUILDERS)

@@ -82,9 +82,9 @@ def examples(
         length: tokens of a row.
         pad_id: id of padding.
         batch_size: rows of a batch.
-        seed: of order and windows, and of packing.
+        seed: seed of order and windows, and of packing.
         start: first position of the whole world.
-        rank: of this process.
+        rank: rank of this process.
         world: number of processes.
         packed: rows of several documents, see ``pack``, instead of one document each.
         threads: number of read-ahead threads; 0 to read on demand only.

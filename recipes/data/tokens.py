@@ -47,7 +47,7 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
     """Load a tokenizer from the hub, a tokenizer.json, or a folder with one, without truncation and padding.
 
     Args:
-        name: of a model on the hub, or a path.
+        name: name of a model on the hub, or a path.
         revision: branch, tag or commit of the model on the hub.
 
     Raises:

@@ -134,7 +134,7 @@ def check_unknown(
     """Raise for a split with too many unknown symbols.
 
     Args:
-        name: of the split.
+        name: name of the split.
         facts: its numbers of tokens and documents.
         unknown: the manifest's entry under this key.
         corpus: the text and its tokenizer.

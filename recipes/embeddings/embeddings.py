@@ -45,7 +45,7 @@ def word_embeddings(
         dim: number of singular values kept.
         reach: maximum distance of a neighbour to either side.
         smoothing: exponent that keeps rare neighbours from dominating.
-        seed: of the singular value iteration's start.
+        seed: seed of the singular value iteration's start.
 
     Raises:
         ValueError: if the text is not longer than ``reach``, or ``dim`` not below the vocabulary.

@@ -59,7 +59,7 @@ def given_clusters(vectors: Float[Tensor, "V dim"], parents: Sequence[Int[Tensor
     Args:
         vectors: (V, dim) unit vectors.
         parents: in the format of ``Tree``.
-        fingerprint: of the vocabulary.
+        fingerprint: fingerprint of the vocabulary.
     """
     centroids, coherence, objective, words = [], [], [], torch.arange(len(vectors))
     for level in parents:

@@ -24,7 +24,7 @@ def state_vectors(
     Args:
         process: determines the states.
         counts: number of occurrences of each token.
-        vectors: of the tokens.
+        vectors: vectors of the tokens.
     """
     beyond = torch.arange(process.vocab_size, process.num_states, device=process.device)
     if not len(beyond):

@@ -59,7 +59,7 @@ def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str
 
     Args:
         model: the network.
-        folder: of the weights.
+        folder: folder of the weights.
         files: further files by name.
         card: ``title`` and ``about`` of README.md.
     """

@@ -17,7 +17,7 @@ class Muon(torch.optim.Muon):
     Args:
         weights: matrices.
         lr: learning rate of AdamW, whose root mean square an update has (Liu et al. 2025, arXiv 2502.16982).
-        weight_decay: of the weights, times ``lr``, in each step.
+        weight_decay: decay of the weights in each step, times ``lr``.
 
     Raises:
         ValueError: weights that are not matrices; a negative ``lr`` or ``weight_decay``.

@@ -23,7 +23,7 @@ class Speeds:
 
     Args:
         process: the noise.
-        recipe: of the run.
+        recipe: recipe of the run.
     """
 
     def __init__(self, process: dd.processes.ForwardProcess, recipe: Recipe) -> None:
@@ -64,10 +64,10 @@ class Speeds:
 
         Args:
             objective: the network.
-            batches: of this process.
-            seed: of the noise.
-            number: of the step.
-            share: of the learning rate's peak.
+            batches: batches of this process.
+            seed: seed of the noise.
+            number: number of the step.
+            share: share of the learning rate's peak.
             world: the distributed processes.
 
         Raises:

@@ -52,11 +52,11 @@ def validate(
         world: the distributed processes; each measures its part.
         sequences: number of sequences; all if there are fewer.
         batch: sequences per call on one process.
-        seed: of times and noise.
+        seed: seed of times and noise.
         replicate: number of the draw; others are independent.
-        density: of the times within a part of the pace; None is uniform.
+        density: density of the times within a part of the pace; None is uniform.
         parameterization: meaning of the logits.
-        steps: of the bound in discrete time; None for continuous time.
+        steps: steps of the bound in discrete time; None for continuous time.
         levels: coupling of the noise between tokens of a sequence, as ``ddlib.bound``; by default that of ``quietest``.
         pace: the schedule of positions; None: all together. All blocks in one call where the network supports it.
         alone: see ``measure``.

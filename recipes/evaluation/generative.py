@@ -49,7 +49,7 @@ def generated(
         scorer: the language model.
         drawn: tokens of each sample, all of one length.
         sampling: options of the draws.
-        seed: of their noise.
+        seed: seed of their noise.
         bos: see ``score``.
         batch: samples that the scorer takes at a time.
 

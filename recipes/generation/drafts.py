@@ -21,7 +21,7 @@ class Drafts:
 
     Args:
         console: the console.
-        names: of the sequences, by row.
+        names: names of the sequences, by row.
         render: converts the states of a row to text, given its number.
     """
 

@@ -69,8 +69,8 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
 
     Args:
         saved: the model.
-        name: of the argument, for messages.
-        text: which may have gaps.
+        name: name of the argument, for messages.
+        text: a text, which may have gaps.
         allowed: whether such symbols may become the unknown token, or be dropped without one.
 
     Raises:
@@ -163,7 +163,7 @@ def row(
 
     Args:
         saved: the model.
-        text: of the prompt; None for an unconditional sample.
+        text: text of the prompt; None for an unconditional sample.
         pace: the schedule of positions: where rows are as long as their texts, they consist of whole blocks.
         length: tokens of the row; None for the model's length, or as many as required.
         new: tokens behind the prompt, instead of ``length``.
@@ -245,7 +245,7 @@ def together(
         rows: all requested rows.
         block: positions of a block of the pace, None for no blocks.
         sampler: the sampler.
-        size: of a batch.
+        size: size of a batch.
     """
     states = [masked(saved, row) for row in rows]
     # a sampler that replaces a row by several sequences does not use the row's index

@@ -159,7 +159,7 @@ def draw(
     Args:
         saved: the model.
         sampling: options.
-        seed: of the noise.
+        seed: seed of the noise.
         index: number of each sample, on the model's device.
         length: tokens of a sample.
         prompt: states in the format of ``dd.sample``; the mask marks free positions.

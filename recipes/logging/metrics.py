@@ -39,7 +39,7 @@ class Metrics:
     A record is written in one call, so a process that is killed leaves one broken line at most, the last.
 
     Args:
-        path: of the file; its folder exists.
+        path: path of the file; its folder exists.
         start: the last step whose records stay.
     """
 

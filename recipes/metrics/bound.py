@@ -92,7 +92,7 @@ def by_length(batch: Batch, block: int = 1, leads: bool = False) -> Iterator[Bat
     """Yield the sequences of a batch without their padding, equally long ones together; the first token is given.
 
     Args:
-        batch: of unpacked sequences.
+        batch: batch of unpacked sequences.
         block: rows are whole blocks of this size, filled up with copies of the last token, which are given too.
         leads: whether the first token is outside of their blocks.
     """
@@ -128,12 +128,12 @@ def measure(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: of unpacked sequences; padding is not counted.
-        seed: of times and noise.
+        batches: batches of unpacked sequences; padding is not counted.
+        seed: seed of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: meaning of the logits.
-        density: of the times; None is uniform.
-        steps: of the bound in discrete time; None for continuous time.
+        density: density of the times; None is uniform.
+        steps: steps of the bound in discrete time; None for continuous time.
         levels: coupling of the noise between tokens of a sequence, as in ``ddlib.bound``.
         pace: the schedule of positions, likewise.
         at_once: whether every block of a sequence has a separate draw, likewise.

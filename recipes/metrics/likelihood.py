@@ -27,7 +27,7 @@ def read(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: of unpacked sequences; their padding is given.
+        batches: batches of unpacked sequences; their padding is given.
         order: the order of positions.
         steps: maximum number of calls; None for one per edge.
         wanted: sequences from this index on are left out, as each call is expensive.

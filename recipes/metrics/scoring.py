@@ -141,7 +141,7 @@ def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative
     """Compute perplexity and entropy of samples.
 
     Args:
-        scores: of their texts.
+        scores: scores of their texts.
         documents: their tokens in the model's vocabulary, without special ones.
 
     Raises:

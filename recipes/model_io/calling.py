@@ -33,7 +33,7 @@ def padded(denoiser: Denoiser, lengths: Int[Tensor, " B"]) -> Denoiser:
     ``lengths`` is indexed by row: use ``dd.sample(..., compact=False)``. Tokens in the padding are arbitrary.
 
     Args:
-        denoiser: of a network that supports padding, by ``present`` (B, L) bool.
+        denoiser: denoiser of a network that supports padding, by ``present`` (B, L) bool.
         lengths: (B,) tokens of each row before its padding.
     """
 

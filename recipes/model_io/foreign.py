@@ -83,10 +83,10 @@ def open_foreign(
     """Open a pretrained third-party denoiser; arguments as in ``open_saved``.
 
     Args:
-        folder: of its files.
+        folder: folder of its files.
         name: its name.
         device: for the network and the noise.
-        precision: of weights and products.
+        precision: precision of weights and products.
         trust: whether code in the folder may be run.
         family: its format; None: detected from its files.
         mask: the mask token, or its id in digits where no token is spelled so; None: from its files.

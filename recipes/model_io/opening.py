@@ -62,7 +62,7 @@ def open_saved(
     Args:
         source: folder, or id of a repository on the hub.
         device: for the network and the noise.
-        precision: of the network's products; for a third-party model of its weights too.
+        precision: precision of the network's products; for a third-party model of its weights too.
         trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is
             trusted; weights alone may be from a third party. For a third-party model ``source`` itself, if code that
             comes with it may be run.

@@ -16,7 +16,7 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
 
     Args:
         saved: the model.
-        folder: of the text; by default that which the model was trained on.
+        folder: folder of the text; by default that which the model was trained on.
 
     Raises:
         FileNotFoundError: there is none.

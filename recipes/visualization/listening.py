@@ -15,7 +15,7 @@ class Heard:
 
     Args:
         shape: (B, L) of the sequences.
-        device: of the sequences.
+        device: device of the sequences.
     """
 
     def __init__(self, shape: torch.Size, device: torch.device) -> None:

@@ -43,10 +43,10 @@ def write_page(
     """Write the page.
 
     Args:
-        path: of the page.
+        path: path of the page.
         saved: the model of the samples.
-        shown: of each sample its number or name, its trajectory, and the position of its end.
-        title: of the page.
+        shown: number or name, trajectory and position of the end of each sample.
+        title: title of the page.
         about: sampling options, by name.
     """
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
@@ -128,7 +128,7 @@ def speller(tokenizer: Tokenizer, names: Sequence[str]) -> Spell:
 
     Args:
         tokenizer: decodes the tokens.
-        names: of the clusters, in the order of their states.
+        names: names of the clusters, in the order of their states.
     """
     size = tokenizer.get_vocab_size()
     plain = (word for word in range(size) if tokenizer.decode([word]).strip().isalpha())
