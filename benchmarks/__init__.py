@@ -1,1 +1,1 @@
-"""What is fast, and by how much: ``python -m benchmarks.run``, then ``python -m benchmarks.table``."""
+"""Benchmarks of speed and memory: ``python -m benchmarks.run``, then ``python -m benchmarks.table``."""

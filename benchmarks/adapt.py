@@ -1,6 +1,6 @@
-"""SmolLM2-135M, causal, made a diffusion model: what docs/adapt.md tells, from the folders of its runs.
+"""Results of docs/adapt.md: SmolLM2-135M, causal, converted to a diffusion model, from the folders of its runs.
 
-python -m recipes.adapt mdlm --from smollm2 ...      the three runs, as the page has them
+python -m recipes.adapt mdlm --from smollm2 ...      the three runs, as on the page
 python -m benchmarks.adapt runs/adapt-smollm2 --from smollm2 --out benchmarks/results/adapt.json
 python -m benchmarks.adapt_page benchmarks/results/adapt.json
 """
@@ -31,11 +31,11 @@ RUNS = {
     "scratch": "DiT",
     "scratch-long": "DiT, 1,200 steps",
 }
-"""The runs by the name of their folder, and what the page calls them."""
+"""Runs by the name of their folder, and their names on the page."""
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What a run recorded of itself: bounds, losses and samples by step, how it was started, what it is."""
+    """Return a run's records: bounds, losses and samples by step, its command, its recipe."""
     bounds, losses = [], []
     for _, record in read_metrics(folder / "metrics.jsonl"):
         if record["kind"] == "bound":
@@ -62,20 +62,20 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def samples(text: str) -> list[str]:
-    """The finished texts of a file of samples."""
+    """Return the finished texts of a file of samples."""
     parts = text.split("\n\nsample 1 as it denoises")[0].split("\n\nsample ")
     return [part.removeprefix("sample ").partition("\n")[2].strip("\n") for part in parts]
 
 
 @torch.no_grad()
 def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int = 8) -> dict[str, float]:
-    """Nats per token of the causal model itself for the held-out windows of the bounds, each without its first token.
+    """Return nats per token of the causal model for the held-out windows of the bounds, without their first tokens.
 
     Args:
         model: with causal attention and the shift.
         data: the prepared text.
         length: tokens of a window.
-        count: of windows.
+        count: number of windows.
         batch: windows at a time.
     """
     stream = examples(data.validation, length=length, pad_id=data.pad_id, batch_size=batch, seed=WINDOWS)
@@ -89,28 +89,28 @@ def causal(model: CausalLM, data: Prepared, length: int, count: int, batch: int 
             tokens.append(kept.sum(1).double())
     sums, sizes = torch.cat(nats)[:count], torch.cat(tokens)[:count]
     mean = float(sums.sum() / sizes.sum())
-    error = float((sums - mean * sizes).square().sum().sqrt() / sizes.sum())  # of a ratio of means
+    error = float((sums - mean * sizes).square().sum().sqrt() / sizes.sum())  # standard error of a ratio of means
     size = sum(p.numel() for p in model.parameters())
     return {"nats_per_token": mean, "standard_error": error, "sequences": len(sums), "parameters": size}
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path)
     parser.add_argument("--from", dest="name", required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     found = {name: told(given.runs / name) for name in RUNS if (given.runs / name / "weights").is_dir()}
-    found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # to their end
+    found = {name: run for name, run in found.items() if run["bounds"][-1]["step"] == run["steps"]}  # finished runs
     first = open_saved(given.runs / next(iter(found))).recipe
     data = open_prepared(first.data.folder)
     known = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"runs": {}}
     own = known.get("causal")
-    if own is None:  # it takes minutes, and runs that came later change nothing in it
+    if own is None:  # it takes minutes, and does not depend on later runs
         model = causal_lm(data.vocab_size + 1, data.vocab_size, given.name, attention="causal", shift=1)
         own = causal(model, data, first.data.length, first.output.validate_sequences)
-    found = known["runs"] | found  # those of another day, whose folders are gone, stay
+    found = known["runs"] | found  # earlier runs, whose folders are gone, stay
     text = {split: data.manifest[split] for split in ("train", "validation")}
     facts = {"command": command(), "machine": machine(), "text": text, "causal": own}
     facts["runs"] = {name: found[name] for name in RUNS if name in found}

@@ -1,8 +1,8 @@
-"""The table, the samples and the picture of docs/adapt.md, from what ``benchmarks.adapt`` wrote.
+"""Table, samples and figure of docs/adapt.md, from the output of ``benchmarks.adapt``.
 
     python -m benchmarks.adapt_page benchmarks/results/adapt.json
 
-Rewrites what stands between the two marks of the page, and docs/images/adapt.png.
+Rewrites the part of the page between its two marks, and docs/images/adapt.png.
 """
 
 from pathlib import Path
@@ -19,44 +19,44 @@ SHOWN = 220
 PINK = "#CC79A7"
 
 
-def table(told: dict[str, Any]) -> list[str]:
-    """A row for every run, a column for every step at which the first of them was measured, and the end."""
-    steps = [bound["step"] for bound in told["runs"]["mdlm"]["bounds"]]
+def table(results: dict[str, Any]) -> list[str]:
+    """Return a row for every run, a column for every measured step of the first run, and the end."""
+    steps = [bound["step"] for bound in results["runs"]["mdlm"]["bounds"]]
     head = f"| run | parameters | {' | '.join(f'step {step}' for step in steps)} | end |"
     lines = [head, ruler(head)]
-    for name, run in told["runs"].items():
+    for name, run in results["runs"].items():
         found = {bound["step"]: shown(bound) for bound in run["bounds"]}
         cells = [*(found.get(step, "-") for step in steps), found[max(found)]]
         lines.append(f"| `{name}`, {RUNS[name]} | {run['parameters'] / 1e6:.1f} million | {' | '.join(cells)} |")
-    own, gaps = told["causal"], " | ".join(["-"] * len(steps))
+    own, gaps = results["causal"], " | ".join(["-"] * len(steps))
     name, size = "the causal model itself, each token after those in front", f"{own['parameters'] / 1e6:.1f} million"
     lines.append(f"| {name} | {size} | {shown(own)} | {gaps} |")
     return lines
 
 
 def shown(measured: dict[str, Any]) -> str:
-    """A mean and its error."""
+    """Format a mean and its error."""
     return f"{measured['nats_per_token']:.2f} ± {measured['standard_error']:.2f}"
 
 
-def texts(told: dict[str, Any]) -> list[str]:
-    """The first sample of the three runs of the protocol, before their first step and after their last."""
+def texts(results: dict[str, Any]) -> list[str]:
+    """Return the first sample of the three runs of the protocol, before their first step and after their last."""
     lines = []
     for name in ("mdlm", "hdlm", "scratch"):
-        run = told["runs"][name]
+        run = results["runs"][name]
         for step in (min(run["samples"], key=int), max(run["samples"], key=int)):
             text = " ".join(run["samples"][step][0].split())[:SHOWN].replace("`", "'")
             lines.append(f"- `{name}`, step {step}: `` {text} ``")
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
-    """All of it, as it stands between the page's marks."""
-    (count,) = {bound["sequences"] for run in told["runs"].values() for bound in run["bounds"]}
-    machine = told["machine"]
+def tables(results: dict[str, Any]) -> str:
+    """Return the whole part between the page's marks."""
+    (count,) = {bound["sequences"] for run in results["runs"].values() for bound in run["bounds"]}
+    machine = results["machine"]
     parts = [
-        (f"Bound in nats per token of {count} held-out windows, ± one standard error:", table(told)),
-        ("Samples, the first of each run:", texts(told)),
+        (f"Bound in nats per token of {count} held-out windows, ± one standard error:", table(results)),
+        ("Samples, the first of each run:", texts(results)),
         (
             "Measured on:",
             [f"{machine['device']}, {machine['processor']}, torch {machine['torch']}, Python {machine['python']}."],
@@ -65,15 +65,15 @@ def tables(told: dict[str, Any]) -> str:
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
-def draw(told: dict[str, Any], path: Path) -> None:
-    """Bounds by step with their errors, as far as the first run goes; what goes on as a line at its end."""
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw bounds by step with their errors, up to the end of the first run; continued runs as a line at their end."""
     figure, (panel,) = plot.panels(size=(7.0, 4.2))
     colours = (plot.BLUE, plot.ORANGE, PINK, plot.VERMILION, plot.GREEN, plot.DARK, plot.GREY)
-    last = told["runs"]["mdlm"]["steps"]
+    last = results["runs"]["mdlm"]["steps"]
     for (name, about), colour in zip(RUNS.items(), colours, strict=True):
-        if name not in told["runs"]:
+        if name not in results["runs"]:
             continue
-        run = told["runs"][name]
+        run = results["runs"][name]
         steps, bounds, errors = ([one[key] for one in run["bounds"]] for key in KEYS)
         if run["steps"] > last:
             panel.axhline(bounds[-1], color=colour, linestyle=":", label=f"{name}, {about}, its end")
@@ -89,7 +89,7 @@ def draw(told: dict[str, Any], path: Path) -> None:
             linewidth=1,
             markersize=4,
         )
-    own = told["causal"]["nats_per_token"]
+    own = results["causal"]["nats_per_token"]
     panel.axhline(own, color=plot.GREY, linestyle="--", linewidth=1, label="the causal model itself")
     panel.set(xlabel="step", ylabel="nats per token")
     panel.set_title("bound of held-out text", loc="left", fontweight="bold")
@@ -98,10 +98,10 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
-    told = result(__doc__)
-    fill(DOCS / "adapt.md", tables(told), BEGIN, END)
-    draw(told, DOCS / "images" / "adapt.png")
+    """Run the command."""
+    results = result(__doc__)
+    fill(DOCS / "adapt.md", tables(results), BEGIN, END)
+    draw(results, DOCS / "images" / "adapt.png")
 
 
 if __name__ == "__main__":

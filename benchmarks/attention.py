@@ -1,11 +1,11 @@
-"""Attention back ends on a GPU, forwards and backwards: on texts of one length, and on short ones padded or packed.
+"""Attention back ends on a GPU, forwards and backwards: on equal lengths, and on short sequences, padded or packed.
 
     python -m benchmarks.attention
 
-12 heads of width 64 in bfloat16. ``even`` is 64 texts of 512 tokens. ``padded`` is 256 documents of 1 to 128 tokens, 28
-on average, in rows of 128, where padding is attended like text; ``packed`` the same documents in one row, kept apart by
-each back end's own mask. Results are compared with SDPA's in float64 before anything is timed. Milliseconds are between
-CUDA events, methods take turns, medians are reported.
+12 heads of width 64 in bfloat16. ``even`` is 64 sequences of 512 tokens. ``padded`` is 256 documents of 1 to 128
+tokens, 28 on average, in rows of 128, with attention to padding too; ``packed`` the same documents in one row,
+separated by each back end's mask. Results are compared with SDPA's in float64 before anything is timed. Milliseconds
+are between CUDA events, methods take turns, medians are reported.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ddlib_models.attention.backends import BACKENDS, SDPA, Attention, backend
 
 
 class Sizes(NamedTuple):
-    """Of the batches."""
+    """Sizes of the batches."""
 
     texts: int = 64
     length: int = 512
@@ -45,12 +45,12 @@ class Case(NamedTuple):
     offsets: Tensor | None = None
 
     def mask(self, attend: Attention) -> Any:
-        """What keeps the documents of a pack apart."""
+        """Build the mask that separates the documents of a pack."""
         return None if self.offsets is None else attend.mask(self.offsets)
 
 
 def cases(sizes: Sizes) -> Mapping[str, Case]:
-    """The three batches by name."""
+    """Return the three batches by name."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.empty(sizes.documents).exponential_(1 / sizes.tokens, generator=generator)
     offsets = torch.cat([torch.zeros(1), lengths.ceil().clamp(1, sizes.row).cumsum(0)]).int()
@@ -62,14 +62,14 @@ def cases(sizes: Sizes) -> Mapping[str, Case]:
 
 
 def step(attend: Attention, mask: Any, tensors: tuple[Tensor, ...]) -> Tensor:
-    """A number made of the result, differentiated."""
+    """Compute a scalar of the result, and its gradient."""
     value = attend(*tensors, mask).float().square().mean()
     torch.autograd.grad(value, tensors)
     return value.detach()
 
 
 def backends() -> Iterator[tuple[str, Attention]]:
-    """Those that run here."""
+    """Yield the back ends that run here."""
     for name in BACKENDS:
         try:
             yield name, backend(name)
@@ -78,8 +78,8 @@ def backends() -> Iterator[tuple[str, Attention]]:
 
 
 def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
-    """Milliseconds and bytes of every back end on every batch, and SDPA's time in multiples of theirs."""
-    told = {}
+    """Return milliseconds and bytes of every back end on every batch, and SDPA's time over theirs."""
+    results = {}
     for name, case in cases(sizes).items():
         torch.manual_seed(0)
         shape = (case.sequences, case.length, sizes.heads, 64)
@@ -87,18 +87,18 @@ def measure(sizes: Sizes = GPU, repeats: int = 20) -> dict[str, Any]:
         half = tuple(tensor.detach().bfloat16().requires_grad_() for tensor in exact)
         work = {key: partial(step, attend, case.mask(attend), half) for key, attend in backends()}
         expected = step(SDPA(), case.mask(SDPA()), exact)
-        told[name] = compare(work, float(expected), sizes.device, repeats)
+        results[name] = compare(work, float(expected), sizes.device, repeats)
     ratios = {
         f"{name}: {key} time": rows["sdpa"]["median_ms"] / row["median_ms"]
-        for name, rows in told.items()
+        for name, rows in results.items()
         for key, row in rows.items()
         if "median_ms" in row and key != "sdpa"
     }
-    return {"ratios": ratios, "settings": sizes._asdict(), "rows": told}
+    return {"ratios": ratios, "settings": sizes._asdict(), "rows": results}
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""What a step of block sampling costs with kept keys and values, early and late in a text.
+"""Cost of a step of block sampling with cached keys and values, early and late in a sequence.
 
     python -m benchmarks.block_cache
 
-A 12 x 768 DiT by blocks of 32 tokens with random weights, one text, one thread of a CPU, float32. ``ours`` computes the
-last window of a text of 512 or 2,048 words from what it kept of the others, logits at all its positions; ``whole``
-computes the text so far, as a network without a cache would. The ratio of interest is that of ours late and early: work
-per token that does not depend on the text so far is 1, and attention, which looks at every word, comes on top.
+A 12 x 768 DiT by blocks of 32 tokens with random weights, one sequence, one thread of a CPU, float32. ``ours`` computes
+the last window of a sequence of 512 or 2,048 tokens with a cache of the others, logits at all its positions; ``whole``
+computes the sequence so far, as a network without a cache would. The ratio of interest is ``ours`` late over early:
+work per token that does not depend on the length so far gives 1, and attention to every token adds to it.
 """
 
 import torch
@@ -20,7 +20,7 @@ BLOCK, LENGTHS = 32, (512, 2048)
 
 @torch.no_grad()
 def measure(length: int, block: int, repeats: int, words: int, network: dict[str, int]) -> dict[str, object]:
-    """Seconds of a step in the last window of a text, both ways."""
+    """Return the seconds of a step in the last window of a sequence, both ways."""
     torch.manual_seed(0)
     model = DiT(words + 1, words, **network, block_size=block).eval()
     for parameter in model.parameters():
@@ -46,7 +46,7 @@ def measure(length: int, block: int, repeats: int, words: int, network: dict[str
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     lengths, block = ((16, 64), 4) if options.tiny else (LENGTHS, BLOCK)

@@ -1,12 +1,12 @@
-"""Blocks of docs/blocks.md: masks and a hierarchy, drawn at once and in ever smaller blocks, at equal budget.
+"""Block sizes of docs/blocks.md: masks and a hierarchy, at once and in ever smaller blocks, at equal budget.
 
     python -m benchmarks.study prepare WORK
     python -m benchmarks.blocks train WORK [--part 0 --of 2]
     python -m benchmarks.blocks evaluate WORK --out benchmarks/results/blocks.json
     python -m benchmarks.blocks_page benchmarks/results/blocks.json
 
-Training goes on where it was killed, and with ``--out`` on another machine, where it makes the runs that the file does
-not have. Protocol and expectations stand on the page, written before the runs.
+A killed training is resumed by the same command. With ``--out`` another machine makes the runs that are missing in the
+file. Protocol and expectations are on the page, written before the runs.
 """
 
 import os
@@ -23,13 +23,13 @@ from recipes.config import Recipe, recipe_yaml
 from recipes.engine.provenance import provenance
 
 SIZES = (LENGTH, 32, 8, 4, 1)
-"""Of blocks; the first is the whole text, as diffusion has it."""
+"""Sizes of a block; the first is the whole sequence, which is plain diffusion."""
 KINDS = ("MDLM", "HDLM-64, all edges")
 MILLIONS, SEEDS = 2, (0, 1)
 
 
 def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
-    """All runs: kind, size of a block, seed, recipe."""
+    """Yield all runs: kind, size of a block, seed, recipe."""
     for seed in SEEDS:
         for size in SIZES:
             for kind in KINDS:
@@ -38,7 +38,7 @@ def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
 
 
 def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
-    """What the result file holds: of all runs that are there or known, in nats per token, errors over texts."""
+    """Return the content of the result file: all runs made or known, in nats per token, errors over texts."""
     found, about = dict[tuple[str, int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for kind, size, seed, given in runs(work):
         if (kind, size, seed) in known:
@@ -51,7 +51,7 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]
             continue
         found[kind, size, seed] = run
         for name, other in {"less_whole_text": (kind, LENGTH, seed), "less_mdlm": (KINDS[0], size, seed)}.items():
-            run.pop(name, None)  # of an earlier file
+            run.pop(name, None)  # from an earlier file
             if other in found:
                 run[name] = less(run, found[other])
         print(kind, size, seed, run["bound"], flush=True)
@@ -59,7 +59,7 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     options = arguments(__doc__, ("train", "evaluate")).parse_args()
     torch.set_num_threads(1)
     known = earlier(options.out, "kind", "size", "seed")

@@ -1,8 +1,8 @@
-"""The tables and the picture of docs/blocks.md, from what ``blocks.py evaluate`` wrote.
+"""Tables and figure of docs/blocks.md, from the output of ``blocks.py evaluate``.
 
     python -m benchmarks.blocks_page benchmarks/results/blocks.json
 
-Rewrites what stands between the two marks of the page, and docs/images/blocks.png.
+Rewrites the part of the page between its two marks, and docs/images/blocks.png.
 """
 
 import math
@@ -16,23 +16,23 @@ from ddlib import plot
 
 BEGIN, END = "<!-- tables: benchmarks/blocks_page.py -->", "<!-- end of tables -->"
 BITS = 1 / math.log(2)
-"""Of a nat."""
+"""Bits per nat."""
 Run = dict[str, Any]
 
 
 def of(runs: list[Run], kind: str, size: int) -> list[Run]:
-    """The seeds of one cell."""
+    """Select the seeds of one cell."""
     return [run for run in runs if run["kind"] == kind and run["size"] == size]
 
 
 def cell(seeds: list[Run], name: str, sign: str = "") -> str:
-    """Bits per word of each seed, with standard errors."""
+    """Format bits per token of each seed, with standard errors."""
     values = [run[name] for run in seeds if name in run]
     return ", ".join(f"{v['value'] * BITS:{sign}.3f} ± {v['standard_error'] * BITS:.3f}" for v in values) or "-"
 
 
 def tables(runs: list[Run]) -> str:
-    """A row for every kind and size."""
+    """Return a row for every kind and size."""
     heads = ("process", "block", "bits per word, each seed", "less the whole text", "less MDLM in such blocks")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for kind in KINDS:
@@ -47,7 +47,7 @@ def tables(runs: list[Run]) -> str:
 
 
 def draw(runs: list[Run], path: Path) -> None:
-    """Bits per word by the size of a block."""
+    """Draw bits per token by the size of a block."""
     figure, (axis,) = plot.panels(size=(6.0, 4.0))
     places = {size: place for place, size in enumerate(SIZES)}
     for kind, colour, shift in zip(KINDS, (plot.DARK, plot.BLUE), (-0.05, 0.05), strict=True):
@@ -67,7 +67,7 @@ def draw(runs: list[Run], path: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     runs = result(__doc__)["runs"]
     fill(DOCS / "blocks.md", tables(runs), BEGIN, END)
     draw(runs, DOCS / "images" / "blocks.png")

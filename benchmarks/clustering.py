@@ -1,10 +1,10 @@
-"""Our k-means against scikit-learn's at equal size bounds: objective and CPU time, seed by seed.
+"""k-means of ddlib against scikit-learn's at equal size bounds: objective and CPU time, seed by seed.
 
     python -m benchmarks.clustering --seeds 5
 
 50,257 rows of 768 from 300 overlapping Gaussians of unequal shares, 64 clusters, Euclidean, 4 seedings each. The bounds
-(a tenth to five times the mean size) are such that scikit-learn, which knows none, keeps them: a seed where it does not
-is refused, for then the two have not solved the same problem.
+(a tenth to five times the mean size) are wide enough that scikit-learn, which has none, satisfies them: a seed where it
+does not is an error, as the two would not have solved the same problem.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LOW, HIGH = 0.1, 5.0
 
 
 def embeddings(seed: int) -> Tensor:
-    """(ROWS, WIDTH) float32."""
+    """Return (ROWS, WIDTH) float32 vectors."""
     generator = torch.Generator().manual_seed(seed)
     centres = 0.03 * torch.randn(GAUSSIANS, WIDTH, generator=generator)
     share = torch.rand(GAUSSIANS, generator=generator) + 0.3
@@ -31,7 +31,7 @@ def embeddings(seed: int) -> Tensor:
 
 
 def ours(rows: Tensor, seed: int) -> Tensor:
-    """The cluster of each row."""
+    """Return the cluster of each row."""
     bounds: dict[str, Any] = dict(min_ratio=LOW, max_ratio=HIGH)
     return dd.hierarchies.semantic_clusters(
         rows, CLUSTERS, metric="euclidean", restarts=RESTARTS, seed=seed, **bounds
@@ -39,12 +39,12 @@ def ours(rows: Tensor, seed: int) -> Tensor:
 
 
 def sklearn(rows: Tensor, seed: int) -> Tensor:
-    """The cluster of each row."""
+    """Return the cluster of each row."""
     return torch.from_numpy(KMeans(CLUSTERS, n_init=RESTARTS, random_state=seed).fit(rows.numpy()).labels_).long()
 
 
 def objective(rows: Tensor, label: Tensor) -> float:
-    """Sum of squared distances from the clusters' means.
+    """Return the sum of squared distances from the clusters' means.
 
     Raises:
         AssertionError: a cluster's size is out of bounds.
@@ -57,7 +57,7 @@ def objective(rows: Tensor, label: Tensor) -> float:
 
 
 def measure(seeds: int) -> dict[str, Any]:
-    """Objectives and CPU seconds of both; the ratios are of their means and medians."""
+    """Return objectives and CPU seconds of both; the ratios are of their means and medians."""
     found: dict[str, list[float]] = {"ours": [], "sklearn": []}
     taken: dict[str, list[float]] = {"ours": [], "sklearn": []}
     for seed in range(seeds):
@@ -74,7 +74,7 @@ def measure(seeds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Noise and loss of a dense process, 16 x 144 tokens of 256 states: ours against an exponential for every function.
+"""Noise and loss of a dense process, 16 x 144 tokens of 256 states, against an exponential in every function.
 
     python -m benchmarks.dense
 
 Two rate matrices, float64, one thread: Gaussian steps of width 2, and steps to a neighbour at rate 2,000. The peer is
-the same process with ``torch.linalg.matrix_exp``, called by each function that needs the transition at a time, as a
-direct implementation of D3PM or SEDD does. A step draws z_t and computes the training loss and its gradient by given
+the same process with ``torch.linalg.matrix_exp``, called by each function that needs the transition at a time, as in a
+direct implementation of D3PM or SEDD. A step draws z_t and computes the training loss and its gradient for given
 logits.
 """
 
@@ -23,7 +23,7 @@ SEQUENCES, LENGTH, STATES = 16, 144, 256
 
 
 class Direct(nn.Module):
-    """exp(sigma G) by torch, each time that it is called."""
+    """Matrix exponential exp(sigma G) by torch, computed at each call."""
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -34,14 +34,14 @@ class Direct(nn.Module):
 
 
 def rates(kind: str, states: int) -> Tensor:
-    """(S, S) rates of "gaussian" steps or of a "walk"."""
+    """Return (S, S) rates of "gaussian" steps or of a "walk"."""
     apart = (torch.arange(states)[:, None] - torch.arange(states)).abs().double()
     off = torch.exp(-(apart**2) / 8).fill_diagonal_(0) if kind == "gaussian" else 2000.0 * (apart == 1).double()
     return off - torch.diag(off.sum(1))
 
 
 def steps(kind: str, sequences: int, length: int, states: int) -> dict[str, Callable[[], float]]:
-    """A step of ours and of the peer, which return their loss; both meet the same times and noise."""
+    """Build a step of ``ours`` and of the peer, which return their loss; both get the same times and noise."""
     x = torch.randint(states, (sequences, length), generator=torch.Generator().manual_seed(1))
     logits = torch.randn(sequences, length, states, requires_grad=True)
 
@@ -62,7 +62,7 @@ def steps(kind: str, sequences: int, length: int, states: int) -> dict[str, Call
 def measure(
     repeats: int = REPEATS, sequences: int = SEQUENCES, length: int = LENGTH, states: int = STATES
 ) -> dict[str, Any]:
-    """CPU seconds of a step of either process, and how many times faster ours is."""
+    """Return CPU seconds of a step of either process, and the speedup of ``ours``."""
     found: dict[str, list[float]] = {}
     ratios: dict[str, float] = {}
     for kind in ("gaussian", "walk"):
@@ -77,7 +77,7 @@ def measure(
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     small = dict(sequences=4, length=16, states=32) if options.tiny else {}

@@ -1,10 +1,10 @@
-"""How far estimates of the bound deviate, and how far they state to: the table of docs/concepts/times.md.
+"""Deviations of bound estimates, and their stated errors: the table of docs/concepts/times.md.
 
     python -m benchmarks.deviations            # measures, writes the result file and the table
-    python -m benchmarks.deviations --check    # says whether the page holds the table of the result file
+    python -m benchmarks.deviations --check    # reports whether the page holds the table of the result file
 
-Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true bound is known by
-quadrature. 400 runs for each row. The 95 % interval is the value and 1.96 stated errors to either side.
+Each run is ``dd.bound`` of 256 sequences of 16 uniformly drawn tokens under flat logits, whose true bound is computed
+by quadrature. 400 runs for each row. The 95 % interval is the value and 1.96 stated errors to either side.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _HELD = 2**21
 
 
 def gaussian(states: int, width: float, rate: float) -> Tensor:
-    """Rates of ordinal noise: exp(-d^2 / 2 width^2) between values d apart; the fastest state leaves at ``rate``."""
+    """Return rates of ordinal noise: exp(-d^2 / 2 width^2) between values d apart; largest exit rate ``rate``."""
     values = torch.arange(states, dtype=torch.float64)
     rates = torch.exp(-((values[:, None] - values) ** 2) / (2 * width**2)).fill_diagonal_(0)
     rates = rates * (rate / rates.sum(1).max())
@@ -42,14 +42,14 @@ def gaussian(states: int, width: float, rate: float) -> Tensor:
 
 
 def walk(states: int, rate: float) -> Tensor:
-    """Rates of a birth-death chain: to both neighbours at ``rate / 2``."""
+    """Return rates of a birth-death chain: to both neighbours at ``rate / 2``."""
     beside = torch.ones(states - 1, dtype=torch.float64) * (rate / 2)
     rates = torch.diag(beside, 1) + torch.diag(beside, -1)
     return rates - torch.diag(rates.sum(1))
 
 
 def processes(states: int = 16) -> dict[str, ForwardProcess]:
-    """One process of each kind over so many tokens."""
+    """Return one process of each kind over so many tokens."""
     linear, parents = dd.schedules.Linear(), torch.arange(states) // 4
     return {
         "masks": dd.presets.mdlm(states),
@@ -68,7 +68,7 @@ def processes(states: int = 16) -> dict[str, ForwardProcess]:
 
 @torch.no_grad()
 def exact(process: ForwardProcess) -> float:
-    """The bound of flat logits on uniformly drawn tokens in nats per token, by the trapezoid rule in the log-odds."""
+    """Compute the bound of flat logits on uniform tokens in nats per token, by the trapezoid rule in the log-odds."""
     size, states = process.vocab_size, process.num_states
     odds = torch.linspace(-30, 16.6, 2001, dtype=torch.float64)
     t, flat = odds.sigmoid(), torch.zeros(size, dtype=torch.float64)
@@ -90,7 +90,7 @@ def exact(process: ForwardProcess) -> float:
 def repeated(
     process: ForwardProcess, density: TimeDensity | None, runs: int = RUNS, sequences: int = SEQUENCES, seed: int = 0
 ) -> list[dd.Measure]:
-    """The bound of so many runs, each with strata of its own; many runs are one call of ``dd.bound``."""
+    """Compute the bound of so many runs, each with separate strata; many runs are one call of ``dd.bound``."""
     logits, found = torch.zeros(process.vocab_size), []
     at_once = max(1, min(runs, _HELD // (sequences * LENGTH * process.num_states)))
     for first in range(0, runs, at_once):
@@ -109,12 +109,12 @@ def repeated(
 
 
 def covered(measures: list[dd.Measure], truth: float) -> float:
-    """The share of 95 % intervals that hold the truth."""
+    """Return the share of 95 % intervals that contain the truth."""
     return sum(abs(one.value - truth) <= 1.96 * one.standard_error for one in measures) / len(measures)
 
 
 def row(name: str, process: ForwardProcess, own: bool, runs: int, sequences: int) -> dict[str, Any]:
-    """What came out under uniform times, or the process's own density."""
+    """Measure a row under uniform times, or the process's optimal density."""
     density = process.time_density(LENGTH, chance=CHANCE) if own else None
     measures, truth = repeated(process, density, runs, sequences), exact(process)
     values = torch.tensor([one.value for one in measures], dtype=torch.float64)
@@ -132,17 +132,17 @@ def row(name: str, process: ForwardProcess, own: bool, runs: int, sequences: int
     }
 
 
-def rows(told: Mapping[str, Any]) -> str:
-    """The page's table."""
+def rows(results: Mapping[str, Any]) -> str:
+    """Return the page's table."""
     lines = [HEAD, "| --- |" + " --- |" * 5]
-    for one in told["runs"]:
+    for one in results["runs"]:
         numbers = f"{one['deviation']:.3f} | {one['stated']:.3f} | {100 * one['covered']:.1f} %"
         lines.append(f"| {one['process']} | {one['states']} | {one['times']} | {numbers} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--runs", type=int, default=RUNS)
@@ -155,10 +155,10 @@ def main() -> None:
                 found.append(row(name, process, own, options.runs, SEQUENCES))
                 print(found[-1], flush=True)
         report(NAME, found)
-    text, told = PAGE.read_text(encoding="utf-8"), json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
+    text, results = PAGE.read_text(encoding="utf-8"), json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
     if options.check:
-        sys.exit(text != page(text, rows(told), BEGIN, END))
-    fill(PAGE, rows(told), BEGIN, END)
+        sys.exit(text != page(text, rows(results), BEGIN, END))
+    fill(PAGE, rows(results), BEGIN, END)
 
 
 if __name__ == "__main__":

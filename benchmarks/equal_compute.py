@@ -1,13 +1,13 @@
-"""What an output layer over children is worth: masks and hierarchies under 50,257 words at equal CPU seconds.
+"""Benefit of an output layer over children: masks and hierarchies under 50,257 tokens at equal CPU seconds.
 
     python -m benchmarks.equal_compute prepare TOKENS WORK       # TOKENS as of benchmarks.public_domain
-    python -m benchmarks.equal_compute speed WORK                # on a quiet machine: what a step costs
-    python -m benchmarks.equal_compute train WORK --part 0 --of 2         # in turn; again to go on after a kill
+    python -m benchmarks.equal_compute speed WORK                # on an idle machine: the cost of a step
+    python -m benchmarks.equal_compute train WORK --part 0 --of 2         # in turn; repeat to resume after a kill
     python -m benchmarks.equal_compute report WORK --out benchmarks/results/equal_compute.json
 
-The protocol and what was expected stand in docs/children.md, written before the runs. One thread. What a step costs is
-measured once, side by side; every run then makes the steps that ``SECONDS`` of processor time buy at that price, so its
-result does not depend on what else the machine does meanwhile.
+Protocol and expectations are in docs/children.md, written before the runs. One thread. The cost of a step is measured
+once, side by side; every run then makes the number of steps that ``SECONDS`` of processor time allow at that cost, so
+its result does not depend on other load on the machine.
 """
 
 import argparse
@@ -47,9 +47,9 @@ SOURCES = {
 }
 """First token and number of tokens."""
 HELD_OUT = "moby dick"
-"""The source that nobody trains on; of the others the last tenth is held out."""
+"""The source outside of the training text; of the others the last tenth is held out."""
 GPT2 = "gpt2"
-"""In place of a fingerprint: no tokenizer is at hand, the tokens are its."""
+"""Name in place of a fingerprint: no tokenizer is available, the tokens are GPT-2's."""
 TREES = {"224": [224], "1369-37": [1369, 37]}
 WINDOWS, DRAWS, POINTS = 100, 4, 8
 """Held-out windows of each source, draws of times and noise for each, and points of a curve."""
@@ -58,12 +58,12 @@ CLIP = dd.weightings.Clip(2.0)
 
 
 class Run(NamedTuple):
-    """A process, the tree of its noise, and of its output."""
+    """A process, the tree of its noise, and that of its output."""
 
     noise: str | None
     head: str | None
     equal_steps_of: str | None = None
-    """The run whose number of steps this one makes, whatever its own cost."""
+    """The run with the same number of steps, whatever the cost."""
 
 
 RUNS = {
@@ -78,7 +78,7 @@ RUNS = {
 
 
 class Text:
-    """The tokens of WORK, to train on and held out."""
+    """Tokens of WORK, for training and held out."""
 
     def __init__(self, work: Path) -> None:
         self.tokens = torch.from_numpy(np.load(work / "tokens.npy").astype(np.int64))
@@ -86,13 +86,13 @@ class Text:
         self.training = torch.cat([self.tokens[SOURCES[name][0] :][:count] for name, count in kept.items()])
 
     def batch(self, seed: int, step: int) -> Int[Tensor, "B L"]:
-        """Windows of the training text, the same for every run of a seed."""
+        """Return windows of the training text, the same for every run of a seed."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         first = torch.randint(len(self.training) - LENGTH, (BATCH, 1), generator=generator)
         return self.training[first + torch.arange(LENGTH)]
 
     def held_out(self, name: str) -> Int[Tensor, "n L"]:
-        """Windows of a source that nobody trained on, evenly spaced."""
+        """Return held-out windows of a source, evenly spaced."""
         start, count = SOURCES[name]
         start, count = (start, count) if name == HELD_OUT else (start + int(count * 0.9), count - int(count * 0.9))
         first = torch.linspace(0, count - LENGTH, WINDOWS, dtype=torch.float64).long()[:, None]
@@ -100,7 +100,7 @@ class Text:
 
 
 class Model:
-    """A network with its process and what its output means."""
+    """A network with its process and the parameterization of its output."""
 
     def __init__(self, run: Run, work: Path, seed: int) -> None:
         trees = {name: list(load_clusters(work / f"clusters-{name}", GPT2).parents) for name in TREES}
@@ -108,24 +108,24 @@ class Model:
         torch.manual_seed(seed)
         tree = trees[run.head] if run.head else None
         self.net = DiT(self.process.num_states, WORDS, dim=WIDTH, depth=4, heads=4, tree=tree)
-        known = torch.load(work / "statistics.pt")
+        statistics = torch.load(work / "statistics.pt")
         self.net.start_at(
-            log_probs(known["counts"]),
-            state_vectors(self.process, known["counts"], 0.3 * WIDTH**0.5 * known["vectors"]),
+            log_probs(statistics["counts"]),
+            state_vectors(self.process, statistics["counts"], 0.3 * WIDTH**0.5 * statistics["vectors"]),
         )
         self.meaning = dd.Children.of(self.net) if run.head else "cavity"
 
     def noised(self, x: Tensor, noise: dd.KeyedGenerator) -> tuple[Tensor, Tensor, Tensor]:
-        """Words, states, times."""
+        """Return tokens, states, times."""
         t = dd.sample_times(len(x), generator=noise)
         return x, self.process.sample(x, t, noise), t
 
     def layer(self, z: Tensor, t: Tensor) -> tuple[Tensor, ...]:
-        """Features, matrix, bias."""
+        """Return features, matrix, bias."""
         return self.net.features(z, t), *output_layer(self.net, self.meaning)
 
     def loss(self, x: Tensor, noise: dd.KeyedGenerator) -> Tensor:
-        """The training loss."""
+        """Compute the training loss."""
         x, z, t = self.noised(x, noise)
         features, weight, bias = self.layer(z, t)
         return dd.linear_training_loss(
@@ -134,7 +134,7 @@ class Model:
 
     @torch.no_grad()
     def bound(self, windows: Tensor, draw: int) -> Float[Tensor, " n"]:
-        """Nats of each window, by one draw of times and noise that is the same for every run of a process."""
+        """Return the nats of each window, by one draw of times and noise, the same for every run of a process."""
         found = []
         for index in torch.arange(len(windows)).split(20):
             x, z, t = self.noised(windows[index], dd.KeyedGenerator(12345, draw, index))
@@ -146,7 +146,7 @@ class Model:
 
 
 def prepare(tokens: Path, work: Path) -> None:
-    """The tokens unpacked, the words' neighbourhoods and the clusters: by the training text alone."""
+    """Prepare the unpacked tokens, the tokens' neighbourhoods and the clusters, from the training text alone."""
     work.mkdir(parents=True, exist_ok=True)
     np.save(work / "tokens.npy", np.frombuffer(lzma.decompress(tokens.read_bytes()), dtype="<u2"))
     text = Text(work).training
@@ -159,7 +159,7 @@ def prepare(tokens: Path, work: Path) -> None:
 
 
 class Training:
-    """A run's network with its optimizers and its text."""
+    """Network, optimizers and text of a run."""
 
     def __init__(self, name: str, work: Path, seed: int, text: Text) -> None:
         self.model, self.text, self.seed, self.steps = Model(RUNS[name], work, seed), text, seed, 0
@@ -167,7 +167,7 @@ class Training:
         self.optimizers = optimizers(self.model.net, OPTIMIZER)
 
     def step(self, of: int) -> None:
-        """One of ``of`` steps."""
+        """Take one of ``of`` steps."""
         noise = dd.KeyedGenerator(self.seed, self.steps, torch.arange(BATCH))
         self.model.loss(self.text.batch(self.seed, self.steps), noise).backward()
         nn.utils.clip_grad_norm_(self.model.net.parameters(), OPTIMIZER.max_grad_norm)
@@ -177,7 +177,7 @@ class Training:
 
 
 def speed(work: Path) -> dict[str, Any]:
-    """CPU seconds of one training step of every run, in turns, and all that were measured."""
+    """Return the CPU seconds of one training step of every run, in turns, with all measurements."""
     text = Text(work)
     runs = {name: Training(name, work, 0, text) for name, run in RUNS.items() if not run.equal_steps_of}
     turns = {name: partial(run.step, 1000) for name, run in runs.items()}
@@ -187,13 +187,13 @@ def speed(work: Path) -> dict[str, Any]:
 
 
 def steps_of(work: Path, name: str) -> int:
-    """What ``SECONDS`` buy at the measured price."""
+    """Return the number of steps that ``SECONDS`` allow at the measured cost."""
     prices = json.loads((work / "speed.json").read_text())["seconds_per_step"]
     return round(SECONDS / prices[RUNS[name].equal_steps_of or name])
 
 
 def train(work: Path, name: str, seed: int) -> dict[str, Any]:
-    """One run: its curve, and the nats of every held-out window."""
+    """Train one run; return its curve, and the nats of every held-out window."""
     text, steps = Text(work), steps_of(work, name)
     run, curve = Training(name, work, seed, text), list[dict[str, float]]()
     windows = {source: text.held_out(source) for source in SOURCES}
@@ -213,40 +213,42 @@ def train(work: Path, name: str, seed: int) -> dict[str, Any]:
 
 
 def path(work: Path, name: str, seed: int) -> Path:
-    """Where a run's result lies."""
+    """Return the path of a run's result."""
     return work / "runs" / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}.json"
 
 
 def train_all(work: Path, part: int, of: int, names: Sequence[str]) -> None:
-    """Every ``of``-th run that has no result yet."""
+    """Train every ``of``-th run that has no result yet."""
     (work / "runs").mkdir(exist_ok=True)
     for name, seed in [(name, seed) for seed in SEEDS for name in names][part::of]:
         if not path(work, name, seed).exists():
-            told = json.dumps(train(work, name, seed))
-            path(work, name, seed).write_text(told)
+            content = json.dumps(train(work, name, seed))
+            path(work, name, seed).write_text(content)
 
 
-def nats_per_token(told: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
-    """Of every held-out window, or those of one source; the mean over draws."""
-    found = told["nats"].values() if source is None else [told["nats"][source]]
+def nats_per_token(results: dict[str, Any], source: str | None = None) -> Float[Tensor, " n"]:
+    """Return nats per token of every held-out window, or those of one source; the mean over draws."""
+    found = results["nats"].values() if source is None else [results["nats"][source]]
     return torch.cat([torch.tensor(draws).mean(0) for draws in found]) / LENGTH
 
 
 def measured(values: Float[Tensor, " n"]) -> dict[str, float]:
-    """Mean over windows and its standard error."""
+    """Return the mean over windows and its standard error."""
     return {"value": float(values.mean()), "error": float(values.std() / len(values) ** 0.5)}
 
 
 def report(work: Path) -> dict[str, Any]:
-    """What the result file holds: bounds, their differences over the same windows, times and noise, and curves."""
+    """Return the content of the result file: bounds, differences over the same windows, times and noise, curves."""
     found = []
     for seed in SEEDS:
-        told = {
+        results = {
             name: json.loads(path(work, name, seed).read_text()) for name in RUNS if path(work, name, seed).exists()
         }
-        for name, one in told.items():
+        for name, one in results.items():
             against = {
-                other: measured(nats_per_token(one) - nats_per_token(told[other])) for other in told if other != name
+                other: measured(nats_per_token(one) - nats_per_token(results[other]))
+                for other in results
+                if other != name
             }
             found.append(
                 {
@@ -260,7 +262,7 @@ def report(work: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("prepare", "speed", "train", "report"):

@@ -3,11 +3,11 @@
     python -m benchmarks.gpu_head                   # writes results/gpu_head.json
     python -m benchmarks.gpu_head --sweep           # times of other tiles too
 
-D = 768, 50,257 words, bfloat16 products of float32 parameters, whose cast every method pays. Batches are of MDLM and of
-HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are compared
-with float64 before anything is timed. Milliseconds are between CUDA events, methods take turns, medians are reported.
-Cross-entropies are another loss, of all tokens: the least that full logits cost. So is that on child logits: of the
-clusters of the noise, or for MDLM of as many as the square root of the words.
+D = 768, 50,257 tokens, bfloat16 products of float32 parameters, whose cast is included in every method. Batches are of
+MDLM and of HDLM with 64 clusters, once with tokens of all levels in their expected shares, once all masks. Losses are
+compared with float64 before anything is timed. Milliseconds are between CUDA events, methods take turns, medians are
+reported. Cross-entropies are another loss, of all tokens: the minimum with full logits. Losses on child logits differ
+too: of the clusters of the noise, or for MDLM of as many as the square root of the tokens.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TOLERANCE = 0.01
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
-    """Of one call, between CUDA events."""
+    """Return the time of one call, between CUDA events."""
     torch.cuda.synchronize()
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()
@@ -50,7 +50,7 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """What the GPU holds at its worst during ``work``, beside what it held before."""
+    """Return the peak GPU memory during ``work``, minus that before it."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -60,40 +60,40 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 
 def usable(work: Mapping[str, Callable[[], Tensor]], expected: float) -> tuple[dict[str, Any], list[str]]:
-    """What each method says, and the names of those that run; a wrong loss ends everything."""
-    told: dict[str, Any] = {}
+    """Return the loss of each method, and the names of those that run; raise for a wrong loss."""
+    results: dict[str, Any] = {}
     for name, method in work.items():
         try:
-            for _ in range(3):  # compiles, tunes, warms up
+            for _ in range(3):  # compilation, autotuning, warm-up
                 value = float(method())
-        except Exception as error:  # a peer or a tile that does not run here, or not in this memory
+        except Exception as error:  # a peer or a tile that is not supported here, or runs out of memory
             if name in ("triton", "without_triton"):
                 raise
-            told[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+            results[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
             continue
         if name not in OTHER_LOSS and abs(value - expected) > TOLERANCE * abs(expected):
             raise AssertionError(f"{name} gives {value}, float64 {expected}")
-        told[name] = {"loss": value}
-    return told, [name for name in told if "loss" in told[name]]
+        results[name] = {"loss": value}
+    return results, [name for name in results if "loss" in results[name]]
 
 
 def measure(work: Mapping[str, Callable[[], Tensor]], expected: float, device: str, repeats: int) -> dict[str, Any]:
-    """Milliseconds, in turns, and bytes of every method; on a CPU only the losses are compared."""
-    told, names = usable(work, expected)
+    """Return milliseconds, in turns, and bytes of every method; on a CPU only the losses are compared."""
+    results, names = usable(work, expected)
     if device == "cpu":
-        return told
+        return results
     taken: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
             taken[name].append(milliseconds(work[name]))
     for name in names:
-        told[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
-        told[name]["ms"] = taken[name]
-    return told
+        results[name] |= {"peak_bytes": peak_bytes(work[name]), "median_ms": statistics.median(taken[name])}
+        results[name]["ms"] = taken[name]
+    return results
 
 
 def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str, Any]:
-    """Our kernels in other tiles, and in other chunks."""
+    """Return the ``ours`` kernels in other tiles, and in other chunks."""
     from ddlib.kernels.gpu import forward_kernel as online
     from ddlib.kernels.gpu import inplace_softmax as row
 
@@ -130,7 +130,7 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every batch in every mode."""
+    """Yield every batch in every mode."""
     sizes = TINY if options.tiny else Sizes()._replace(sequences=options.sequences)
     for kind in PROCESSES:
         for masks in (False, True):
@@ -146,9 +146,9 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=64, help="of 512 tokens")
+    parser.add_argument("--sequences", type=int, default=64, help="sequences of 512 tokens")
     parser.add_argument("--repeats", type=int, default=20, help="at least 5")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=argparse.SUPPRESS)
@@ -160,18 +160,20 @@ def main() -> None:
         parser.error("--device cpu and --tiny go together, for a dry run without --sweep")
     if options.device == "cuda":
         require_gpu(parser)
-    told = dict(cases(options))
+    results = dict(cases(options))
     if options.tiny:
-        print(json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": told}, indent=1))
+        print(
+            json.dumps({"dry_run": "losses on a CPU without Triton; nothing was measured", "rows": results}, indent=1)
+        )
         return
-    run = {"ratios": ratios(told), "settings": vars(options), "rows": told}
+    run = {"ratios": ratios(results), "settings": vars(options), "rows": results}
     report("gpu_head", [run], "cuda")
     print(json.dumps(run, indent=1))
 
 
-def ratios(told: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
-    """What every method takes in multiples of what our kernels do, by case, method and quantity; and these in GiB."""
-    timed = {case: rows for case, rows in told.items() if "median_ms" in rows.get("triton", ())}
+def ratios(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
+    """Return every method's cost over that of ``ours``, by case, method and quantity; and the latter in GiB."""
+    timed = {case: rows for case, rows in results.items() if "median_ms" in rows.get("triton", ())}
     held = {f"{case}: triton GiB": rows["triton"]["peak_bytes"] / 2**30 for case, rows in timed.items()}
     return held | {
         f"{case}: {name} {quantity}": row[key] / rows["triton"][key]

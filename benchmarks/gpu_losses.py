@@ -1,6 +1,6 @@
-"""The losses that benchmarks.gpu_head compares, and the batch that they are of.
+"""Losses compared by benchmarks.gpu_head, and their batch.
 
-Each takes a ``Batch`` and is a number that can be differentiated. What they are stands in ``benchmarks.gpu_head``.
+Each takes a ``Batch`` and returns a differentiable number. They are described in ``benchmarks.gpu_head``.
 """
 
 import importlib
@@ -26,11 +26,11 @@ OTHER_LOSS = (
     "linear_cross_entropy",
     "liger_cross_entropy",
 )
-"""Whose value is not that of the process's loss on logits of words."""
+"""Methods whose value differs from the process's loss on logits of tokens."""
 
 
 class Sizes(NamedTuple):
-    """Of a batch and its output layer."""
+    """Sizes of a batch and its output layer."""
 
     sequences: int = 64
     length: int = 512
@@ -47,7 +47,7 @@ PROCESSES: Mapping[str, Callable[[Sizes], dd.processes.Hierarchical]] = {
 
 
 class Batch:
-    """Hidden states, matrix, words, states and times, on the device."""
+    """Hidden states, matrix, tokens, states and times, on the device."""
 
     def __init__(self, kind: str, masks: bool, sizes: Sizes, device: str) -> None:
         self.process = PROCESSES[kind](sizes)
@@ -71,11 +71,11 @@ class Batch:
         self.states = states.to(device).requires_grad_()
 
     def cast(self) -> Tensor:
-        """The matrix in the dtype of the hidden states."""
+        """Return the matrix in the dtype of the hidden states."""
         return self.matrix.to(self.hidden.dtype)
 
     def reference(self) -> float:
-        """The loss in float64, a sequence at a time."""
+        """Compute the loss in float64, a sequence at a time."""
         losses, matrix = [], self.cast().detach().double()
         for i in range(len(self.x)):
             here = slice(i, i + 1)
@@ -89,45 +89,45 @@ Loss = Callable[[Batch], Tensor]
 
 
 def ours(batch: Batch, triton: bool, chunk: int | None = None) -> Tensor:
-    """The fused output layer and loss, with our kernels or without them."""
+    """Compute the fused output layer and loss, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
     given = batch.process, batch.hidden, batch.cast(), batch.x, batch.z, batch.t
     return dd.linear_training_loss(*given, weighting=CLIP, chunk=chunk)
 
 
 def plain(batch: Batch) -> Tensor:
-    """The loss on the logits of all tokens."""
+    """Compute the loss on the logits of all tokens."""
     logits = F.linear(batch.hidden, batch.cast())
     return dd.training_loss(batch.process, logits.float(), batch.x, batch.z, batch.t, weighting=CLIP)
 
 
 def children(batch: Batch, triton: bool) -> Tensor:
-    """The fused loss on child logits, with our kernels or without them."""
+    """Compute the fused loss on child logits, with ddlib's kernels or without them."""
     os.environ["DDLIB_TRITON"] = str(int(triton))
     given = batch.process, batch.hidden, batch.states.to(batch.hidden.dtype), batch.x, batch.z, batch.t
     return dd.linear_training_loss(*given, weighting=CLIP, parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:
-    """Of all tokens."""
+    """Compute the cross-entropy of all tokens."""
     return F.cross_entropy(F.linear(batch.hidden, batch.cast()).flatten(0, 1).float(), batch.x.flatten())
 
 
 def linear_cross_entropy(batch: Batch) -> Tensor:
-    """The same by torch's fused function."""
+    """Compute the same by torch's fused function."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=4096, chunking_method=None)
     return F.linear_cross_entropy(batch.hidden.flatten(0, 1), batch.cast(), batch.x.flatten(), options=options)
 
 
 def liger_cross_entropy(batch: Batch) -> Tensor:
-    """The same by Liger."""
+    """Compute the same by Liger."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     return LigerFusedLinearCrossEntropyLoss()(batch.cast(), batch.hidden.flatten(0, 1), batch.x.flatten())
 
 
 def methods(dry: bool) -> dict[str, Loss]:
-    """All that can run here, by name; each case compiles anew."""
+    """Return all methods that run here, by name; each case compiles anew."""
     compiled = partial(torch.compile, dynamic=False, **(dict(backend="aot_eager") if dry else {}))
     found: dict[str, Loss] = {
         "triton": partial(ours, triton=True),
@@ -148,14 +148,14 @@ def methods(dry: bool) -> dict[str, Loss]:
 
 
 def training(batch: Batch, loss: Loss) -> Tensor:
-    """A loss and its gradients."""
+    """Compute a loss and its gradients."""
     value = loss(batch)
     torch.autograd.grad(value, (batch.hidden, batch.matrix, batch.states), allow_unused=True)
     return value.detach()
 
 
 def evaluation(batch: Batch, loss: Loss) -> Tensor:
-    """A loss alone."""
+    """Compute a loss alone."""
     with torch.no_grad():
         return loss(batch)
 

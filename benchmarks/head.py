@@ -1,11 +1,11 @@
-"""Output layer and loss, forwards and backwards: ours against the papers' formulas on all logits.
+"""Output layer and loss, forwards and backwards, against the papers' formulas on all logits.
 
     python -m benchmarks.head hdlm --tokens 1024    # seconds, megabytes and ratios of one kind of process
 
-D = 768, 50,257 words, 64 clusters, float32, one thread. Times are stratified, so that a batch holds clean words,
-clusters and masks in the expected shares. Every method's loss is asserted equal to ours before anything is timed,
-but for cross-entropies: these are another loss, of all tokens, and the least that full logits cost. In the kinds with
-child logits, of 224 clusters, the fused loss on logits of words is another one, too: it is that of another layer.
+D = 768, 50,257 tokens, 64 clusters, float32, one thread. Times are stratified, so that a batch holds clean tokens,
+clusters and masks in the expected shares. Every method's loss is asserted equal to that of ``ours`` before anything is
+timed, except cross-entropies: these are another loss, of all tokens, and the minimum with full logits. In the kinds
+with child logits, of 224 clusters, the fused loss on logits of tokens differs too, as its output layer is another one.
 """
 
 import json
@@ -33,7 +33,7 @@ XI, UNIFORM, CLIP, SEQUENCES = 0.9, 0.1, 10.0, 16
 
 
 class Sizes(NamedTuple):
-    """Of a vocabulary and an output layer."""
+    """Sizes of a vocabulary and an output layer."""
 
     words: int = 50_257
     width: int = 768
@@ -44,7 +44,7 @@ GPT2, TINY = Sizes(), Sizes(40, 8, 5)
 
 
 class Batch:
-    """Hidden states, matrix, words, states and times of one process; and the matrix of a layer over children."""
+    """Hidden states, matrix, tokens, states and times of one process; and the matrix of a layer over children."""
 
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -58,11 +58,11 @@ class Batch:
         self.weight = process.loss_weight(self.x, self.z, self.t).clamp(max=CLIP).float()
 
     def logits(self) -> Tensor:
-        """Of all words, for all tokens."""
+        """Compute logits over the whole vocabulary, for all tokens."""
         return F.linear(self.hidden, self.matrix)
 
     def step(self, loss: Callable[["Batch"], Tensor]) -> Tensor:
-        """A loss and its gradients."""
+        """Compute a loss and its gradients."""
         value = loss(self)
         layer = (self.hidden, self.matrix, self.states) if self.states.numel() else (self.hidden, self.matrix)
         torch.autograd.grad(value, layer, allow_unused=True)
@@ -70,13 +70,13 @@ class Batch:
 
 
 def ours(batch: Batch) -> Tensor:
-    """The fused output layer and loss."""
+    """Compute the fused output layer and loss."""
     given = batch.process, batch.hidden, batch.matrix, batch.x, batch.z, batch.t
     return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP))
 
 
 class Family(Batch):
-    """A batch with a layer over the children of a tree, siblings next to each other."""
+    """A batch with a layer over the children of a tree, siblings adjacent."""
 
     def __init__(self, process: dd.processes.ForwardProcess, width: int, tokens: int) -> None:
         super().__init__(process, width, tokens)
@@ -88,41 +88,41 @@ class Family(Batch):
 
 
 def children(batch: Family) -> Tensor:
-    """The fused loss on child logits."""
+    """Compute the fused loss on child logits."""
     given = batch.process, batch.hidden, batch.states, batch.x, batch.z, batch.t
     return dd.linear_training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
 
 
 def expanded(batch: Family) -> Tensor:
-    """The same on all child logits."""
+    """Compute the same loss on all child logits."""
     given = batch.process, batch.head(batch.hidden), batch.x, batch.z, batch.t
     return dd.training_loss(*given, weighting=dd.weightings.Clip(CLIP), parameterization=batch.meaning)
 
 
 def cross_entropy(batch: Batch) -> Tensor:
-    """Of all tokens: another loss, the least that full logits cost."""
+    """Compute the cross-entropy of all tokens: another loss, the minimum with full logits."""
     return F.cross_entropy(batch.logits().flatten(0, 1), batch.x.flatten())
 
 
 def linear_cross_entropy(batch: Batch) -> Tensor:
-    """The same by torch's fused function, in chunks of 128 rows."""
+    """Compute the same by torch's fused function, in chunks of 128 rows."""
     options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=128, chunking_method=None)
     return F.linear_cross_entropy(batch.hidden.flatten(0, 1), batch.matrix, batch.x.flatten(), options=options)
 
 
 def masked(batch: Batch) -> Tensor:
-    """MDLM: log-softmax, and the word's entry at masks."""
+    """Compute MDLM's loss: log-softmax, and the token's entry at masks."""
     log_p = batch.logits().log_softmax(-1).gather(-1, batch.x[..., None]).squeeze(-1)
     return (-log_p * batch.weight).mean()
 
 
 def clustered(batch: Batch) -> Tensor:
-    """HDLM, see ``papers_hdlm``."""
+    """Compute HDLM's loss, see ``papers_hdlm``."""
     return papers_hdlm(batch.process, batch.logits(), batch.x, batch.z, batch.weight)
 
 
 def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z: Tensor, weight: Tensor) -> Tensor:
-    """Log-softmax, clusters by a product with the map as a dense matrix, words within their cluster by a mask."""
+    """Compute log-softmax, clusters by a product with the dense map, tokens within their cluster by a mask."""
     parents = process.hierarchy.maps[0].parents
     map_ = F.one_hot(parents, process.hierarchy.levels[1]).float()
     p = logits.log_softmax(-1).exp()
@@ -136,7 +136,7 @@ def papers_hdlm(process: dd.processes.Hierarchical, logits: Tensor, x: Tensor, z
 
 
 def perturbed(batch: Batch) -> Tensor:
-    """HDLM with xi < 1: the theorem's terms from the probabilities of all clusters."""
+    """Compute HDLM's loss with xi < 1: the theorem's terms from the probabilities of all clusters."""
     words, count = batch.process.hierarchy.levels[:2]
     parents, eta = batch.process.hierarchy.maps[0].parents, (count - 1) * XI / (1 - XI)
     log_p = batch.logits().log_softmax(-1)
@@ -153,7 +153,7 @@ def perturbed(batch: Batch) -> Tensor:
 
 
 def mixed(batch: Batch) -> Tensor:
-    """GIDD: one-hot and softmax mixed with the noise as dense laws, KL over all words, and the ratio at z."""
+    """Compute GIDD's loss: one-hot and softmax mixed with dense noise, KL over all tokens, and the ratio at z."""
     words = batch.process.vocab_size
     keep, uniform, _ = (v.float()[:, None, None] for v in batch.process.mixture(batch.t.double()))
     q = keep * F.one_hot(batch.x, words) + uniform
@@ -166,12 +166,12 @@ def mixed(batch: Batch) -> Tensor:
 
 
 def parents(sizes: Sizes) -> Tensor:
-    """The cluster of each word, drawn at random."""
+    """Draw the cluster of each token at random."""
     return dd.hierarchies.random_parents(sizes.words, sizes.clusters)[0]
 
 
 def many_parents(words: int) -> Tensor:
-    """Clusters for an output layer over children: the square root of the number of words."""
+    """Return clusters for an output layer over children: the square root of the number of tokens."""
     return dd.hierarchies.random_parents(words, round(words**0.5))[0]
 
 
@@ -179,7 +179,7 @@ Loss = Callable[[Any], Tensor]
 
 
 class Kind(NamedTuple):
-    """A process, and the methods that are compared on it: of its own loss, and of another."""
+    """A process, and the compared methods: with the process's loss, and with another."""
 
     make: Callable[[Sizes], dd.processes.ForwardProcess]
     same: Mapping[str, Loss]
@@ -205,7 +205,7 @@ KINDS = {
 
 
 def methods(kind: str) -> dict[str, Loss]:
-    """All that this release of torch has."""
+    """Return all methods in this release of torch."""
     found = {**KINDS[kind].same, **KINDS[kind].other}
     return {name: loss for name, loss in found.items() if name != "linear_cross_entropy" or hasattr(F, name)}
 
@@ -213,7 +213,7 @@ def methods(kind: str) -> dict[str, Loss]:
 def times(
     kind: str, tokens: int, repeats: int = REPEATS, names: tuple[str, ...] = (), sizes: Sizes = GPT2
 ) -> dict[str, Any]:
-    """CPU seconds of the methods ``names``, of all by default, and how many times faster ours is."""
+    """Return CPU seconds of the methods ``names``, of all by default, and the speedup of ``ours``."""
     batch = KINDS[kind].batch(KINDS[kind].make(sizes), sizes.width, tokens)
     found = {name: loss for name, loss in methods(kind).items() if name in names or not names}
     losses = {name: float(batch.step(loss)) for name, loss in found.items()}
@@ -223,20 +223,20 @@ def times(
 
 
 def memory(kind: str, tokens: int, names: tuple[str, ...] = (), tiny: bool = False) -> dict[str, Any]:
-    """Megabytes at the worst, above what a batch takes, and how many times less ours needs; each once, in turn."""
+    """Return peak megabytes above those of a batch, and the ratio to ``ours``; each once, in turn."""
     size = ("--tiny",) if tiny else ()
     found = [name for name in methods(kind) if name in names or not names]
-    told = {
+    megabytes = {
         name: float(in_its_own_process("head", kind, "--tokens", str(tokens), "--memory", name, *size))
         for name in found
     }
     sizes = TINY if tiny else GPT2
-    beside = told["ours"] - 4 * sizes.words * sizes.width / 2**20
-    return {"ratios": over_ours(told, "memory") | {"ours beside a gradient": beside}, "megabytes": told}
+    beside = megabytes["ours"] - 4 * sizes.words * sizes.width / 2**20
+    return {"ratios": over_ours(megabytes, "memory") | {"ours beside a gradient": beside}, "megabytes": megabytes}
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = command_line(__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--tokens", type=int, default=1024, help=f"a multiple of {SEQUENCES}")

@@ -1,7 +1,7 @@
-"""How everything is measured: ratios within one run, medians of several, CPU seconds on one thread.
+"""Measurement method: ratios within one run, medians of several, CPU seconds on one thread.
 
-The machine may be shared: wall clock says little, the processor's time much. Methods take turns, so that what disturbs
-one disturbs all. On a GPU seconds are wall clock, with the device idle at both ends.
+The machine may be shared, so the processor's time is more reliable than wall time. Methods take turns, so that
+disturbances affect all alike. On a GPU seconds are wall time, with the device idle at both ends.
 """
 
 import json
@@ -24,14 +24,14 @@ import ddlib
 
 RESULTS = Path(__file__).parent / "results"
 FRESH = "fresh"
-"""Folder in it, of what was measured where freed memory goes back to the system."""
+"""Subfolder of results measured with freed memory returned to the system."""
 ONE_THREAD = "one thread of the processor"
 REPEATS = 5
-"""Fewest timings of which a median is reported."""
+"""Minimum number of timings for a median."""
 
 
 def now(device: str = "cpu") -> float:
-    """CPU seconds of this process; on a GPU wall seconds, once all work there is done."""
+    """Return the CPU seconds of this process; on a GPU wall seconds, after synchronising."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()
@@ -41,7 +41,7 @@ def now(device: str = "cpu") -> float:
 def seconds(
     methods: Mapping[str, Callable[[], Any]], repeats: int = REPEATS, device: str = "cpu"
 ) -> dict[str, list[float]]:
-    """Seconds of every method, in turns. Each has run once before: callers compare the results first."""
+    """Time every method, in turns. Each has run once before: callers compare the results first."""
     taken: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(repeats):
         for name, method in methods.items():
@@ -52,32 +52,32 @@ def seconds(
 
 
 def medians(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median of every method."""
+    """Return the median of every method."""
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def over_ours(values: Mapping[str, float], quantity: str) -> dict[str, float]:
-    """What every method takes in multiples of what ours does, named ``METHOD QUANTITY``."""
+    """Return every method's value over that of ``ours``, named ``METHOD QUANTITY``."""
     return {f"{name} {quantity}": value / values["ours"] for name, value in values.items() if name != "ours"}
 
 
 def require_equal(values: Mapping[str, float], tolerance: float = 1e-4) -> None:
-    """Raises AssertionError unless all methods give what ours does; then they may be compared."""
+    """Raise AssertionError unless all methods give the result of ``ours``, so that they are comparable."""
     for name, value in values.items():
         if not abs(value - values["ours"]) <= tolerance * abs(values["ours"]):
             raise AssertionError(f"{name} gives {value}, ours {values['ours']}: not the same number, not timed")
 
 
 def peak_megabytes(work: Callable[[], Any]) -> float:
-    """How much more memory this process holds at its worst during ``work`` than before it; Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    """Return the peak memory of this process during ``work``, minus that before it; Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     work()
     return (_status("VmHWM") - before) / 1024
 
 
 def in_its_own_process(module: str, *arguments: str) -> str:
-    """What a module of this package prints when it is run afresh: memory of one method disturbs no other."""
+    """Return the output of a module of this package in a new process: one method's memory does not affect another."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     root = Path(__file__).parent.parent
@@ -86,21 +86,21 @@ def in_its_own_process(module: str, *arguments: str) -> str:
 
 
 def command_line(doc: str) -> ArgumentParser:
-    """The parser of a benchmark's command: what it says of itself, ``--repeats`` and ``--tiny``."""
+    """Return the parser of a benchmark's command: its description, ``--repeats`` and ``--tiny``."""
     parser = ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--tiny", action="store_true", help="small sizes: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="small sizes: a test run")
     return parser
 
 
 def require_gpu(parser: ArgumentParser) -> None:
-    """Ends a command that has nothing to measure here."""
+    """End a command that cannot measure anything on this machine."""
     if not torch.cuda.is_available():
         parser.error("no CUDA device: this measures a GPU and nothing else")
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What the numbers were measured on, and when."""
+    """Describe the machine of the measurement, and its date."""
     model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
     return {
         "device": f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else ONE_THREAD,
@@ -116,13 +116,13 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def command() -> str:
-    """What was typed, without the paths of this machine."""
+    """Return the command line, without paths of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return " ".join(["python", "-m", spec.name if spec else Path(sys.argv[0]).stem, *sys.argv[1:]])
 
 
 def report(name: str, runs: Sequence[Mapping[str, Any]], device: str = "cpu", folder: Path = RESULTS) -> None:
-    """Writes FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``; the table's source."""
+    """Write FOLDER/NAME.json: the machine, the command and every run, each with its ``ratios``; the table's source."""
     text = json.dumps({"command": command(), "machine": machine(device), "runs": runs}, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")

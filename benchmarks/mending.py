@@ -1,11 +1,11 @@
-"""Words of a tree mended in place: quality and variety of the quickstart's texts before and after, docs/mending.md.
+"""In-place correction of a tree's tokens: quality and diversity of samples before and after, docs/mending.md.
 
     python -m benchmarks.mending draw WORK
     python -m benchmarks.frontier judge WORK SCORER
     python -m benchmarks.mending report WORK --out benchmarks/results/mending.json    # and the table of the page
 
-A hierarchy with wrong words, ``dd.processes.Noisy``, is trained as the quickstart trains its models, and its texts are
-drawn with and without correctors, from the same noise as far as they draw alike.
+A hierarchy with wrong tokens, ``dd.processes.Noisy``, is trained as the quickstart trains its models. Samples are drawn
+with and without correctors, from the same noise as far as possible.
 """
 
 import argparse
@@ -24,20 +24,20 @@ from recipes.console import make_console
 from recipes.quickstart import read_data
 
 MODEL, SHARE, STEPS = "noisy", 0.2, 32
-"""Its name; the share of uniform noise among words; steps of the sampler."""
+"""Name; share of uniform noise among tokens; steps of the sampler."""
 WAYS = {
     "as drawn": Ancestral(),
     "self-correction": Corrected(Ancestral(), SelfCorrection()),
     "Gibbs": Corrected(Ancestral(), Gibbs(16), steps=4, interval=(0.0, 0.3)),
 }
-"""How texts are drawn, and what mends them."""
+"""Samplers, and their correctors."""
 PAGE = DOCS / "mending.md"
 BEGIN, END = "<!-- tables: benchmarks/mending.py -->", "<!-- end of tables -->"
 KEYS = ("nats", "entropy")
 
 
 def fit_and_draw(work: Path) -> None:
-    """Trains the model of every seed and draws its texts every way; what is there already stays."""
+    """Train the model of every seed and draw its samples every way; existing results are kept."""
     for seed in SEEDS:
         config, folder = replace(CONFIG, seed=seed), work / str(seed)
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,29 +49,29 @@ def fit_and_draw(work: Path) -> None:
             torch.save({"parents": parents, "bounds": bounds}, made)
         process = dd.presets.hdlm_noisy(torch.load(made)["parents"][0], SHARE)
         for way, sampler in WAYS.items():
-            told = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
-            drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, told, sampler, STEPS)
+            about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
+            drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, about, sampler, STEPS)
 
 
-def rows(told: dict[str, Any]) -> str:
-    """The page's table: a row for every way, each seed, and held-out text."""
+def rows(results: dict[str, Any]) -> str:
+    """Return the page's table: a row for every way, each seed, and held-out text."""
 
     def cells(name: str, found: list[dict[str, Any]], calls: str) -> str:
-        said = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
-        return f"| {name} | {' | '.join(said)} | {calls} |"
+        values = (", ".join(f"{one[key]['value']:.3f} ± {one[key]['error']:.3f}" for one in found) for key in KEYS)
+        return f"| {name} | {' | '.join(values)} | {calls} |"
 
     lines = [
         "| texts | judge, nats per token, each seed | entropy, nats, each seed | calls |",
         "| --- |" + " --- |" * 3,
     ]
     for way in WAYS:
-        found = [cell for cell in told["cells"] if cell["cell"]["way"] == way]
+        found = [cell for cell in results["cells"] if cell["cell"]["way"] == way]
         lines.append(cells(way, found, ", ".join(f"{cell['calls']:.0f}" for cell in found)))
-    return "\n".join([*lines, cells("held out", told["held-out"][:1], "-")])
+    return "\n".join([*lines, cells("held out", results["held-out"][:1], "-")])
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("draw", "report"))
     parser.add_argument("work", type=Path)
@@ -82,8 +82,8 @@ def main() -> None:
         fit_and_draw(options.work)
     else:
         report(options.work, options.out, "python -m benchmarks.mending")
-        told = json.loads(options.out.read_text(encoding="utf-8"))
-        fill(PAGE, rows(told), BEGIN, END)
+        results = json.loads(options.out.read_text(encoding="utf-8"))
+        fill(PAGE, rows(results), BEGIN, END)
 
 
 if __name__ == "__main__":

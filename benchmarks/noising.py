@@ -1,10 +1,10 @@
-"""Forward noising of 64 x 512 tokens: ours against a draw from dense laws over words and clusters, as peers make it.
+"""Forward noising of 64 x 512 tokens, against a draw from dense distributions over tokens and clusters.
 
     python -m benchmarks.noising
 
-50,257 words, 64 clusters, float32, one thread. The dense laws of a whole batch fit into no memory: one timing of the
-peer is of ``PART`` sequences, a different part each time, and counts for as many parts as there are. Ours is timed
-on the whole batch.
+50,257 tokens, 64 clusters, float32, one thread. The dense distributions of a whole batch do not fit into memory: one
+timing of the peer is of ``PART`` sequences, a different part each time, and counts for all parts. ``ours`` is timed on
+the whole batch.
 """
 
 import json
@@ -23,10 +23,10 @@ SEQUENCES, LENGTH, PART = 64, 512, 2
 
 
 def dense(process: dd.processes.Hierarchical, x: Tensor, t: Tensor) -> Tensor:
-    """One-hot words and clusters, weighted by the occupancies, and a draw from the sums of all."""
+    """Draw from one-hot tokens and clusters, weighted by the occupancies, by cumulative sums."""
     words, clusters = process.hierarchy.levels[:2]
     keep, cluster, mask = process.occupancies(t).float()[:, :, None, None].unbind(1)
-    law = torch.cat(
+    probs = torch.cat(
         [
             keep * F.one_hot(x, words),
             cluster * F.one_hot(process.hierarchy.maps[0].parents[x], clusters),
@@ -34,14 +34,14 @@ def dense(process: dd.processes.Hierarchical, x: Tensor, t: Tensor) -> Tensor:
         ],
         -1,
     )
-    drawn = torch.searchsorted(law.cumsum(-1), torch.rand(*x.shape, 1)).squeeze(-1)
-    return drawn.clamp_max(process.num_states - 1)  # the sum of all may stay below 1
+    drawn = torch.searchsorted(probs.cumsum(-1), torch.rand(*x.shape, 1)).squeeze(-1)
+    return drawn.clamp_max(process.num_states - 1)  # the total may be below 1 by rounding
 
 
 def measure(
     repeats: int = REPEATS, sequences: int = SEQUENCES, length: int = LENGTH, sizes: Sizes = GPT2
 ) -> dict[str, Any]:
-    """CPU seconds for the whole batch, and how many times faster ours is."""
+    """Return CPU seconds for the whole batch, and the speedup of ``ours``."""
     torch.manual_seed(0)
     process = dd.presets.hdlm(parents(sizes))
     x, t = torch.randint(sizes.words, (sequences, length)), dd.sample_times(sequences)
@@ -61,7 +61,7 @@ def _shares(process: dd.processes.Hierarchical, z: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     small = dict(sequences=8, length=32, sizes=TINY) if options.tiny else {}

@@ -1,11 +1,11 @@
-"""What packing wins on short documents: sentences of State of the Union addresses in rows of 128 tokens.
+"""Benefit of packing on short documents: sentences of State of the Union addresses in rows of 128 tokens.
 
     python -m benchmarks.packing    # writes benchmarks/results/packing_cpu.json, on a GPU packing_gpu.json
 
-A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways
-read the same documents, as many rows at a time; what packing raises is the number of real tokens per second. On a GPU
-attention is the variable-length kernel of torch in bfloat16. On a CPU it is dense: every token of a pack pays for all,
-and packs of many rows are slow. ``gain`` compares the best of both ways.
+A step is the DiT forwards and backwards with the cross-entropy of real tokens; the median step counts. Both ways read
+the same documents, as many rows at a time; packing raises the number of real tokens per second. On a GPU attention is
+the variable-length kernel of torch in bfloat16. On a CPU it is dense: the cost of a token grows with the pack, and
+packs of many rows are slow. ``gain`` compares the best of both ways.
 """
 
 import argparse
@@ -40,12 +40,12 @@ class Taken(NamedTuple):
 
 
 def sentences() -> list[str]:
-    """All sentences of the speeches, oldest first."""
+    """Return all sentences of the speeches, oldest first."""
     return [s for speech in load_speeches() for line in speech.text.splitlines() for s in SENTENCE_END.split(line)]
 
 
 def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) -> Tensor:
-    """Nats per real token of a masked batch, differentiated."""
+    """Compute nats per real token of a masked batch, and its gradient."""
     packed = batch.cu_seqlens is not None
     t = torch.rand(len(batch.index), generator=generator).to(batch.x.device)
     owner = torch.arange(len(t), device=t.device).repeat_interleave(
@@ -61,7 +61,7 @@ def step(model: DiT, batch: Batch, mask_state: int, generator: torch.Generator) 
 
 
 def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[dict[str, float]]:
-    """Padding and speed of both ways, step by step in turn: what slows the machine down meets both."""
+    """Measure padding and speed of both ways, step by step in turn, so that disturbances affect both."""
     device, words = torch.device(given.device), prepared.vocab_size
     attention = "varlen" if device.type == "cuda" else "sdpa"
     torch.manual_seed(0)
@@ -91,7 +91,7 @@ def measure(prepared: Prepared, rows: int, given: argparse.Namespace) -> list[di
 
 
 def main() -> None:
-    """Measures both ways and prints JSON."""
+    """Measure both ways and print JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--length", type=int, default=128)

@@ -1,9 +1,9 @@
-"""A matrix product on a CPU, asked for differently.
+"""Matrix product on a CPU in several forms.
 
     python -m benchmarks.products
 
-The logits of a chunk of rows over 50,257 words, a few hundred columns at a time, against one product, in float32 on one
-thread; the results are asserted equal.
+The logits of a chunk of rows over 50,257 tokens, a few hundred columns at a time, against one product, in float32 on
+one thread; the results are asserted equal.
 """
 
 import json
@@ -22,7 +22,7 @@ Method = Callable[[], Tensor]
 
 
 def stripes(given: Sizes) -> dict[str, Method]:
-    """Logits of some rows, into memory that is there already."""
+    """Compute logits of some rows into preallocated memory."""
     hidden = torch.randn(ROWS, given.width)
     matrix = torch.randn(given.words, given.width)
     narrow, whole = (torch.empty(ROWS, given.words) for _ in range(2))
@@ -34,7 +34,7 @@ def stripes(given: Sizes) -> dict[str, Method]:
 
 @torch.no_grad()
 def measure(given: Sizes = GPT2, repeats: int = REPEATS) -> dict[str, Any]:
-    """CPU seconds of each method, and how many times faster ours is."""
+    """Return CPU seconds of each method, and the speedup of ``ours``."""
     torch.manual_seed(0)
     found = stripes(given)
     ours, theirs = (method() for method in found.values())
@@ -45,7 +45,7 @@ def measure(given: Sizes = GPT2, repeats: int = REPEATS) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     options = command_line(__doc__).parse_args()
     torch.set_num_threads(1)
     print(json.dumps(measure(TINY if options.tiny else GPT2, options.repeats), indent=1))

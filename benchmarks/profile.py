@@ -1,14 +1,14 @@
-"""Where the time goes: in a training step, and in a sampling step.
+"""Profile of a training step and of a sampling step.
 
-    python -m benchmarks.profile                                   # 12 x 768, 50,257 words, 2 x 256 tokens
+    python -m benchmarks.profile                                   # 12 x 768, 50,257 tokens, 2 x 256 tokens
     python -m benchmarks.profile --depth 4 --width 256 --sequences 8 --length 512
     python -m benchmarks.profile --device cuda --compile --sequences 32 --length 512 --trace step.json
 
-The training step is ``recipes.engine``'s own, its parts timed where it calls them: data that threads have read ahead,
-times and noise, the DiT's forward pass, output layer and loss with their gradients, the backward pass of the DiT,
-clipping, AdamW, the running average. The sampling step is ``Ancestral``'s, at steps spread over a text of as many steps
-as tokens. A part runs between two readings of the clock, a GPU idle at both, so that waiting counts where it is caused.
-``--trace`` writes what torch.profiler sees of the same steps, as a Chrome trace in which the parts carry their names.
+The training step is that of ``recipes.engine``, its parts timed where it calls them: prefetched data, times and noise,
+the DiT's forward pass, output layer and loss with their gradients, the backward pass of the DiT, clipping, AdamW, the
+moving average. The sampling step is ``Ancestral``'s, at steps spread over a sequence of as many steps as tokens. A part
+runs between two timer readings, a GPU idle at both, so that waiting counts where it is caused. ``--trace`` writes
+torch.profiler's record of the same steps, as a Chrome trace with the names of the parts.
 """
 
 import argparse
@@ -47,7 +47,7 @@ NOWHERE = Path("unused")
 
 
 class Size(NamedTuple):
-    """Of vocabulary, network and batch, and how it runs."""
+    """Sizes of vocabulary, network and batch, and the device."""
 
     vocabulary: Sizes = GPT2
     depth: int = 12
@@ -60,7 +60,7 @@ class Size(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Of attention, 64 wide."""
+        """Number of attention heads, 64 wide."""
         return max(self.width // 64, 1)
 
 
@@ -68,7 +68,7 @@ PROFILE, TINY_PROFILE = Size(), Size(TINY, 2, 16, 2, 8)
 
 
 class Parts:
-    """Seconds of each named part, over all visits."""
+    """Seconds of each named part, over all calls."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -76,14 +76,14 @@ class Parts:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """What is done inside counts as this part."""
+        """Return a context whose time counts for this part."""
         begin = now(self.device)
         with record_function(name):
             yield
         self.seconds[name] = self.seconds.get(name, 0.0) + now(self.device) - begin
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, each call of it a part."""
+        """Wrap the function, so that each call counts for a part."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.part(name):
@@ -92,13 +92,13 @@ class Parts:
         return call
 
     def of(self, stack: ExitStack, where: Any, names: Mapping[str, str]) -> None:
-        """Makes attributes of an object, by name, parts until the stack is left."""
+        """Wrap attributes of an object, by name, until the stack is left."""
         for attribute, name in names.items():
             stack.enter_context(patch.object(where, attribute, self.around(name, getattr(where, attribute))))
 
 
 def network(size: Size) -> tuple[DiT, dd.processes.ForwardProcess]:
-    """A DiT whose output layer is not at its start, zero, and the process."""
+    """Build a DiT whose output layer is not at its initial zero, and the process."""
     torch.manual_seed(0)
     process = KINDS[size.kind].make(size.vocabulary).to(size.device)
     model = DiT(process.num_states, size.vocabulary.words, size.width, size.depth, size.heads)
@@ -107,7 +107,7 @@ def network(size: Size) -> tuple[DiT, dd.processes.ForwardProcess]:
 
 
 def run(size: Size) -> engine.Run:
-    """A run of the engine that reads and writes no files."""
+    """Build a run of the engine that reads and writes no files."""
     model, process = network(size)
     half = size.device == "cuda"
     recipe = Recipe(
@@ -129,19 +129,19 @@ def run(size: Size) -> engine.Run:
 
 
 def documents(size: Size) -> Documents:
-    """Random tokens in memory."""
+    """Return random tokens in memory."""
     tokens = np.random.default_rng(0).integers(size.vocabulary.words, size=(ROWS, size.length), dtype=np.int32)
     return Documents(pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS]), size.vocabulary.words)
 
 
 def batches(trained: engine.Run) -> Iterator[Batch]:
-    """As a run reads them: windows drawn by position, threads that read ahead."""
+    """Yield batches as in a run: windows drawn by position, with read-ahead threads."""
     length, threads = trained.recipe.data.length, trained.recipe.hardware.threads
     return examples(trained.data, length=length, pad_id=0, batch_size=trained.recipe.batch, seed=0, threads=threads)
 
 
 def training(size: Size, steps: int) -> dict[str, float]:
-    """Seconds of the parts of a training step, after one that does not count."""
+    """Return seconds of the parts of a training step, after a warm-up step."""
     trained, parts = run(size), Parts(size.device)
     stream = batches(trained)
     trained.step([next(stream)], False)
@@ -164,23 +164,23 @@ def training(size: Size, steps: int) -> dict[str, float]:
 
 
 def sampling(size: Size, steps: int) -> dict[str, float]:
-    """Seconds of the parts of a sampling step."""
+    """Return seconds of the parts of a sampling step."""
     model, process = network(size)
     model.eval()
     count = max(size.length, 2)
     generator, shape = torch.Generator(size.device).manual_seed(0), (size.sequences, size.length)
-    asked, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
+    wrapper, times = ModelWrapper(process, model, compact=True), torch.linspace(1, 0, count + 1, dtype=torch.float64)
     free = torch.ones(shape, dtype=torch.bool, device=size.device)
-    drawn = SamplingContext(process, asked, unchanged, times.to(size.device), free, generator)
+    drawn = SamplingContext(process, wrapper, unchanged, times.to(size.device), free, generator)
     parts, x = Parts(size.device), torch.zeros(shape, dtype=torch.int64, device=size.device)
     half = torch.autocast(size.device, torch.bfloat16, enabled=size.device == "cuda")
     with ExitStack() as stack, torch.no_grad(), half:
         parts.of(stack, process, {"sample_level": "which positions jump", "sample_given_level": "where they land"})
-        parts.of(stack, asked.head, {"logits": "output layer at jumping positions"})
+        parts.of(stack, wrapper.head, {"logits": "output layer at jumping positions"})
         parts.of(stack, model, {"features": "DiT", "features_at": "DiT"})
         spent = 0.0
         for number, k in enumerate([0, *torch.linspace(0, count - 1, steps).round().int().tolist()]):
-            if number == 1:  # the first does not count
+            if number == 1:  # the first is warm-up
                 parts.seconds.clear()
                 spent = 0.0
             t = times[k].expand(size.sequences).to(size.device)
@@ -192,13 +192,13 @@ def sampling(size: Size, steps: int) -> dict[str, float]:
 
 
 def per_step(parts: Parts, total: float, steps: int) -> dict[str, float]:
-    """Seconds of a step by part, and what belongs to none."""
-    told = {name: value / steps for name, value in parts.seconds.items()}
-    return told | {"all else": total / steps - sum(told.values())}
+    """Return seconds of a step by part, and the remainder outside of all parts."""
+    spent = {name: value / steps for name, value in parts.seconds.items()}
+    return spent | {"all else": total / steps - sum(spent.values())}
 
 
 def table(title: str, spent: Mapping[str, float]) -> str:
-    """Milliseconds and shares, the largest first."""
+    """Format milliseconds and shares, the largest first."""
     whole = sum(spent.values())
     rows = sorted(spent.items(), key=lambda item: -item[1])
     lines = [f"{name:<34} {1000 * value:>10.1f} ms {100 * value / whole:>6.1f} %" for name, value in rows]
@@ -206,18 +206,18 @@ def table(title: str, spent: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--depth", type=int, default=PROFILE.depth)
     parser.add_argument("--width", type=int, default=PROFILE.width)
     parser.add_argument("--sequences", type=int, default=PROFILE.sequences)
     parser.add_argument("--length", type=int, default=PROFILE.length)
-    parser.add_argument("--kind", choices=KINDS, default=PROFILE.kind, help="of process")
+    parser.add_argument("--kind", choices=KINDS, default=PROFILE.kind, help="kind of process")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="compile the blocks, in training")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
-    parser.add_argument("--tiny", action="store_true", help="2 x 16, 40 words: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="2 x 16, 40 tokens: a test run")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
@@ -233,7 +233,7 @@ def main() -> None:
 
 
 def activities(device: str) -> list[ProfilerActivity]:
-    """What the profiler watches."""
+    """Return the activities for the profiler."""
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
 
 

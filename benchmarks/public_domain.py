@@ -23,7 +23,7 @@ DOCUMENT = 2000
 
 
 def documents(text: str) -> Iterator[str]:
-    """The text in pieces of about ``DOCUMENT`` characters, cut at line ends."""
+    """Yield the text in pieces of about ``DOCUMENT`` characters, cut at line ends."""
     piece, size = [], 0
     for line in text.splitlines(keepends=True):
         piece.append(line)
@@ -36,13 +36,13 @@ def documents(text: str) -> Iterator[str]:
 
 
 def write(path: Path, texts: list[str]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object per line."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("tokenizer", type=Path, help="tokenizer.json of GPT-2, or a folder with it")

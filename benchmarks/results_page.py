@@ -1,8 +1,8 @@
-"""The tables of the first sixteen runs of docs/results.md, from what ``first_results.py evaluate`` wrote.
+"""Tables of the first sixteen runs of docs/results.md, from the output of ``first_results.py evaluate``.
 
     python -m benchmarks.results_page benchmarks/results/first_results.json
 
-Rewrites what stands between the two marks of the page.
+Rewrites the part of the page between its two marks.
 """
 
 import math
@@ -27,7 +27,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 
 def by_process(result: dict[str, Any]) -> Runs:
-    """The runs of each process, seed by seed."""
+    """Group the runs by process, seed by seed."""
     found: Runs = defaultdict(list)
     for run in result["runs"]:
         found[run["process"]].append(run)
@@ -35,12 +35,12 @@ def by_process(result: dict[str, Any]) -> Runs:
 
 
 def papers_gain(name: str) -> float | None:
-    """Nats per token above MDLM in the paper; None where it has no such model."""
+    """Return nats per token above MDLM in the paper; None where it has no such model."""
     return math.log(PAPER[name] / PAPER[BASE]) if name in PAPER else None
 
 
 def whole(runs: Runs) -> list[str]:
-    """All sources together, and beside them the paper."""
+    """Return the table of all sources together, with the paper's results beside them."""
     lines = [
         "| process | bound, nats/token, each seed | above MDLM, each seed | paper: perplexity | paper: above MDLM |",
         "| --- | --- | --- | --- | --- |",
@@ -55,7 +55,7 @@ def whole(runs: Runs) -> list[str]:
 
 
 def sources(runs: Runs) -> list[str]:
-    """Source by source, the mean of the seeds."""
+    """Return the table by source, the mean of the seeds."""
     names = list(next(iter(runs.values()))[0]["by_source"])
     lines = ["| process | " + " | ".join(n.replace("_", " ") for n in names) + " |", "| --- |" + " --- |" * len(names)]
     for name, seeds in runs.items():
@@ -68,12 +68,12 @@ def sources(runs: Runs) -> list[str]:
 
 
 def tables(runs: Runs) -> str:
-    """Both, as they stand between the page's marks."""
+    """Return both tables, as they stand between the page's marks."""
     return "\n".join([*whole(runs), "", *sources(runs)])
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     fill(DOCS / "results.md", tables(by_process(result(__doc__))), BEGIN, END)
 
 

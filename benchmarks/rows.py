@@ -1,4 +1,4 @@
-"""The rows of the table: what is compared with what, the target, and where its number stands."""
+"""Rows of the performance table: compared methods, target, and location of the result."""
 
 import json
 import statistics
@@ -10,7 +10,7 @@ from benchmarks import sampler_costs
 from ddlib import registry
 
 RUNS = 3
-"""Consecutive runs in which a target must hold."""
+"""Number of consecutive runs in which a target must be met."""
 
 
 class Row(NamedTuple):
@@ -19,32 +19,32 @@ class Row(NamedTuple):
     what: str
     against: str
     file: str
-    """results/FILE.json holds it,"""
+    """Name of the result file, results/FILE.json."""
     ratio: str
-    """under this name in each run."""
+    """Name of the ratio in each run."""
     target: float | None
-    """None where there is none."""
+    """Target; None if there is none."""
     unit: str = "x faster"
     at_most: bool = False
     percent: bool = False
     """Whether it is shown times 100."""
 
     def holds(self, value: float) -> bool:
-        """Whether a run is within the target."""
+        """Return whether a run is within the target."""
         if self.target is None:
             return True
         return value <= self.target if self.at_most else value >= self.target
 
 
 class Measured(NamedTuple):
-    """A row and its values, one of each run."""
+    """A row and its values, one per run."""
 
     row: Row
     values: list[float]
 
     @property
     def verdict(self) -> str:
-        """Whether the target held: met only in all of at least ``RUNS`` runs."""
+        """Describe whether the target is met: only in all of at least ``RUNS`` runs."""
         if not self.values:
             return "unmeasured"
         if self.row.target is None:
@@ -55,7 +55,7 @@ class Measured(NamedTuple):
 
 
 def read(row: Row, results: Path) -> Measured:
-    """The row with what stands in ``results``; without values if the file or the ratio is missing."""
+    """Return the row with the content of ``results``; without values if the file or the ratio is missing."""
     path = results / f"{row.file}.json"
     if not path.exists():
         return Measured(row, [])
@@ -64,7 +64,7 @@ def read(row: Row, results: Path) -> Measured:
 
 
 def middle(values: list[float]) -> float:
-    """Their median."""
+    """Return the median."""
     return statistics.median(values)
 
 

@@ -1,18 +1,18 @@
-"""All rows of the table, one after another on one core.
+"""All benchmarks of the table, one after another on one core.
 
-    python -m benchmarks.run                     # the CPU rows, once, but for the training step
-    python -m benchmarks.run --times 3 --full    # as the table wants them: three runs, the training step too
+    python -m benchmarks.run                     # the CPU rows, once, without the training step
+    python -m benchmarks.run --times 3 --full    # as required by the table: three runs, the training step too
     python -m benchmarks.run --only noising sampling_hdlm
     python -m benchmarks.run --fresh-pages       # the CPU rows with glibc's own allocator setting, into results/fresh
     python -m benchmarks.run --gpu
 
 Each benchmark writes benchmarks/results/NAME.json, the runs in the order in which they were made. A run goes through
-all benchmarks before the next begins, each in a process of its own: what one leaves on the heap disturbs no other.
+all benchmarks before the next begins, each in a separate process, so that one's heap does not affect another.
 
-glibc gives tensors of more than 32 MB back to the system at once, and touching fresh pages costs about as much as
-arithmetic on them. Whoever makes many large tensors pays for it, the papers' formulas most of all. So processes keep
-the memory that they free, as one does whose heap has grown, and as allocators of GPUs do. ``--fresh-pages`` measures
-the other setting, which most programs start with.
+glibc returns tensors of more than 32 MB to the system at once, and touching fresh pages costs about as much as
+arithmetic on them. That affects programs with many large tensors, the papers' formulas most of all. So processes keep
+the memory that they free, like one whose heap has grown, and like allocators of GPUs. ``--fresh-pages`` measures the
+other setting, the default of most programs.
 """
 
 import argparse
@@ -30,19 +30,19 @@ from benchmarks import dense, head, noising, products, sampler_costs, sampling, 
 from benchmarks.measuring import FRESH, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Makes glibc take all memory from its heap, and keep it."""
+"""Settings that make glibc take all memory from its heap, and keep it."""
 Work = Callable[[], dict[str, Any]]
 
 
 def joined(*parts: Work) -> dict[str, Any]:
-    """What several measurements say of one thing."""
-    told = [part() for part in parts]
-    ratios = {name: value for one in told for name, value in one["ratios"].items()}
-    return {name: value for one in told for name, value in one.items()} | {"ratios": ratios}
+    """Join several measurements of one thing."""
+    results = [part() for part in parts]
+    ratios = {name: value for one in results for name, value in one["ratios"].items()}
+    return {name: value for one in results for name, value in one.items()} | {"ratios": ratios}
 
 
 def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mapping[str, Work]:
-    """The CPU rows' benchmarks by name; ``full`` adds the training step, which takes longer than all others."""
+    """Return the CPU rows' benchmarks by name; ``full`` adds the training step, which takes longer than all others."""
     sizes = head.TINY if tiny else head.GPT2
     less, more = (32, 64) if tiny else (1024, 2048)
     both, plain = ("ours", "papers"), ("ours", "cross_entropy")
@@ -85,7 +85,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
 
 
 def gpu(repeats: int = 20) -> Mapping[str, Work]:
-    """The GPU rows' benchmarks, but for the head and packing, which are commands of their own."""
+    """Return the GPU rows' benchmarks, except the head and packing, which are separate commands."""
     from benchmarks import attention, utilisation  # the latter imports the recipes, which takes seconds
 
     texts = sampling.Text(sequences=32, device="cuda")
@@ -99,32 +99,32 @@ def gpu(repeats: int = 20) -> Mapping[str, Work]:
 
 
 def run(work: Mapping[str, Work], times: int, device: str, folder: Path = RESULTS) -> None:
-    """Runs all in turn, ``times`` times, and writes what has been measured so far after each."""
+    """Run all in turn, ``times`` times, and write the results so far after each."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in work}
     for number in range(times):
         for name, measure in work.items():
             begin = time.perf_counter()
             runs[name].append(measure())
             report(name, runs[name], device, folder)
-            told = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
-            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {told}", flush=True)
+            ratios = ", ".join(f"{key} {value:.3g}" for key, value in runs[name][-1]["ratios"].items())
+            print(f"run {number + 1} of {times}, {time.perf_counter() - begin:5.1f} s  {name:<20} {ratios}", flush=True)
 
 
 def apart(name: str, *flags: str) -> dict[str, Any]:
-    """What a benchmark says in a process of its own."""
+    """Return the result of a benchmark in a separate process."""
     found: dict[str, Any] = json.loads(in_its_own_process("run", "--here", name, *flags))
     return found
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=1, help="runs that are stored")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="benchmarks to run")
     parser.add_argument("--full", action="store_true", help="the training step too: longer than all others together")
     parser.add_argument("--gpu", action="store_true", help="the GPU rows")
-    parser.add_argument("--fresh-pages", action="store_true", help="processes give the memory back that they free")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: to see that it runs")
+    parser.add_argument("--fresh-pages", action="store_true", help="return freed memory to the system")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, one after another: a test run")
     parser.add_argument("--results", type=Path, help="folder, default benchmarks/results, or fresh in it")
     parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -133,8 +133,8 @@ def main() -> None:
     if options.gpu and not torch.cuda.is_available():
         parser.error("--gpu: no CUDA device here")
     torch.set_num_threads(1)
-    asked = "training" in (*(options.only or ()), options.here)
-    work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or asked)
+    requested = "training" in (*(options.only or ()), options.here)
+    work = gpu() if options.gpu else cpu(tiny=options.tiny, full=options.full or requested)
     if options.here:
         print(json.dumps(work[options.here]()))
         return

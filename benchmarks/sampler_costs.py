@@ -1,16 +1,16 @@
-"""What every sampler spends beside the network.
+"""Cost of every sampler besides the network.
 
-    python -m benchmarks.sampler_costs                # all that are registered
+    python -m benchmarks.sampler_costs                # all registered ones
     python -m benchmarks.sampler_costs gibbs remask
 
-One text of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 words, on one thread of a CPU in
-float32. The network is the blocks and the products of the output layer, with the picking of its rows; what the sampler
-itself spends is everything else: draws, laws, orders, softmax. ``outside`` is that over the blocks' time. As in
-``sampling`` the blocks run at every fourth call, which is timed, and the last features stand in at the others; their
+One sequence of 512 tokens in 32 steps by a 12 x 768 DiT with random weights over 50,257 tokens, on one thread of a CPU
+in float32. The network is the blocks and the products of the output layer, with the selection of its rows; the
+sampler's cost is everything else: draws, distributions, orders, softmax. ``outside`` is that over the blocks' time. As
+in ``sampling`` the blocks run at every fourth call, which is timed, and the other calls reuse the last features; their
 median counts for all calls.
 
-A sampler runs on the hierarchy of ``sampling`` if that process is one that it serves, else on GIDD; by logits of words,
-and by those of the children of each state.
+A sampler runs on the hierarchy of ``sampling`` if it supports that process, else on GIDD; with logits of tokens, and
+with those of the children of each state.
 """
 
 import argparse
@@ -39,7 +39,7 @@ COSTS, TINY_COSTS = TEXT._replace(steps=32, every=4), TINY_TEXT
 
 
 class Watched(Sometimes):
-    """``Sometimes`` for samplers that ask about every position too; times the products of the output layer."""
+    """``Sometimes`` for samplers that evaluate every position too; times the products of the output layer."""
 
     def __init__(self, model: DiT, given: Text) -> None:
         super().__init__(model, given, lambda z, t: None)
@@ -50,7 +50,7 @@ class Watched(Sometimes):
         return self._timed(linear, self.features(z, t), *self._layer)
 
     def product(self, layer: Head, *arguments: Tensor | slice) -> Tensor:
-        """A product of the output layer."""
+        """Compute a product of the output layer."""
         return self._timed(self._product, layer, *arguments)
 
     def _timed(self, run: Callable[..., Tensor], *arguments: object) -> Tensor:
@@ -61,13 +61,13 @@ class Watched(Sometimes):
 
 
 def processes(given: Text) -> list[ForwardProcess]:
-    """What samplers are run on: the first that they serve."""
+    """Return the processes for samplers: the first that is supported is used."""
     return [dd.presets.hdlm(parents(given.vocabulary)), dd.presets.gidd(given.vocabulary.words, 0.2)]
 
 
 @torch.no_grad()
 def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
-    """Seconds of blocks, of products and of the rest, for one text."""
+    """Return seconds of blocks, of products and of the rest, for one sequence."""
     for process in processes(given):
         model = network(process, given, tree=[parents(given.vocabulary)] if children else None)
         meaning = dd.Children.of(model) if children else "cavity"
@@ -94,25 +94,25 @@ def measure(sampler: Sampler, children: bool = False, given: Text = COSTS) -> di
 
 
 def of(name: str, children: bool = False, given: Text = COSTS) -> dict[str, Any]:
-    """What a registered sampler spends as it comes; where it needs to be told something, its first example."""
+    """Measure a registered sampler with its defaults; with its first example where arguments are required."""
     kind = dd.registry.get("samplers", name)
-    told = any(one.default is one.empty for one in signature(kind).parameters.values())
-    return measure(kind.examples()[0] if told else kind(), children, given)
+    required = any(one.default is one.empty for one in signature(kind).parameters.values())
+    return measure(kind.examples()[0] if required else kind(), children, given)
 
 
 def every(given: Text = COSTS) -> dict[str, Any]:
-    """What all of them spend, by both kinds of logits."""
-    told = {
+    """Measure all samplers, with both kinds of logits."""
+    results = {
         f"{name}, {kind}": of(name, kind == "children", given) for name in dd.registry.own("samplers") for kind in KINDS
     }
-    return {"ratios": {name: one["ratios"]["outside"] for name, one in told.items()}, **told}
+    return {"ratios": {name: one["ratios"]["outside"] for name, one in results.items()}, **results}
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samplers", nargs="*", help="registered names; default all")
-    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.samplers or dd.registry.own("samplers"):

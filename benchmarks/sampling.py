@@ -1,21 +1,21 @@
-"""What sampling costs when jumps are drawn first: our sampler against an ancestral step over all positions and states.
+"""Cost of sampling with jump times drawn first, against an ancestral step over all positions and states.
 
     python -m benchmarks.sampling masked
     python -m benchmarks.sampling hdlm --device cuda --sequences 32
 
-512 tokens in 512 steps by a 12 x 768 DiT with random weights; one text on one thread of a CPU in float32, or many on
-a GPU with bfloat16 products. ``papers`` is the step as the papers' codes have it: the network at every position in
-every step, softmax in float64, the posterior over all states, one exponential per state (a race: the cheapest exact
-draw, Gumbel noise takes two logarithms).
+512 tokens in 512 steps by a 12 x 768 DiT with random weights; one sequence on one thread of a CPU in float32, or many
+on a GPU with bfloat16 products. ``papers`` is the step in the papers' code: the network at every position in every
+step, softmax in float64, the posterior over all states, one exponential per state (a race: the cheapest exact draw,
+Gumbel noise takes two logarithms).
 
-Which steps need the network does not depend on it: jumps come first. So ours is a whole text, every step of it, but
-the blocks run at every ``every``-th call only, spread over time; at the others the last features stand in (on a CPU,
-where jumping positions are all that the network is asked for, those of one of them). The blocks' time is the median of
-those calls times the number of all calls; everything else is measured in full. A step of the papers is taken and timed
-at the same calls, on the same states; its median counts for every step. Of several texts all stay in the network's
-batch while one of them jumps, so that all calls cost the same.
+The steps that need the network do not depend on it, as jump times are drawn first. So ``ours`` is a whole sequence with
+every step of it, but the blocks run at every ``every``-th call only, spread over time; the other calls reuse the last
+features (on a CPU, where the network is evaluated at jumping positions only, those of one of them). The blocks' time is
+the median of those calls times the number of all calls; everything else is measured in full. A step of the papers is
+taken and timed at the same calls, on the same states; its median counts for every step. With several sequences all stay
+in the network's batch while one of them jumps, so that all calls cost the same.
 
-``outside`` is what is not spent in the blocks, over what is. The output layer at jumping rows belongs to it.
+``outside`` is the time outside of the blocks over that in them. The output layer at jumping rows belongs to it.
 """
 
 import argparse
@@ -45,7 +45,7 @@ SAMPLERS: Mapping[str, Sampler] = {"ancestral": Ancestral(), "first_hitting": Fi
 
 
 class Text(NamedTuple):
-    """What is drawn, by what network, and where."""
+    """Sequences to sample, network and device."""
 
     vocabulary: Sizes = GPT2
     network: Mapping[str, int] = small()
@@ -60,11 +60,11 @@ TEXT, TINY_TEXT = Text(), Text(TINY, dict(dim=16, depth=2, heads=2), 2, 8, 16, 2
 
 
 class Sometimes:
-    """A split denoiser whose blocks run, and are timed, at every ``every``-th call; else the last features stand in.
+    """A split denoiser whose blocks run, and are timed, at every ``every``-th call; other calls reuse the features.
 
     Args:
         model: the network.
-        given: how often, and where.
+        given: frequency of calls, and device.
         beside: called with the same arguments after the blocks have run.
     """
 
@@ -78,11 +78,11 @@ class Sometimes:
         raise AssertionError("the sampler asked for logits at every position")
 
     def features(self, z: Tensor, t: Tensor) -> Tensor:
-        """What the head reads."""
+        """Compute the head's input."""
         return self._sometimes(z, t, lambda: _half(self.model.features, z, t))
 
     def features_at(self, z: Tensor, t: Tensor, positions: Tensor) -> Tensor:
-        """What it reads at some positions."""
+        """Compute the head's input at some positions."""
         last = self._sometimes(z, t, lambda: _half(self.model.features_at, z, t, positions))
         return last[:, :1].expand(-1, positions.shape[1], -1)
 
@@ -99,24 +99,24 @@ class Sometimes:
 
 
 class Papers(NamedTuple):
-    """A step over all positions and states in float64, for the mask and one level of plain clusters above words."""
+    """A step over all positions and states in float64, for the mask and one level of plain clusters above tokens."""
 
     process: Hierarchical
     model: Callable[[Tensor, Tensor], Tensor]
 
     def step(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        """z_s drawn from the posterior."""
-        law = self.law(z, t, s)
-        noise = 1e-10 - (torch.rand_like(law) + 1e-10).log()
-        return torch.where(z < self.process.vocab_size, z, (law / noise).argmax(-1))
+        """Draw z_s from the posterior."""
+        probs = self.law(z, t, s)
+        noise = 1e-10 - (torch.rand_like(probs) + 1e-10).log()
+        return torch.where(z < self.process.vocab_size, z, (probs / noise).argmax(-1))
 
     def law(self, z: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        """The posterior of every position that is no word yet, (B, L, S)."""
+        """Return the posterior of every position that is not a token yet, (B, L, S)."""
         hierarchy, words = self.process.hierarchy, self.process.vocab_size
         p = _half(self.model, z, t.float()).to(torch.float64).softmax(-1)
-        law = p.new_zeros(*z.shape, self.process.num_states)
+        probs = p.new_zeros(*z.shape, self.process.num_states)
         jumps = self.process.level_posterior(self.process.level_of(z), t.double(), s.double())
-        to_words, rest = law.split([words, law.shape[-1] - words], -1)
+        to_words, rest = probs.split([words, probs.shape[-1] - words], -1)
         if hierarchy.depth == 2:
             of, cluster = hierarchy.maps[0].parents, hierarchy.local(z, 1)[..., None]
             masses = p.new_zeros(*z.shape, hierarchy.levels[1]).scatter_add_(-1, of.expand_as(p), p)
@@ -126,11 +126,11 @@ class Papers(NamedTuple):
             rest[..., :-1].scatter_add_(-1, cluster, in_cluster * jumps[..., 1:2])
         to_words.copy_(p * jumps[..., :1])
         rest[..., -1] = jumps[..., -1]
-        return law
+        return probs
 
 
 def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = None) -> DiT:
-    """A DiT with random weights; with a tree it gives logits of children."""
+    """Build a DiT with random weights; with a tree it returns logits of children."""
     torch.manual_seed(0)
     model = DiT(process.num_states, process.vocab_size, **given.network, tree=tree)
     for parameter in model.parameters():
@@ -140,7 +140,7 @@ def network(process: ForwardProcess, given: Text, tree: list[Tensor] | None = No
 
 @torch.no_grad()
 def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> dict[str, Any]:
-    """Seconds of a text by both, how many times faster ours is, and what it spends outside the blocks."""
+    """Return seconds of a sequence by both methods, the speedup, and the time outside the blocks."""
     process = PROCESSES[name](given.vocabulary).to(given.device)
     model = network(process, given)
     papers = Papers(process, model)
@@ -149,7 +149,7 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
         return papers.step(z, t.double(), (t.double() - 1 / given.steps).clamp_min(0))
 
     mask = torch.full((given.sequences, given.length), process.num_states - 1, device=given.device)
-    beside(mask, torch.ones(given.sequences, device=given.device))  # memory is touched for the first time
+    beside(mask, torch.ones(given.sequences, device=given.device))  # first touch of the memory
     split = Sometimes(model, given, beside)
     generator = torch.Generator(given.device).manual_seed(0)
     begin = now(given.device)
@@ -170,10 +170,10 @@ def measure(name: str, given: Text = TEXT, sampler: Sampler = Ancestral()) -> di
 
 
 def first_hitting(given: Text) -> dict[str, Any]:
-    """Texts by ``FirstHitting`` and by ``Ancestral`` in as many steps; of the first every step needs the network."""
-    told = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
-    speed = {name: one["tokens_per_second"]["ours"] for name, one in told.items()}
-    return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **told}
+    """Measure ``FirstHitting`` and ``Ancestral`` in as many steps; every step of the first needs the network."""
+    results = {name: measure("hdlm", given, sampler) for name, sampler in SAMPLERS.items()}
+    speed = {name: one["tokens_per_second"]["ours"] for name, one in results.items()}
+    return {"ratios": {"ancestral time": speed["first_hitting"] / speed["ancestral"]}, **results}
 
 
 def _half(model: Callable[..., Tensor], z: Tensor, *rest: Tensor) -> Tensor:
@@ -182,13 +182,13 @@ def _half(model: Callable[..., Tensor], z: Tensor, *rest: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("process", choices=PROCESSES)
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--every", type=int, default=TEXT.every, help="calls between two at which the blocks run")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: to see that it runs")
+    parser.add_argument("--tiny", action="store_true", help="8 tokens, 2 x 16: a test run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     given = TINY_TEXT if options.tiny else Text(sequences=options.sequences, every=options.every)

@@ -1,8 +1,8 @@
-"""The tables and the picture of docs/signal.md, from what ``signal.py report`` wrote.
+"""Tables and figure of docs/signal.md, from the output of ``signal.py report``.
 
     python -m benchmarks.signal_page benchmarks/results/signal.json
 
-Rewrites what stands between the two marks of the page, and docs/images/signal.png.
+Rewrites the part of the page between its two marks, and docs/images/signal.png.
 """
 
 from collections.abc import Callable
@@ -16,40 +16,40 @@ from ddlib import plot
 BEGIN, END = "<!-- tables: benchmarks/signal_page.py -->", "<!-- end of tables -->"
 BEST = "density, balanced"
 TARGETS = {"MDLM": 0.7, "GIDD(0.1)": 0.25, "HDLM-64": 0.4}
-"""Of the bound's deviation over the error that was reported before errors knew the strata."""
+"""Targets of the bound's deviation, over the error reported before errors took account of the strata."""
 Point = dict[str, Any]
 Cell = Callable[[Point, str], str]
 
 
 def deviation(point: Point, way: str) -> float:
-    """Of the bound, in nats per token, from a thousand tokens."""
+    """Return the deviation of the bound, in nats per token, from a thousand tokens."""
     return point["ways"][way]["deviation"]
 
 
 def noise(point: Point, way: str) -> float:
-    """Of the gradient from a thousand tokens, over its norm."""
+    """Return the deviation of the gradient from a thousand tokens, over its norm."""
     found = point["ways"][way]
     return found["gradient_deviation"] / found["gradient"]
 
 
 def blind(point: Point) -> float:
-    """What an error that takes strata for independent times says of today's draws."""
+    """Return the error of the present draws if strata are taken for independent times."""
     return point["ways"][TODAY]["blind"]
 
 
 def of_bound(point: Point, way: str) -> str:
-    """Its deviation."""
+    """Format the bound's deviation."""
     return f"{deviation(point, way):.3f}"
 
 
 def of_gradient(point: Point, way: str) -> str:
-    """Its deviation over its norm, and over the deviation of today's way: the norm itself is hardly known."""
+    """Format the gradient's deviation over its norm, and over that of the present way: the norm itself is uncertain."""
     ratio = point["ways"][way]["gradient_deviation"] / point["ways"][TODAY]["gradient_deviation"]
     return f"{noise(point, way):.1f} ({ratio:.2f})"
 
 
 def table(points: list[Point], cell: Cell) -> list[str]:
-    """A row for every process and point of training, a column for every way."""
+    """Return a row for every process and point of training, a column for every way."""
     lines = [f"| process | million tokens | {' | '.join(WAYS)} |", "| --- | --- |" + " --- |" * len(WAYS)]
     for point in points:
         cells = " | ".join(cell(point, way) for way in WAYS)
@@ -58,24 +58,24 @@ def table(points: list[Point], cell: Cell) -> list[str]:
 
 
 def gains(points: list[Point]) -> list[str]:
-    """What the best way leaves of the error that was reported, and of that which was made."""
+    """Return the ratio of the best way to the reported error, and to the actual one."""
     lines = [
         "| process | million tokens | blind error of strata | best, over it | target | best, over strata | texts |",
         "| --- |" + " --- |" * 6,
     ]
     for point in points:
-        best, told, made = deviation(point, BEST), blind(point), deviation(point, TODAY)
+        best, reported, made = deviation(point, BEST), blind(point), deviation(point, TODAY)
         target = TARGETS.get(point["process"])
         lines.append(
-            f"| {point['process']} | {point['millions']:g} | {told:.3f} | {best / told:.2f} | "
-            f"{'-' if target is None else f'{target:g}'} | {best / made:.2f} | 1 in {(told / best) ** 2:.0f} |"
+            f"| {point['process']} | {point['millions']:g} | {reported:.3f} | {best / reported:.2f} | "
+            f"{'-' if target is None else f'{target:g}'} | {best / made:.2f} | 1 in {(reported / best) ** 2:.0f} |"
         )
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
-    """All three, as they stand between the page's marks."""
-    points = sorted(told["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
+def tables(results: dict[str, Any]) -> str:
+    """Return all three tables, as they stand between the page's marks."""
+    points = sorted(results["points"], key=lambda point: (list(PROCESSES).index(point["process"]), point["millions"]))
     parts = [
         ("Bound, standard deviation in nats per token from 1,000 tokens:", table(points, of_bound)),
         ("What density and balanced levels leave (texts: to the same error as was reported before):", gains(points)),
@@ -87,16 +87,16 @@ def tables(told: dict[str, Any]) -> str:
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in parts)
 
 
-def draw(told: dict[str, Any], path: Path) -> None:
-    """Deviations after the longest training, a group of points for each process."""
-    last = max(point["millions"] for point in told["points"])
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Draw deviations after the longest training, a group of points for each process."""
+    last = max(point["millions"] for point in results["points"])
     figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
     colours = dict(zip(PROCESSES, (plot.DARK, plot.VERMILION, plot.BLUE, plot.GREEN), strict=True))
     for panel, (value, title) in zip(
         panels, ((deviation, "bound, nats per token"), (noise, "gradient, over its norm")), strict=True
     ):
         for name, colour in colours.items():
-            (point,) = (p for p in told["points"] if p["process"] == name and p["millions"] == last)
+            (point,) = (p for p in results["points"] if p["process"] == name and p["millions"] == last)
             values = [value(point, way) for way in WAYS]
             panel.plot(values, range(len(WAYS)), "o-", color=colour, label=name, linewidth=1)
         panel.set_yticks(range(len(WAYS)), list(WAYS))
@@ -112,10 +112,10 @@ def draw(told: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
-    told = result(__doc__)
-    fill(DOCS / "signal.md", tables(told), BEGIN, END)
-    draw(told, DOCS / "images" / "signal.png")
+    """Run the command."""
+    results = result(__doc__)
+    fill(DOCS / "signal.md", tables(results), BEGIN, END)
+    draw(results, DOCS / "images" / "signal.png")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
     python -m benchmarks.public_domain CORPUS TOKENIZER WORK/text
     python -m benchmarks.study prepare WORK
-    python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, on text that is no test text
-    python -m benchmarks.study chosen WORK                       # what the search found
+    python -m benchmarks.study search WORK [--part 0 --of 2]     # rules and speeds, not on test text
+    python -m benchmarks.study chosen WORK                       # result of the search
     python -m benchmarks.study train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
     python -m benchmarks.study evaluate WORK --out benchmarks/results/study.json
 
-Training goes on where it was killed, and with ``--out`` on another machine, where it makes the runs that the file does
-not have. Protocol and expectations stand on the page, written before the runs.
+A killed training is resumed by the same command. With ``--out`` another machine makes the runs that are missing in the
+file. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
@@ -32,18 +32,18 @@ from recipes.model_io import open_saved
 
 BATCH, LENGTH, WORDS = 16, 128, 4096
 TEST, SEARCH = slice(0, 140), slice(140, 240)
-"""Held-out documents of each source: those that are measured in the end, and those that a search may look at."""
+"""Held-out documents of each source: the test documents, and those for the search."""
 DRAWS = 4
-"""Of times and noise for every text that is measured."""
+"""Draws of times and noise for every test text."""
 BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1), 32: (0,)}
 """Millions of tokens, and the seeds of each."""
 SEARCHED, SEARCH_SEED = 2, 2
-"""The budget of the search, and its seed, which is none of the study's."""
+"""Budget of the search, and its seed, which is not used by the study."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A process and the loss that it is trained with."""
+    """A process and its training loss."""
 
     process: dict[str, Any]
     loss: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ SPEEDS = {
     "4": Model(TWO | dict(gamma=4.0), EDGES),
     "learned": Model(TWO | dict(learn_speeds=True), EDGES),
 }
-"""Of HDLM-64, all edges, which has 1."""
+"""Speeds relative to HDLM-64, all edges, which has 1."""
 ASEVER = "as ever"
 RULES: dict[str, dict[str, Any]] = {
     ASEVER: {},
@@ -74,17 +74,17 @@ RULES: dict[str, dict[str, Any]] = {
     "best times, not divided out": dict(times="optimal", weigh_times=False),
     "best times, balanced": dict(times="optimal", levels="balanced"),
 }
-"""How times and levels are drawn in training."""
+"""Distributions of times and levels in training."""
 
 
 def corpus(work: Path) -> Corpus:
-    """All sources to train on, what a search may look at to validate on, ``WORDS`` words learned from the first."""
+    """Return all sources for training, the search's for validation, with ``WORDS`` tokens learned from the first."""
     text = work / "text"
     return local(files=str(text / "train.jsonl"), held_out=str(text / "search.jsonl"), tokenizer=f"train:{WORDS}")
 
 
 def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> Recipe:
-    """So many million tokens in steps of 16 x 128, on one core of a CPU."""
+    """Return a recipe of so many million tokens in steps of 16 x 128, on one CPU core."""
     steps = round(millions * 1e6 / BATCH / LENGTH / 10) * 10 or 10
     plain = name.replace(", ", "-").replace(" ", "_")
     return Recipe(
@@ -94,7 +94,7 @@ def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> R
         start="text",
         loss=Loss(**model.loss),
         optimizer=Optimizer(lr=3e-3, warmup=50, weight_decay=0.1, muon=True, ema=1 - 10 / steps),
-        # compiled blocks make the same sums, rounded otherwise, in less time after half a minute at the start
+        # compiled blocks make the same sums, rounded differently, in less time after half a minute at the start
         hardware=Hardware(threads=1, compile=millions > SEARCHED),
         output=Output(
             folder=work / "runs" / f"{plain}-{millions:g}M-{seed}",
@@ -114,7 +114,7 @@ def recipe(work: Path, name: str, model: Model, millions: float, seed: int) -> R
 
 
 def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
-    """The runs of the search: rules for every model, speeds for one."""
+    """Yield the runs of the search: rules for every model, speeds for one."""
     for rule, values in RULES.items():
         for name, model in MODELS.items():
             yield name, rule, recipe(work, f"search-{name}-{rule}", model | values, SEARCHED, SEARCH_SEED)
@@ -123,13 +123,13 @@ def searched(work: Path) -> Iterator[tuple[str, str, Recipe]]:
 
 
 def before(work: Path) -> dict[str, dict[str, Any]]:
-    """The bounds of an earlier search, of rules and speeds by name: they are not trained or measured again."""
+    """Return the bounds of an earlier search, of rules and speeds by name: they are not trained or measured again."""
     path = work / "chosen.json"
     return json.loads(path.read_text(encoding="utf-8"))["bounds"] if path.exists() else {}
 
 
 def chosen(work: Path) -> dict[str, Any]:
-    """What the search found: bounds on its text, the best rule of every model, the best speed."""
+    """Return the result of the search: bounds on its text, the best rule of every model, the best speed."""
     known, found = before(work), dict[str, dict[str, Any]]()
     for name, rule, given in searched(work):
         bound = known.get(name, {}).get(rule)
@@ -145,7 +145,7 @@ def chosen(work: Path) -> dict[str, Any]:
 
 
 def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
-    """All runs of the study, budget by budget: name, millions of tokens, seed, recipe."""
+    """Yield all runs of the study, budget by budget: name, millions of tokens, seed, recipe."""
     best = json.loads((work / "chosen.json").read_text(encoding="utf-8"))["best"]
     models = {name: model | RULES[best[name]] for name, model in MODELS.items()}
     edges = "HDLM-64, all edges"
@@ -158,7 +158,7 @@ def runs(work: Path) -> Iterator[tuple[str, int, int, Recipe]]:
 
 
 def prepare_all(work: Path) -> None:
-    """The tokens to train on, the text of the search, and the test text of each source in the same tokens."""
+    """Prepare the training tokens, the text of the search, and the test text of each source in the same tokens."""
     text, search = work / "text", []
     for source in SOURCES:
         documents = (text / f"held_out_{source}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -176,7 +176,7 @@ def prepare_all(work: Path) -> None:
 
 
 def measured(folder: Path, texts: list[Path]) -> list[list[Terms]]:
-    """The replicates of the bound of each text under the model in a run's folder."""
+    """Return the replicates of the bound of each text under the model in a run's folder."""
     saved, world = open_saved(folder), World(0, 1, torch.device("cpu"))
     options = Options(run=str(folder), replicates=DRAWS, scorer="none", times="optimal")
     density = drawn_from(saved, options)
@@ -184,17 +184,17 @@ def measured(folder: Path, texts: list[Path]) -> list[list[Terms]]:
 
 
 def tested(work: Path, folder: Path) -> dict[str, list[Terms]]:
-    """The replicates of the bound of each source's test text under the model in a run's folder."""
+    """Return the replicates of the bound of each source's test text under the model in a run's folder."""
     return dict(zip(SOURCES, measured(folder, [work / "test" / source for source in SOURCES]), strict=True))
 
 
 def together(terms: Mapping[str, list[Terms]]) -> Terms:
-    """All sources as one text, the mean of the replicates."""
+    """Join all sources as one text, the mean of the replicates."""
     return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
 
 
 def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
-    """What the result file holds: of all runs that are there, or that are known from elsewhere."""
+    """Return the content of the result file: all runs made here, or known from an earlier file."""
     found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
     for name, millions, seed, given in runs(work):
         if (name, millions, seed) in known:
@@ -220,7 +220,7 @@ def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, 
 
 
 def joined(parts: tuple[Terms, ...]) -> Terms:
-    """The sequences of all sources as one corpus."""
+    """Join the sequences of all sources as one corpus."""
     count, moved = 0, []
     for part in parts:
         moved.append(replace(part, index=part.index + count))
@@ -229,7 +229,7 @@ def joined(parts: tuple[Terms, ...]) -> Terms:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = arguments(__doc__, ("prepare", "search", "chosen", "train", "evaluate"))
     parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
     options = parser.parse_args()

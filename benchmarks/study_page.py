@@ -1,8 +1,8 @@
-"""The tables and the picture of docs/results.md, from what ``study.py evaluate`` wrote.
+"""Tables and figure of docs/results.md, from the output of ``study.py evaluate``.
 
     python -m benchmarks.study_page benchmarks/results/study.json
 
-Rewrites what stands between the two marks of the page, and docs/images/results.png.
+Rewrites the part of the page between its two marks, and docs/images/results.png.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ COLOURS = (plot.DARK, plot.VERMILION, "#56B4E9", plot.BLUE, plot.GREEN, plot.ORA
 
 
 def rows(runs: list[Run], cell: Callable[[Run], str]) -> list[str]:
-    """Process by budget, seeds side by side; a hyphen where no run is made."""
+    """Return the table of process by budget, seeds side by side; a hyphen for a missing run."""
     budgets = sorted({run["millions"] for run in runs})
     lines = ["| process | " + " | ".join(f"{budget:g} million tokens" for budget in budgets) + " |"]
     lines.append(ruler(lines[0]))
@@ -34,7 +34,7 @@ def rows(runs: list[Run], cell: Callable[[Run], str]) -> list[str]:
 
 
 def sources(runs: list[Run]) -> list[str]:
-    """Source by source at the largest budget, the mean of the seeds."""
+    """Return the table by source at the largest budget, the mean of the seeds."""
     largest = max(run["millions"] for run in runs)
     runs = [run for run in runs if run["millions"] == largest]
     names = list(runs[0]["by_source"])
@@ -52,29 +52,29 @@ def sources(runs: list[Run]) -> list[str]:
 
 
 def search(found: dict[str, Any]) -> list[str]:
-    """Bounds on the text of the search; what was chosen in bold."""
+    """Return the table of bounds on the text of the search; chosen values in bold."""
     lines = []
     for name, bounds in found["bounds"].items():
-        told = [f"{rule} {_bold(measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
-        lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(told)}")
+        cells = [f"{rule} {_bold(measure(bound), rule == found['best'][name])}" for rule, bound in bounds.items()]
+        lines.append(f"- {'speeds of HDLM-64, all edges' if name == 'speed' else name}: {'; '.join(cells)}")
     return lines
 
 
-def tables(told: dict[str, Any]) -> str:
-    """All of them, as they stand between the page's marks."""
-    runs = told["runs"]
+def tables(results: dict[str, Any]) -> str:
+    """Return all tables, as they stand between the page's marks."""
+    runs = results["runs"]
     bounds = rows(runs, lambda run: measure(run["all_sources"]))
     gaps = rows([run for run in runs if run["process"] != BASE], lambda run: measure(run["less_mdlm"], "+"))
     return "\n".join(
         [
             "Bound in nats per token, each seed:", "", *bounds, "", f"Above {BASE}:", "", *gaps, "", *sources(runs), "",
-            "The search, at 2 million tokens:", "", *search(told["search"]),
+            "The search, at 2 million tokens:", "", *search(results["search"]),
         ]
     )  # fmt: skip
 
 
 def draw(runs: list[Run], path: Path) -> None:
-    """What each process is above masks by budget, and all on their way at the largest."""
+    """Draw the difference of each process to masks by budget, and the training curves at the largest."""
     figure, (left, right) = plot.panels(1, 2, size=(5.6, 4.2))
     names, largest = list(dict.fromkeys(run["process"] for run in runs)), max(run["millions"] for run in runs)
     for name, colour in zip(names, COLOURS, strict=False):
@@ -108,10 +108,10 @@ def _bold(text: str, chosen: bool) -> str:
 
 
 def main() -> None:
-    """The command."""
-    told = result(__doc__)
-    fill(DOCS / "results.md", tables(told), BEGIN, END)
-    draw(told["runs"], DOCS / "images" / "results.png")
+    """Run the command."""
+    results = result(__doc__)
+    fill(DOCS / "results.md", tables(results), BEGIN, END)
+    draw(results["runs"], DOCS / "images" / "results.png")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The table of docs/performance.md, from the files in benchmarks/results.
+"""Table of docs/performance.md, from the files in benchmarks/results.
 
 python -m benchmarks.table            # rewrites the page between its markers
-python -m benchmarks.table --check    # says whether it would
+python -m benchmarks.table --check    # reports whether it would
 """
 
 import argparse
@@ -23,7 +23,7 @@ BESIDE = " on fresh pages |"
 
 
 def render(results: Path = RESULTS) -> str:
-    """All tables, each under what it was measured on; the CPU's with another setting of the allocator beside it."""
+    """Return all tables, each under its machine; the CPU's with another setting of the allocator beside it."""
     fresh = [f" {spread(read(row, results / FRESH))} |" for row in CPU]
     cpu = [HEAD + BESIDE, *(line(read(row, results)) + beside for row, beside in zip(CPU, fresh, strict=True))]
     samplers = [HEAD, *(line(read(row, results)) for row in SAMPLERS)]
@@ -35,19 +35,19 @@ def render(results: Path = RESULTS) -> str:
 
 
 def ruler(head: str) -> str:
-    """The line under the head of a table."""
+    """Return the line under the head of a table."""
     return "|" + " --- |" * (head.count("|") - 1)
 
 
 def line(measured: Measured) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     row = measured.row
     target = "-" if row.target is None else f"{'≤' if row.at_most else '≥'} {number(row, row.target)}{row.unit}"
     return f"| {row.what} | {row.against} | {target} | {spread(measured)} | {measured.verdict} |"
 
 
 def spread(measured: Measured) -> str:
-    """The median of all runs and their range."""
+    """Return the median of all runs and their range."""
     row, values = measured
     if not values:
         return "-"
@@ -57,7 +57,7 @@ def spread(measured: Measured) -> str:
 
 
 def number(row: Row, value: float) -> str:
-    """A few digits; rounded towards the worse, so that what is shown does not pass where the value fails."""
+    """Format a few digits, rounded towards the worse, so that a failing value does not appear to pass."""
     worse = math.ceil if row.at_most else math.floor
     if row.percent:
         return f"{worse(1000 * value) / 10:g} %"
@@ -65,15 +65,15 @@ def number(row: Row, value: float) -> str:
 
 
 def where(rows: Iterable[Row], results: Path) -> str:
-    """The machines that the files name."""
+    """Return the machines named in the files."""
     paths = dict.fromkeys(results / f"{row.file}.json" for row in rows)
-    told = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
-    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in told)
+    machines = [json.loads(path.read_text(encoding="utf-8"))["machine"] for path in paths if path.exists()]
+    found = dict.fromkeys(f"{m['device']} ({m['processor']}, torch {m['torch']})" for m in machines)
     return f"{'; '.join(found)}." if found else "not measured yet."
 
 
 def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """The text with the table between its markers.
+    """Return the text with the table between its markers.
 
     Raises:
         ValueError: a marker is missing.
@@ -81,31 +81,31 @@ def page(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     if begin not in text or end not in text:
         raise ValueError(f"the page must hold the lines {begin} and {end}")
     before, rest = text.split(begin)
-    # a page of two tables has two ends
+    # a page of two tables has two end markers
     return f"{before}{begin}\n\n{table}\n\n{end}{rest.split(end, 1)[1]}"
 
 
 def fill(path: Path, table: str, begin: str = BEGIN, end: str = END) -> None:
-    """Puts a table between a page's markers."""
+    """Insert a table between a page's markers."""
     path.write_text(page(path.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
 
 
 def measure(value: dict[str, Any], sign: str = "") -> str:
-    """A value and its error, as a ``Measure`` or an evaluation's estimate holds them."""
+    """Format a value and its error, from a ``Measure`` or an evaluation's estimate."""
     error = value["standard_error"] if "standard_error" in value else value["error"]
     return f"{value['value']:{sign}.3f} ± {error:.3f}"
 
 
 def result(about: str | None) -> dict[str, Any]:
-    """What the result file says that the command line names."""
+    """Read the result file given on the command line."""
     parser = argparse.ArgumentParser(description=about and about.splitlines()[0])
     parser.add_argument("result", type=Path)
-    told: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    return told
+    content: dict[str, Any] = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
+    return content
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,13 +1,13 @@
-"""A training step end to end: the same DiT with our fused losses and with the paper's formula on all logits.
+"""Training step end to end: the same DiT with the fused losses and with the paper's formula on all logits.
 
     python -m benchmarks.training                           # 12 x 768, 8 x 512 tokens: many minutes on a CPU
     python -m benchmarks.training --length 64               # the same network on fewer tokens
     python -m benchmarks.training --device cuda --sequences 32
 
-Noising, network, loss, gradients, clipping and AdamW; 50,257 words. On a CPU float32 and one thread, on a GPU bfloat16
-products under autocast. Each method trains a network of its own: of logits of words, 64 clusters, or of child logits,
-of a cluster for about every square root of the words. The loss of the first step is asserted equal to the same one
-written out.
+Noising, network, loss, gradients, clipping and AdamW; 50,257 tokens. On a CPU float32 and one thread, on a GPU bfloat16
+products under autocast. Each method trains a separate network: with logits of tokens, 64 clusters, or with child
+logits, a cluster for about every square root of the tokens. The loss of the first step is asserted equal to the
+unfused formula.
 """
 
 import json
@@ -25,7 +25,7 @@ from ddlib_models import DiT, sizes
 
 
 class Step(NamedTuple):
-    """The batch of a step, its network, its noise, and where it runs."""
+    """Batch of a step, network, noise, and device."""
 
     vocabulary: Sizes = GPT2
     network: Mapping[str, int] = sizes.small()
@@ -40,7 +40,7 @@ LAPTOP = Step(network=dict(dim=128, depth=4, heads=2), sequences=16, length=128)
 
 
 class Noisy(NamedTuple):
-    """What a loss is of."""
+    """Input of a loss."""
 
     process: dd.processes.Hierarchical
     model: DiT
@@ -54,7 +54,7 @@ Loss = Callable[[Noisy], Tensor]
 
 
 def fused(given: Noisy) -> Tensor:
-    """From the features, by what the mathematics asks for."""
+    """Compute the loss from the features, with only the required logits."""
     process, model, meaning, *noisy = given
     weight, bias = output_layer(model, meaning)
     layer = process, model.features(given.z, given.t), weight
@@ -62,21 +62,21 @@ def fused(given: Noisy) -> Tensor:
 
 
 def unfused(given: Noisy) -> Tensor:
-    """From all logits, by our formula."""
+    """Compute the loss from all logits, by ddlib's formula."""
     process, model, meaning, *noisy = given
     logits = model(given.z, given.t).float()
     return dd.training_loss(process, logits, *noisy, weighting=dd.weightings.Clip(CLIP), parameterization=meaning)
 
 
 def full(given: Noisy) -> Tensor:
-    """From all logits, by the paper's formula."""
+    """Compute the loss from all logits, by the paper's formula."""
     weight = given.process.loss_weight(given.x, given.z, given.t).clamp(max=CLIP).float()
     logits = given.model(given.z, given.t).float()
     return papers_hdlm(given.process, logits, given.x, given.z, weight)
 
 
 class Method(NamedTuple):
-    """A loss, the same written out, and whether it is of child logits."""
+    """A loss, its unfused formula, and whether it takes child logits."""
 
     loss: Loss
     written_out: Loss
@@ -87,7 +87,7 @@ WORDS, CHILDREN, PAPERS = Method(fused, unfused), Method(fused, unfused, True), 
 
 
 class Trainer:
-    """A network, its optimizer and the batch that it sees again and again."""
+    """A network, its optimizer and the fixed batch that it trains on."""
 
     def __init__(self, method: Method, given: Step) -> None:
         torch.manual_seed(0)
@@ -105,7 +105,7 @@ class Trainer:
         self.index = torch.arange(given.sequences, device=given.device)
 
     def value(self, loss: Loss) -> Tensor:
-        """A loss of the next step's batch."""
+        """Compute a loss of the next step's batch."""
         noise = dd.KeyedGenerator(0, self.number, self.index)
         t = dd.sample_times(len(self.x), generator=noise)
         noisy = Noisy(self.process, self.model, self.meaning, self.x, self.process.sample(self.x, t, noise), t)
@@ -113,7 +113,7 @@ class Trainer:
             return loss(noisy)
 
     def step(self) -> Tensor:
-        """One step; its loss, which stays on the device."""
+        """Take one step; return its loss, which stays on the device."""
         loss = self.value(self.loss)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -124,7 +124,7 @@ class Trainer:
 
 
 def measure(given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Method] | None = None) -> dict[str, Any]:
-    """Seconds of a step by each method, and how many times more tokens a second the child logits, ours, take."""
+    """Return the seconds of a step by each method, and the speedup in tokens per second of child logits, ``ours``."""
     methods = methods or dict(ours=CHILDREN, words=WORDS) | ({"papers": PAPERS} if given.noise == "hdlm" else {})
     trainers = {name: Trainer(method, given) for name, method in methods.items()}
     first = {}
@@ -143,12 +143,12 @@ def measure(given: Step = STEP, repeats: int = REPEATS, methods: Mapping[str, Me
 
 
 def laptop(noise: str, given: Step = LAPTOP, repeats: int = REPEATS) -> dict[str, Any]:
-    """A small network under the whole vocabulary: child logits beside logits of words."""
+    """Measure a small network under the whole vocabulary: child logits beside logits of tokens."""
     return measure(given._replace(noise=noise), repeats, dict(ours=CHILDREN, words=WORDS))
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = command_line(__doc__)
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)

@@ -1,12 +1,12 @@
-"""Training on a GPU: tokens a second, and how much of the processor's arithmetic they use.
+"""Training throughput on a GPU: tokens per second, and the share of the peak arithmetic that they use.
 
     python -m benchmarks.utilisation small      # 12 x 768, 64 x 512 tokens
     python -m benchmarks.utilisation base       # 24 x 1024, 32 x 512 tokens
 
-The step is the training engine's own, see ``benchmarks.profile``: bfloat16, compiled blocks, HDLM with 64 clusters.
+The step is that of the training engine, see ``benchmarks.profile``: bfloat16, compiled blocks, HDLM with 64 clusters.
 Operations are counted from sizes: 2abc for a product of (a, b) and (b, c), twice as many backwards as forwards, of the
-blocks' matrices, attention, and the output layer. ``nominal`` counts all logits, as everybody does; ``executed`` those
-that are computed. What is not a matrix product is not counted.
+blocks' matrices, attention, and the output layer. ``nominal`` counts all logits, as is usual; ``executed`` those that
+are computed. Operations other than matrix products are not counted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PEAKS = {"H200": 989.5, "H100": 989.5, "A100": 312.0}
 
 
 def size(network: Mapping[str, int], sequences: int) -> Size:
-    """Of a network of the papers on a GPU."""
+    """Return the size of a network of the papers on a GPU."""
     width, depth = network["dim"], network["depth"]
     return Size(depth=depth, width=width, sequences=sequences, length=512, device="cuda", compile=True)
 
@@ -37,21 +37,21 @@ SIZES = {"small": size(sizes.small(), 64), "base": size(sizes.base(), 32)}
 
 
 class Operations(NamedTuple):
-    """For each token of a step."""
+    """Operations for each token of a step."""
 
     nominal: float
     executed: float
 
 
 def operations(given: Size, share: float) -> Operations:
-    """Forwards and backwards, where ``share`` of all logits is computed."""
+    """Count operations forwards and backwards, where ``share`` of all logits is computed."""
     blocks = given.depth * (24 * given.width**2 + 4 * given.length * given.width)
     head = 2 * given.width * given.vocabulary.words
     return Operations(3 * (blocks + head), 3 * (blocks + share * head))
 
 
 def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
-    """Of all logits, those that the loss of words ``x`` (B, L) at times ``t`` (B,) depends on."""
+    """Return the share of logits that the loss of tokens ``x`` (B, L) at times ``t`` (B,) depends on."""
     states, counts = process.sample(x, t, torch.Generator(x.device).manual_seed(0)).unique(return_counts=True)
     levels = process.level_of(states[None])[0].tolist()
     needed = 0
@@ -62,7 +62,7 @@ def share(process: Hierarchical, x: Tensor, t: Tensor) -> float:
 
 
 def peak(name: str) -> float:
-    """Operations a second of a device by its name.
+    """Return the operations per second of a device by its name.
 
     Raises:
         ValueError: a device that is not in the table.
@@ -74,11 +74,11 @@ def peak(name: str) -> float:
 
 
 def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | None = None) -> dict[str, Any]:
-    """Tokens a second, the median of windows of ``steps``, and the part of ``at_best`` operations a second."""
+    """Return tokens per second, the median of windows of ``steps``, and the share of ``at_best`` operations/s."""
     at_best = at_best or peak(torch.cuda.get_device_name())
     trained = run(given)
     stream = batches(trained)
-    for _ in range(warm_up):  # compiles
+    for _ in range(warm_up):  # compilation
         trained.step([next(stream)], False)
     taken = []
     for _ in range(REPEATS):
@@ -101,12 +101,14 @@ def measure(given: Size, steps: int = 20, warm_up: int = 20, at_best: float | No
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--sequences", type=int, help="of 512 tokens")
-    parser.add_argument("--steps", type=int, default=20, help="of a window")
-    parser.add_argument("--peak", type=float, metavar="TFLOP/S", help="of a device that is not an A100, H100 or H200")
+    parser.add_argument("--sequences", type=int, help="sequences of 512 tokens")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a window")
+    parser.add_argument(
+        "--peak", type=float, metavar="TFLOP/S", help="peak of a device that is not an A100, H100 or H200"
+    )
     options = parser.parse_args()
     require_gpu(parser)
     given = SIZES[options.size]

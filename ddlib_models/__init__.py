@@ -1,4 +1,4 @@
-"""Backbones for discrete diffusion: networks that map noisy states and a time to logits over words."""
+"""Backbones for discrete diffusion: networks that map noisy states and a time to logits over tokens."""
 
 import os
 

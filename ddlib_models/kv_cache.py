@@ -1,4 +1,4 @@
-"""Keys and values that are kept: what a network has worked out about clean words, for those that follow them."""
+"""Key/value caches of clean tokens, for the tokens that follow them."""
 
 from abc import ABC, abstractmethod
 from copy import copy
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Slot(NamedTuple):
-    """Where one layer keeps keys and values; ``filled`` of the positions are taken."""
+    """Keys and values of one layer in a preallocated buffer, of which ``filled`` positions are used."""
 
     keys: Float[Tensor, "B L H K"]
     values: Float[Tensor, "B L H K"]
@@ -20,12 +20,12 @@ class Slot(NamedTuple):
     def join(
         self, keys: Float[Tensor, "B n H K"], values: Float[Tensor, "B n H K"]
     ) -> tuple[Float[Tensor, "B L H K"], Float[Tensor, "B L H K"]]:
-        """Those of all positions so far, and these behind them.
+        """Return all keys and values so far, followed by the given ones.
 
-        Without gradients the new ones are written into the room that is left, so that nothing else moves.
+        Without gradients the new ones are written into the free part of the buffer, and nothing is copied.
         """
         end = self.filled + keys.shape[1]
-        if torch.is_grad_enabled():  # a backward pass would miss what is written over
+        if torch.is_grad_enabled():  # in-place writes would invalidate the backward pass
             kept = self.keys[:, : self.filled], self.values[:, : self.filled]
             return torch.cat([kept[0], keys], 1), torch.cat([kept[1], values], 1)
         self.keys[:, self.filled : end] = keys
@@ -34,25 +34,25 @@ class Slot(NamedTuple):
 
 
 class Store:
-    """One tensor for all layers, shared by the caches of a text as it grows: (layers, 2, B, room, H, K)."""
+    """One tensor for all layers, (layers, 2, B, capacity, H, K), shared by the caches of a sequence as it grows."""
 
     def __init__(self, tensor: Tensor, filled: int) -> None:
         self.tensor, self.filled = tensor, filled
 
     def moved(self, length: int, room: int) -> "Store":
-        """Its first positions, in a tensor of more."""
+        """Copy the first ``length`` positions into a tensor with capacity ``room``."""
         depth, two, batch, _, heads, channels = self.tensor.shape
-        with torch.inference_mode(False), torch.no_grad():  # it may be written to outside of that mode
+        with torch.inference_mode(False), torch.no_grad():  # later writes may happen outside of that mode
             tensor = self.tensor.new_empty(depth, two, batch, room, heads, channels)
             tensor[:, :, :, :length] = self.tensor[:, :, :, :length]
         return Store(tensor, length)
 
 
 class KVCacheBase(ABC):
-    """What a network has worked out about clean words, which serves that network alone.
+    """Base of the caches: activations of clean tokens, valid for one network only.
 
     Attributes:
-        words: the words it stands for, (B, L), from the beginning of the text.
+        words: the cached tokens, (B, L), from the beginning of the sequence.
     """
 
     def __init__(self, words: Int[Tensor, "B L"], model: nn.Module) -> None:
@@ -60,19 +60,19 @@ class KVCacheBase(ABC):
 
     @property
     def length(self) -> int:
-        """How many words it holds of each sequence."""
+        """Number of cached tokens per sequence."""
         return self.words.shape[1]
 
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """What it was computed in."""
+        """Dtype of the cached tensors."""
 
     def check(self, model: nn.Module, z: Int[Tensor, "B L"], dtype: torch.dtype) -> None:
-        """Refuses to serve another network, other sequences or other numbers.
+        """Raise unless the cache belongs to this network, this batch and this dtype.
 
-        On a CPU the bits of all parameters tell whether the weights have moved since (``numbers``). Elsewhere that
-        would have to wait for the device at every step and is not looked at: whoever trains there prefills again.
+        On a CPU a checksum of all parameters detects a change of the weights (``numbers``). On an accelerator that
+        would synchronise at every step and is not done: after a training step there, prefill again.
 
         Raises:
             ValueError: naming what differs.
@@ -91,7 +91,7 @@ class KVCacheBase(ABC):
             raise ValueError("cache: the weights have changed since it was made; prefill again")
 
     def _with(self, words: Int[Tensor, "B L"]) -> Self:
-        """The same of other words."""
+        """Return a copy with other tokens."""
         if self._model() is None:
             raise ValueError("cache: the network it belongs to is gone")
         other = copy(self)
@@ -100,13 +100,13 @@ class KVCacheBase(ABC):
 
 
 class Cache(KVCacheBase):
-    """Keys and values of clean words at time 0, from ``DiT.prefill``; it never changes, a longer text has another one.
+    """Keys and values of clean tokens at time 0, from ``DiT.prefill``; immutable, a longer sequence has a new cache.
 
-    Caches of one text that grows share memory, which doubles as it has to: of two that go on from the same words in
-    different ways the second copies them first.
+    Caches of one growing sequence share memory, whose capacity doubles as needed. If two caches continue the same
+    tokens in different ways, the second copies them first.
 
     Attributes:
-        words: the words it stands for, (B, L), from the beginning of the text.
+        words: the cached tokens, (B, L), from the beginning of the sequence.
     """
 
     def __init__(self, words: Int[Tensor, "B L"], store: Store, model: nn.Module) -> None:
@@ -115,29 +115,29 @@ class Cache(KVCacheBase):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of keys and values."""
+        """Dtype of keys and values."""
         return self._store.tensor.dtype
 
     def rows(self, index: Tensor) -> "Cache":
-        """Some of its sequences, by their numbers, any of them several times, or by a boolean for each; a copy."""
+        """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
             words, whole = self.words[index], self._store.tensor
             taken = index.nonzero().flatten() if index.dtype == torch.bool else index
             some = whole.new_empty(*whole.shape[:2], len(words), *whole.shape[3:])
-            # of the room behind what is filled nothing is moved
+            # unused capacity is not copied
             for i, row in enumerate(taken.tolist()):
                 some[:, :, i, : self.length] = whole[:, :, row, : self.length]
             return self._like(words, Store(some, self.length))
 
     def slots(self, number: int) -> list[Slot]:
-        """Where each layer keeps its own, with room for so many positions more."""
+        """Return the buffer of each layer, with capacity for ``number`` more positions."""
         need, store = self.length + number, self._store
         if store.filled > self.length or store.tensor.shape[3] < need:
             self._store = store = store.moved(self.length, max(need, 2 * self.length))
         return [Slot(keys, values, self.length) for keys, values in store.tensor]
 
     def grown(self, words: Int[Tensor, "B L"]) -> "Cache":
-        """The cache of these words too, which stand in the slots by now."""
+        """Return the cache extended by these tokens, whose keys and values are in the slots already."""
         self._store.filled += words.shape[1]
         return self._like(torch.cat([self.words, words], 1), self._store)
 
@@ -148,16 +148,16 @@ class Cache(KVCacheBase):
 
 
 def check_cache(cache: object, kind: type[KVCacheBase]) -> None:
-    """Raises TypeError for what no ``prefill`` of this kind of network has made."""
+    """Raise TypeError unless the cache is from ``prefill`` of this kind of network."""
     if not isinstance(cache, kind):
         raise TypeError(f"cache is {cache!r}, must be a {kind.__name__} from prefill, or None")
 
 
 def numbers(model: nn.Module) -> list[int] | None:
-    """A sum over the bits of each parameter, which any change moves; None where reading it would wait for a device.
+    """Return a checksum of each parameter, which any change alters; None where reading it would synchronise.
 
-    It reads all weights, as a call does: 3 % of the time of one over 32 tokens of one text. What it cannot tell are
-    changes that cancel in the sum, such as two rows that are exchanged, and what is no parameter.
+    It reads all weights, as a call does: 3 % of the time of a call over 32 tokens of one sequence. It does not detect
+    changes that cancel in the sum, such as exchanging two rows, nor changes of buffers.
     """
     parameters = list(model.parameters())
     if any(parameter.device.type != "cpu" for parameter in parameters):
@@ -166,8 +166,8 @@ def numbers(model: nn.Module) -> list[int] | None:
 
 
 def _bits(values: Tensor) -> int:
-    """The sum of a tensor's bits by integers of 64, as it lies in memory: exact in whatever order."""
+    """Return the sum of a tensor's memory read as 64-bit integers; exact in any order."""
     raw = values.contiguous().view(-1).view(torch.uint8)
-    raw = raw.clone() if raw.storage_offset() % 8 else raw  # a part of another tensor may begin in between
+    raw = raw.clone() if raw.storage_offset() % 8 else raw  # a view may begin at an unaligned offset
     whole = len(raw) // 8 * 8
     return int(raw[:whole].view(torch.int64).sum()) + int(raw[whole:].sum())

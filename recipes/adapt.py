@@ -1,17 +1,17 @@
-"""Makes a diffusion language model of a causal one: Llama, Qwen, any that transformers knows.
+"""Convert a causal language model to a diffusion language model: Llama, Qwen, any in transformers.
 
     python -m recipes.adapt mdlm --from FOLDER                   # masked diffusion
-    python -m recipes.adapt hdlm --from FOLDER                   # clusters of its own embeddings
+    python -m recipes.adapt hdlm --from FOLDER                   # clusters of the model's embeddings
     python -m recipes.adapt scratch --from FOLDER                # a small DiT on the same tokens, to compare
     python -m recipes.adapt mdlm --from FOLDER --text my/texts/ --steps 1000 --model.lora 8
 
-FOLDER is what transformers saved, or a name on the hub. The model's own tokenizer cuts the text: the State of the Union
-addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. --held-out, --sample-by
-and --unknown are those of python -m recipes.prepare local, whose table is printed. Bound and samples are taken before
-the first step and after the last. --model.shift 0 gives up the causal model's shift, --model.anneal 0
-opens its attention at once. The run is one like any other: the same command goes on with it, recipes.generate and
-recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows what people change first,
-``--help-all`` every value.
+FOLDER is a model saved by transformers, or a name on the hub. The model's tokenizer cuts the text: the State of the
+Union addresses, or --text: a file, a folder or a quoted pattern of .txt, .json, .jsonl or .parquet. --held-out,
+--sample-by and --unknown are those of python -m recipes.prepare local, whose table is printed. Bound and samples are
+taken before the first step and after the last. --model.shift 0 removes the causal model's shift, --model.anneal 0
+opens its attention at once. The run is an ordinary one: the same command resumes it, recipes.generate and
+recipes.evaluate take its folder. ``python -m recipes.adapt mdlm --from FOLDER --help`` shows the values most often
+changed, ``--help-all`` every value.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from recipes.data.unknown import UNKNOWN
 
 PROG = "python -m recipes.adapt"
 CLUSTERS = 64
-"""Of the variant hdlm, as the paper has them."""
+"""Number of clusters of the variant hdlm, as in the paper."""
 
 
 def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
-    """The recipes by name: how many steps, and at which rate, is for short runs on one machine.
+    """Return the recipes by name: their numbers of steps and learning rates are for short runs on one machine.
 
     The rate is that of dllm's conversions, shift and annealing those of DiffuLLaMA; ``docs/adapt.md`` cites both.
 
     Args:
-        name: of the causal model.
+        name: name of the causal model.
     """
     place = Path(name).name
     adapted = Recipe(
@@ -81,7 +81,7 @@ def variants(name: str) -> Mapping[str, tuple[str, Recipe]]:
 
 
 def smoke(recipe: Recipe) -> Recipe:
-    """The same with so few and short texts that it runs in seconds where the model is small."""
+    """Return the recipe with so few and short texts that a small model runs in seconds."""
     output = replace(
         recipe.output, folder=Path("runs/smoke") / recipe.output.folder.name, log_every=1, validate_every=2,
         validate_sequences=8, sample_steps=4, samples=1, save_every=2, tensorboard=False,
@@ -90,20 +90,20 @@ def smoke(recipe: Recipe) -> Recipe:
 
 
 def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy = BY_LINE) -> Corpus:
-    """The text in the tokens of a model.
+    """Return the text in the tokens of a model.
 
-    Padding is a token that the tokenizer has, the end of a text where it has no other: a new one would have no row.
+    Padding is a token of the tokenizer, the end of a text if there is no other: a new one would have no row.
 
     Args:
-        name: of the model.
+        name: name of the model.
         text: see ``recipes.data.local``, or "sotu".
         held_out: the last documents, for validation; None for a twentieth.
-        sample_by: what a document of a .txt file is, see ``Source``.
+        sample_by: unit of a document in a .txt file, see ``Source``.
 
     Raises:
-        FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or knows no end of a text.
+        FileNotFoundError, ValueError: no such text; a tokenizer that does not load, or has no end of a text.
     """
-    # here and below not above: they import for seconds, and --help ends before them
+    # local imports here and below: they take seconds, and --help ends before them
     from transformers import AutoTokenizer
 
     from recipes.data.making import twentieth
@@ -121,17 +121,17 @@ def corpus_for(name: str, text: str, held_out: int | None, sample_by: SampleBy =
         )
     begins = [token for token in (*BEGINNINGS, theirs.bos_token, ends[0]) if token in words]
     if not is_cut(Source(path=text)):
-        sample_by = "paragraph"  # no text is cut by it, and version 0.1.0 wrote so: its runs go on
+        sample_by = "paragraph"  # it cuts no text here, and version 0.1.0 wrote this value: its runs can be resumed
     held_out = twentieth(Source(path=text, sample_by=sample_by)) if held_out is None else held_out
     corpus = local(text, name, held_out, sample_by=sample_by)
     return replace(corpus, pad=theirs.pad_token or ends[0], bos=begins[0], eos=ends[0])
 
 
 def check(name: str, recipe: Recipe) -> None:
-    """Refuses a model, or what the recipe asks of it, before any text is prepared.
+    """Raise for a model, or recipe values for it, that are not supported, before any text is prepared.
 
     Raises:
-        ModuleNotFoundError: adapters are asked for and peft is not installed.
+        ModuleNotFoundError: adapters are requested and peft is not installed.
         ValueError: no causal language model; its tokenizer has more tokens than its table rows; or see ``CausalLM``.
     """
     import torch
@@ -150,21 +150,21 @@ def check(name: str, recipe: Recipe) -> None:
             "that were added later need rows first (resize_token_embeddings of transformers)"
         )
     if recipe.model["kind"] == "causal_lm":
-        how = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
+        options = {key: value for key, value in recipe.model.items() if key in CausalLM.__signature__.parameters}
         with torch.device("meta"):
-            CausalLM(words + 1, words, architecture, **how)
+            CausalLM(words + 1, words, architecture, **options)
 
 
 def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
-    """The prepared text, which is ``made`` first if it is not there.
+    """Return the prepared text, which is ``made`` first if it is not there.
 
     Args:
-        recipe: names the folder, and the corpus if the text is made.
+        recipe: determines the folder, and the corpus if the text is made.
         made: whether it is prepared here.
         unknown: see ``prepare``.
 
     Raises:
-        FileNotFoundError, ValueError: as ``prepare`` and ``open_prepared``; less text than one sequence; text of
+        FileNotFoundError, ValueError: as in ``prepare`` and ``open_prepared``; less text than one sequence; text of
             another tokenizer than the model's, see ``check_pretrained``.
     """
     from recipes.data import open_prepared, prepare
@@ -180,7 +180,7 @@ def text_of(recipe: Recipe, made: bool, unknown: float = UNKNOWN) -> Prepared:
 
 
 def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
-    """The recipe with clusters of the model's input embeddings, kept beside the text, where it says how many."""
+    """Return a recipe with clusters of the model's input embeddings, stored beside the text, if it sets a number."""
     wanted = recipe.process.get("clusters")
     if wanted is None or isinstance(wanted, str) or recipe.model["kind"] != "causal_lm":
         return recipe
@@ -202,7 +202,7 @@ def with_own_clusters(name: str, recipe: Recipe, data: Prepared) -> Recipe:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What this command takes besides the flags of a recipe."""
+    """Return the parser of this command's arguments besides the flags of a recipe."""
     own = argparse.ArgumentParser(prog=PROG, add_help=False, allow_abbrev=False)
     own.add_argument("--from", dest="name")
     own.add_argument("--text", default="sotu")

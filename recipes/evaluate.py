@@ -1,16 +1,16 @@
-"""How good a trained model is: its bound on held-out text, and the perplexity of its samples with their entropy.
+"""Evaluation of a trained model: its bound on held-out text, and the perplexity and entropy of its samples.
 
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
-    python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a causal language model that is here
+    python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a local causal language model
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
     python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
     python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
-Prints a table and writes evaluation.json, with everything that decides the numbers, into the folder of the run. The
-numbers do not depend on the batch size or the number of processes, but for the rounding of float32. Bound and samples
-are at the pace that the model was trained at; ``--pace`` names another.
+Prints a table and writes evaluation.json, with all settings that determine the numbers, into the folder of the run. The
+numbers do not depend on the batch size or the number of processes, except for the rounding of float32. Bound and
+samples are at the pace that the model was trained at; ``--pace`` selects another.
 """
 
 import json
@@ -44,60 +44,60 @@ from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_
 
 RESULT = "evaluation.json"
 METHODS = {"stratified": "by neighbours in time, without what strata settle", "independent": "as of independent draws"}
-"""What ``Measure.method`` means, for whoever reads the result."""
+"""Meaning of ``Measure.method``, for readers of the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What ``python -m recipes.evaluate`` takes."""
+    """Options of ``python -m recipes.evaluate``."""
 
     run: tyro.conf.Positional[str | None] = None
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
     model: str | None = None
-    """The same by name, in place of that."""
+    """The same as a named option, in place of the positional one."""
     length: int | None = None
-    """Tokens of a sequence; as in training by default, and at most 512 of a model of others."""
+    """Tokens of a sequence; as in training by default, and at most 512 for a third-party model."""
     sequences: int | None = None
     """Validation sequences; all by default."""
     replicates: int = 4
     """Passes over them, each with new times and noise."""
     bound_steps: int | None = None
-    """Measure the bound of so many even steps, as T of D3PM, instead of that of continuous time."""
+    """Measure the bound of this many even steps, as T of D3PM, instead of that of continuous time."""
     bound_levels: str | None = None
-    """How the tokens of a text share its noise, "independent" or "balanced", which has the same mean with less noise;
-    by default balanced, where the process can."""
+    """Coupling of the noise between tokens of a sequence, "independent" or "balanced", with the same mean and less
+    variance; by default balanced, where the process supports it."""
     times: str = "optimal"
-    """Density that times are drawn from: optimal, the process's own, which has the smallest error; uniform,
-    beta:a=2,b=1, bell:mean=0,spread=1. The bound is the same."""
+    """Density that times are drawn from: optimal, with the smallest error for the process; uniform, beta:a=2,b=1,
+    bell:mean=0,spread=1. The bound is the same."""
     likelihood: str | None = None
-    """An order, named as samplers are, such as confidence or left_to_right: then the exact likelihood by it too, which
-    takes as many network calls per batch as a sequence has edges, its tokens times the levels."""
+    """An order, named like a sampler, such as confidence or left_to_right: adds the exact likelihood by it, which takes
+    as many network calls per batch as a sequence has edges, its tokens times the levels."""
     likelihood_steps: int | None = None
-    """At most so many calls, several edges in each; by default one per edge."""
+    """Maximum number of calls, several edges in each; by default one per edge."""
     scorer: str = "gpt2-large"
     """Causal language model for generative perplexity: owner/name on the hub, or a folder; "none" to leave it out."""
     scorer_bos: bool = False
     """Put the scorer's beginning of text before each sample, so that the first token is predicted too."""
     samples: int = 256
-    """Texts that are drawn from nothing for it."""
+    """Number of unconditional samples for it."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=lambda: Sampling(steps=512))
     precision: Precision = "float32"
-    """Of the network; bounds are summed and words drawn in float64."""
+    """Precision of the network; bounds are summed and tokens drawn in float64."""
     batch: int = 32
-    """Sequences that one process takes at a time; changes nothing but memory and speed."""
+    """Sequences per call on one process; affects only memory and speed."""
     seed: int = NOISE
-    """Of times and noise; the first draw of the default is that of validation in training."""
+    """Seed of times and noise; the first draw of the default is that of validation in training."""
     data: Path | None = None
-    """Prepared text; by default where the recipe says."""
+    """Prepared text; by default that of the recipe."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
     """File for the result; by default evaluation.json in the folder of the run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
-        object.__setattr__(self, "model", None)  # so that replace() finds one
+        object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         at_least(1, replicates=self.replicates, batch=self.batch)
-        at_least(1 if self.scorer == NONE else 2, samples=self.samples)  # the error of one is not defined
+        at_least(1 if self.scorer == NONE else 2, samples=self.samples)  # one sample has no standard error
         limits = {"sequences": self.sequences, "likelihood_steps": self.likelihood_steps}
         limits |= {"bound_steps": self.bound_steps, "length": self.length}
         at_least(1, **{name: 1 if value is None else value for name, value in limits.items()})
@@ -110,25 +110,25 @@ class Options:
 
 
 def length_of(saved: LoadedModel, options: Options) -> int:
-    """Tokens of a sequence."""
+    """Return the length of a sequence in tokens."""
     return measured_length(saved, options.length, options.sampling.named(saved).block or 1)
 
 
 def pace_of(saved: LoadedModel, options: Options) -> Pace:
-    """The pace of the bound, which is that of the samples."""
+    """Return the pace of the bound, which is that of the samples."""
     return options.sampling.order(saved, length_of(saved, options))
 
 
 def drawn_from(saved: LoadedModel, options: Options) -> TimeDensity | None:
-    """The density of the times, within a part of the pace; None for the uniform one."""
+    """Return the density of the times within a part of the pace; None for the uniform one."""
     return time_density(options.times, saved.process, length_of(saved, options), IN_STRATA, pace_of(saved, options))
 
 
 def bounds(
     saved: LoadedModel, data: Prepared, options: Options, world: World, density: TimeDensity | None
 ) -> list[Terms]:
-    """The terms of the bound of every sequence, replicate by replicate; the same in every process."""
-    wanted = min(options.sequences or len(data.validation), len(data.validation))
+    """Return the terms of the bound of every sequence, replicate by replicate; the same in every process."""
+    count = min(options.sequences or len(data.validation), len(data.validation))
     return [
         validate(
             saved.process,
@@ -136,8 +136,8 @@ def bounds(
             data,
             length_of(saved, options),
             world,
-            sequences=wanted,
-            batch=min(options.batch, -(-wanted // world.size)),
+            sequences=count,
+            batch=min(options.batch, -(-count // world.size)),
             seed=options.seed,
             replicate=number,
             density=density,
@@ -155,14 +155,14 @@ def bounds(
 def validation(
     saved: LoadedModel, data: Prepared, replicates: Sequence[Terms], options: Options
 ) -> dict[str, Any] | None:
-    """The part of an evaluation that training measured too: its first sequences with the first draw.
+    """Return the part of an evaluation that training also measured: its first sequences with the first draw.
 
-    None if training took other noise or times, more sequences, another text or another bound, or is not known.
+    None if training used other noise or times, more sequences, another text or another bound, or is unknown.
     """
     if saved.recipe is None or length_of(saved, options) != saved.length:
         return None
     trained = saved.recipe.output
-    wanted = min(trained.validate_sequences, len(data.validation))
+    count = min(trained.validate_sequences, len(data.validation))
     pace = pace_of(saved, options)
     usual = quietest(saved.process, pace, saved.length)
     if options.bound_steps is not None or options.bound_levels not in (None, usual):
@@ -170,14 +170,14 @@ def validation(
     if repr(pace) != repr(saved.pace):
         return None
     other = options.seed != NOISE or options.data is not None or options.times != trained.validate_times
-    if other or wanted > len(replicates[0].index):
+    if other or count > len(replicates[0].index):
         return None
-    terms = replicates[0].first(wanted)
+    terms = replicates[0].first(count)
     return asdict(Estimate.of(terms.per_token, [])) | {"sequences": len(terms.index), "draws": terms.draws}
 
 
 def samples(saved: LoadedModel, options: Options, world: World) -> list[list[int]]:
-    """Words of samples from nothing, drawn by all processes; the same in each."""
+    """Draw tokens of unconditional samples on all processes; the same in each."""
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, options.sampling.named(saved), length_of(saved, options) + before)
     prompt = masked(saved, start)
@@ -192,13 +192,13 @@ def samples(saved: LoadedModel, options: Options, world: World) -> list[list[int
 
 
 def evaluate(options: Options, world: World) -> dict[str, Any]:
-    """Everything that is measured, as it stands in the result file; the same in every process but for the samples.
+    """Return all results in the format of the result file; the same in every process except for the samples.
 
     Without a scorer that can be loaded there is the bound alone, and a warning before it is measured.
 
     Raises:
-        ValueError: the text is of another tokenizer, is a single sequence, or has no likelihood by the order that is
-            named. Before anything is measured.
+        ValueError: before anything is measured: the text is of another tokenizer, is a single sequence, or has no
+            likelihood by the requested order.
     """
     saved = options.reading.open(options.run, world.device, options.precision)
     length, given = length_of(saved, options), saved.rows == "free"
@@ -210,8 +210,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     scorer, missing = judge(options.scorer, options.scorer_bos, world)
     if scored := any(world.gather(scorer is not None)):
         options.sampling.course(saved, length)
-    asked = options.likelihood_steps, options.sequences, options.batch
-    likely = None if order is None else exact(saved, data, order, *asked, world, length)
+    limits = options.likelihood_steps, options.sequences, options.batch
+    likely = None if order is None else exact(saved, data, order, *limits, world, length)
     density = drawn_from(saved, options)
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
@@ -271,14 +271,14 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
 
 
 def result_path(options: Options) -> Path:
-    """Where the result goes: not among weights, whose folder has a manifest."""
+    """Return the path of the result: not among weights, whose folder has a manifest."""
     if options.out is not None:
         return options.out
     return Path(options.run) / RESULT if (Path(options.run) / WEIGHTS).is_dir() else Path(RESULT)
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
-    """Writes the file, or leaves it as it was."""
+    """Write the file atomically."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

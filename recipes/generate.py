@@ -1,4 +1,4 @@
-"""Text from a model: from nothing, after a prompt, in the gaps of a text, or in answer to a message.
+"""Text from a model: unconditional, after a prompt, in the gaps of a text, or in answer to a message.
 
     python -m recipes.generate runs/owt/hdlm --samples 4 --steps 256
     python -m recipes.generate runs/owt/hdlm --prompt "The weather in Boston" --sampler first_hitting
@@ -7,8 +7,8 @@
     python -m recipes.generate runs/owt/hdlm --prompt "The weather" --prompt "Yesterday we" --stream
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free token, [MASK:12]
-are twelve, and all else stands. A space before a gap belongs to what fills it, as it does in tokens. Several prompts
-are drawn together, and each gives what it gives alone.
+are twelve, and the rest is fixed. A space before a gap belongs to the first token in it, as in most tokenizers. Several
+prompts are drawn together, with the same result as each alone.
 """
 
 import json
@@ -36,59 +36,59 @@ from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
 
 SNAPSHOTS = 6
-"""States of a trajectory that are shown."""
+"""Number of states of a trajectory that are shown."""
 
 FILMED = 16
-"""Samples that a page shows, at most."""
+"""Maximum number of samples on a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What ``python -m recipes.generate`` takes."""
+    """Options of ``python -m recipes.generate``."""
 
     run: tyro.conf.Positional[str | None] = None
-    """Folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others as well."""
+    """Folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party denoiser."""
     model: str | None = None
-    """The same by name, in place of that."""
+    """The same as a named option, in place of the positional one."""
     prompt: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """How the text begins; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled. Once for each prompt."""
+    """Beginning of the text; or, with [MASK] or [MASK:12] in it, the text whose gaps are filled. Once per prompt."""
     prompts: Path | None = None
-    """File with a prompt on each line, in place of that."""
+    """File with a prompt on each line, in place of --prompt."""
     chat: bool = False
-    """A prompt is what a user says to the model, which answers; for tokenizers with a chat template."""
+    """A prompt is a user's message to the model, which answers; for tokenizers with a chat template."""
     system: str | None = None
-    """What a chat begins with."""
+    """System message of a chat."""
     unknown: bool = False
-    """Let symbols of a prompt pass that the tokenizer does not have: they become its unknown token, or are left out."""
+    """Allow symbols of a prompt that the tokenizer lacks: they become its unknown token, or are dropped."""
     samples: int = 4
-    """Of each prompt."""
+    """Samples per prompt."""
     length: int | None = None
-    """Tokens of a sequence; by default as in training, or of a model of others as many as a prompt takes."""
+    """Tokens of a sequence; by default as in training, or for a third-party model as many as a prompt requires."""
     new: int | None = None
-    """Tokens behind each prompt without gaps, in place of that."""
+    """Tokens behind each prompt without gaps, in place of --length."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
     precision: Precision = "float32"
-    """Of the network; draws are always made in float64."""
+    """Precision of the network; draws are always made in float64."""
     batch: int = 16
-    """Samples drawn at a time; changes nothing but memory and speed."""
+    """Samples drawn at a time; affects only memory and speed."""
     seed: int = 0
     numbers: tuple[int, ...] = ()
-    """Of the samples, in place of 0, 1, 2 and so on: a number is a seed of its own, whatever is drawn beside it."""
+    """Numbers of the samples, in place of 0, 1, 2 and so on; a sample depends on its number, not on the others."""
     stream: bool = False
-    """Show the texts as they stand after each step, redrawn in place on a terminal."""
+    """Show the texts after each step, redrawn in place on a terminal."""
     trajectory: bool = False
-    """Show the first sample on its way from noise."""
+    """Show the denoising trajectory of the first sample."""
     html: Path | None = None
-    """File for a page to look at in a browser: the samples on their way from noise, and the chance of every draw."""
+    """File for a page to view in a browser: the denoising trajectories, and the probability of every draw."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the samples, one JSON object per line, each with all that it takes to draw it again."""
+    """File for the samples, one JSON object per line, each with all settings to draw it again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
-        object.__setattr__(self, "model", None)  # so that replace() finds one
+        object.__setattr__(self, "model", None)  # so that replace() gets one of the two
         given = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
-        object.__setattr__(self, "prompt", given)  # one may be said as it is
+        object.__setattr__(self, "prompt", given)  # a single prompt may be a plain string
         limits = {name: 1 if (value := getattr(self, name)) is None else value for name in ("length", "new")}
         at_least(1, samples=self.samples, batch=self.batch, **limits)
         at_least(0, seed=self.seed, numbers=min(self.numbers, default=0))
@@ -105,10 +105,10 @@ class Options:
             check_prompt(text, self.chat)
 
     def texts(self) -> tuple[str | None, ...]:
-        """The prompts; None for a text from nothing.
+        """Return the prompts; None for an unconditional sample.
 
         Raises:
-            OSError, ValueError: a file that holds none, or one that would not be read as it is meant.
+            OSError, ValueError: a file without prompts, or a prompt that would be misread.
         """
         if self.prompts is None:
             return self.prompt or (None,)
@@ -118,10 +118,10 @@ class Options:
         return found
 
     def rows(self, saved: LoadedModel, texts: Sequence[str | None]) -> list[Row]:
-        """The row of each of these prompts, and whether the model can be asked for it.
+        """Return the row of each of these prompts, after checking that the model supports it.
 
         Raises:
-            ValueError: before anything is drawn, whatever does not fit.
+            ValueError: before anything is drawn, for anything that does not fit.
         """
         for name, text in (*(("prompt", text) for text in texts), ("system", self.system)):
             check_known(saved, name, text or "", self.unknown)
@@ -138,32 +138,32 @@ class Options:
 
 @dataclass
 class Sample:
-    """A text that is drawn."""
+    """A sample to draw."""
 
     row: Row
     number: int
     name: str
-    """What it is called among the others."""
+    """Name among the samples."""
     tokens: list[int] = field(default_factory=list)
     film: Text | None = None
 
     def shown(self, saved: LoadedModel) -> list[int]:
-        """The words that are shown: without beginning and end; of a chat the answer."""
+        """Return the tokens to show: without beginning and end; in a chat the answer."""
         if self.row.text is None:
             return saved.document(self.tokens)
         return self.tokens[self.row.first : self.row.end(self.tokens, saved.ends)]
 
     def about(self, saved: LoadedModel, options: Options) -> dict[str, Any]:
-        """All that decides it but its number."""
-        how = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
+        """Return all settings that determine it except its number."""
+        settings = protocol(saved, options.sampling, options.seed, self.row.length - self.row.lead) | {
             "prompt": self.row.text
         }
-        how |= options.reading.said()
-        return how | ({"chat": True, "system": options.system} if self.row.chat else {})
+        settings |= options.reading.said()
+        return settings | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
 def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
-    """The samples of each prompt, by number."""
+    """Return the samples of each prompt, by number."""
     several = len(rows) > 1
     return [
         Sample(row, number, f"prompt {place}, sample {number}" if several else f"sample {number}")
@@ -173,7 +173,7 @@ def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
 
 
 def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
-    """Prints states of one sample, from noise to words."""
+    """Print states of one sample, from noise to tokens."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     for number in torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist():
         t, states = trace[number]
@@ -181,7 +181,7 @@ def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Con
 
 
 def draw_all(saved: LoadedModel, options: Options, samples: Sequence[Sample], console: Console) -> None:
-    """Draws the samples, as many at once as can be drawn together."""
+    """Draw the samples, in batches as large as possible."""
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer) if options.stream else []
     sampler = parts.build("samplers", options.sampling.sampler)
     block = options.sampling.named(saved).block
@@ -225,15 +225,15 @@ def _tell(listeners: Sequence[OnStep], k: int, t: Tensor, z: Tensor) -> None:
 
 
 def generate(options: Options, console: Console) -> list[str]:
-    """Draws, prints and keeps samples; returns their texts, those of the first prompt first.
+    """Draw, print and save samples; return their texts, those of the first prompt first.
 
     Raises:
-        ValueError: before anything is drawn, whatever does not fit.
+        ValueError: before anything is drawn, for anything that does not fit.
     """
     for name in ("html", "out"):
         if (path := getattr(options, name)) is not None:
             check_file(name, path)
-    prompts = options.texts()  # before the weights, which may take minutes
+    prompts = options.texts()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
     samples = asked(options.rows(saved, prompts), options.numbers or range(options.samples))
@@ -251,7 +251,7 @@ def generate(options: Options, console: Console) -> list[str]:
 
 
 def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> None:
-    """Writes the page of the samples that were filmed."""
+    """Write the page of the recorded samples."""
     rows = list({id(one.row): one.row for one in samples}.values())
     several = len(rows) > 1
     shown = []
@@ -259,14 +259,14 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
         if one.film is not None:
             end = max(one.row.end(one.tokens, saved.ends) - one.row.lead, 0)
             shown.append((one.name if several else one.number, one.film, end))
-    how = samples[0].about(saved, options)
+    settings = samples[0].about(saved, options)
     if several:
-        how |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
-    write_page(options.html, saved, shown, options.run, how | {"samples": len(samples), "shown here": len(shown)})
+        settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
+    write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
 
 
 def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:
-    """Writes a line for each sample, with all that it takes to draw it again."""
+    """Write a line for each sample, with all settings to draw it again."""
     where = provenance(saved.plugins)
     lines = [
         {

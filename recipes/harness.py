@@ -5,9 +5,9 @@
 The arguments are those of ``lm_eval``, which finds a model of another package only this way: no release up to 0.4.13
 reads entry points.
 
-What ``lm_eval`` calls a log-likelihood is minus an upper bound of -log p here, estimated with ``samples`` draws of time
-and noise, the same draws for all choices of a question. As in the HDLM paper it is that of context and completion
-together, without padding; with ``conditional=True`` that of the completion alone, the context given.
+``lm_eval``'s log-likelihood is here minus an upper bound of -log p, estimated with ``samples`` draws of time and noise,
+the same draws for all choices of a question. As in the HDLM paper it is that of context and completion together,
+without padding; with ``conditional=True`` that of the completion alone, the context given.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from recipes.metrics import given
 from recipes.model_io import Precision, measured_length, open_saved
 
 try:
-    import lm_eval.models  # noqa: F401  fills the registry, which is left empty if ours is the first to enter
+    import lm_eval.models  # noqa: F401  fills the registry, which stays empty if this model is the first entry
     from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
     from lm_eval.api.registry import model_registry
@@ -38,7 +38,7 @@ except ImportError as error:
 
 NAME = "ddlib"
 GENERATED = 256
-"""Tokens that a task gets if it does not say how many."""
+"""Default number of tokens of a task that sets none."""
 
 log = logging.getLogger(__name__)
 
@@ -49,39 +49,39 @@ class Row:
 
     words: tuple[int, ...]
     given: int
-    """Words at the beginning that are not measured."""
+    """Number of tokens at the beginning that are not measured."""
     key: int
-    """Of the noise: equal for the choices of one question."""
+    """Key of the noise: equal for the choices of one question."""
 
 
 class DiffusionLM(LM):
-    """A trained diffusion model as ``lm_eval`` knows models.
+    """A trained diffusion model as a model of ``lm_eval``.
 
-    ``is_greedy`` is always False: a bound does not say what greedy decoding would write. So the accuracy of tasks that
-    rest on it, such as LAMBADA's, means nothing here; that of multiple choice does not use it.
+    ``is_greedy`` is always False: a bound does not determine greedy decoding. So the accuracy of tasks that rest on it,
+    such as LAMBADA's, means nothing here; that of multiple choice does not use it.
 
     Args:
-        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub; pretrained denoisers of others
-            as well.
+        pretrained: folder of a run or of weights, or owner/name on the Hugging Face hub, also of a third-party
+            denoiser.
         samples: draws of time and noise for each text, at stratified times.
         conditional: measure the completion given the context instead of both together. The context then stays clean
-            and only the completion is noised: the bound of -log p(completion | context) of a model that writes it as
+            and only the completion is noised: the bound of -log p(completion | context) of a model that samples it as
             ``dd.sample`` does behind a prompt.
         per_token: divide by the number of tokens that are measured, so that choices of several lengths compare by nats
             per token; not for whole texts, whose perplexities need the sum.
-        seed: of the noise.
+        seed: seed of the noise.
         batch_size: texts at a time, each with all its samples.
-        device: ``lm_eval`` asks for cuda:0 unless told otherwise; where there is no CUDA it is the CPU.
-        precision: of the network.
+        device: the default of ``lm_eval`` is cuda:0; without CUDA it is the CPU.
+        precision: precision of the network.
         steps, sampler, top_p: for tasks that generate.
-        trust: modules that weights from elsewhere may import parts from, as package.module, with + between several; or
-            the name of a model of others, to run code that comes with it.
-        length: tokens of a sequence; by default as in training, and at most 512 of a model of others.
-        family, mask_token, block_size: of a model of others, see ``ddlib_models.hub.load``.
+        trust: modules that third-party weights may import parts from, as package.module, with + between several; or the
+            name of a third-party model, to run code that comes with it.
+        length: tokens of a sequence; by default as in training, and at most 512 for a third-party model.
+        family, mask_token, block_size: of a third-party model, see ``ddlib_models.hub.load``.
         revision: branch, tag or commit of a repository on the hub.
 
     Raises:
-        ValueError: a value out of range, or what ``open_saved`` refuses.
+        ValueError: a value out of range, or as in ``open_saved``.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DiffusionLM(LM):
             self._device = torch.device("cpu")
         self.sampling = Sampling(steps=steps, sampler=sampler, top_p=top_p)
         trusted = str(trust).split("+") if trust else ()
-        # lm_eval makes numbers of what looks like one
+        # lm_eval converts strings that look like numbers
         mask, version = (None if one is None else str(one) for one in (mask_token, revision))
         self.saved = open_saved(pretrained, self._device, precision, trusted, family, mask, block_size, version)
         self._block = self.saved.pace.block or 1
@@ -125,13 +125,13 @@ class DiffusionLM(LM):
 
     @property
     def likelihood(self) -> str:
-        """What stands for a log-likelihood, and how many draws it rests on."""
+        """Description of the quantity in place of a log-likelihood, and its number of draws."""
         measured = "completion given context" if self.conditional else "context and completion"
         unit = "nats per token" if self.per_token else "nats"
         return f"-NELBO of {measured}, mean of {self.samples} draws, in {unit}"
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Minus the bound of every (context, continuation) in nats, and False.
+        """Return minus the bound of every (context, continuation) in nats, and False.
 
         The beginning of text is given. A text longer than the model's sequences loses the beginning of its context.
         """
@@ -141,7 +141,7 @@ class DiffusionLM(LM):
         return [(-nats / n, False) for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Minus the bound of every text in nats; a long one is cut into windows that do not see each other."""
+        """Return minus the bound of every text in nats; a long one is cut into independent windows."""
         self._at_one_time()
         rows, owner = [], []
         for number, request in enumerate(requests):
@@ -156,15 +156,15 @@ class DiffusionLM(LM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes behind each context, up to the first of the task's stops.
+        """Generate text behind each context, up to the first of the task's stops.
 
         As long as the task allows, but no more than half of the model's sequence; a context longer than the rest loses
-        its beginning. Without ``do_sample`` the likeliest word is taken wherever one is drawn.
+        its beginning. Without ``do_sample`` the most probable token is taken at every draw.
         """
         texts, repeats = [""] * len(requests), Counter[int]()
         noise = [key(request, request.args[0]) for request in requests]
         for number, first in enumerate(noise):
-            noise[number] += repeats[first]  # a question asked again is answered with other noise
+            noise[number] += repeats[first]  # a repeated question gets other noise
             repeats[first] += 1
         jobs = [self._job(*request.args) for request in requests]
         groups = list(batches(jobs, lambda job: (len(job[0]), job[1], job[2]), self.batch_size))
@@ -182,7 +182,7 @@ class DiffusionLM(LM):
         return texts
 
     def get_model_info(self) -> dict[str, Any]:
-        """What ``lm_eval`` writes beside its results."""
+        """Return the metadata that ``lm_eval`` writes beside its results."""
         return protocol(self.saved, self.sampling, self.seed, self.length) | {
             "likelihood": self.likelihood,
             "samples": self.samples,
@@ -190,7 +190,7 @@ class DiffusionLM(LM):
         }
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The text of a chat, where the model's tokenizer knows how one is written.
+        """Format a chat as a text, if the model's tokenizer has a chat template.
 
         Raises:
             ValueError: it does not.
@@ -199,26 +199,26 @@ class DiffusionLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """What ``lm_eval`` keeps texts of a chat under."""
+        """Name under which ``lm_eval`` caches texts of a chat."""
         return self.saved.name.replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """What the tokenizer says of how a chat is written; it knows one way."""
+        """Return the tokenizer's chat template; there is one only."""
         return getattr(self.saved.tokenizer, "template", None) if chat_template else None
 
     def _words(self, text: str) -> list[int]:
-        """The words of a text with its beginning; a chat may bring that itself."""
+        """Return the tokens of a text with its beginning, which a chat may include."""
         beginning, words = self.saved.beginning, self.saved.encode(text)
         return words if words[: len(beginning)] == beginning else [*beginning, *words]
 
     def _first(self, words: Sequence[int]) -> int:
-        """How many words the beginning is, which is given."""
+        """Return the number of tokens of the beginning, which is given."""
         beginning = self.saved.beginning
         return len(beginning) if words[: len(beginning)] == beginning else 0
 
     def _row(self, context: str, continuation: str, noise: int) -> Row:
         words = self._words(context + continuation)
-        # a space between the two belongs to the word that follows it
+        # a space between the two belongs to the first token behind it
         stands = len(self._words(context.rstrip())) if self.conditional else self._first(words)
         cut = max(len(words) - self.length, 0)
         if cut > len(self._words(context)):
@@ -226,18 +226,18 @@ class DiffusionLM(LM):
         return Row(tuple(words[cut:]), max(min(stands, len(words)) - cut, 0), noise)
 
     def _job(self, context: str, options: dict[str, Any]) -> tuple[tuple[int, ...], float, int]:
-        """Prompt, temperature and number of tokens."""
+        """Return prompt, temperature and number of tokens."""
         limit = min(int(options.get("max_gen_toks", GENERATED)), self.length // 2)
         prompt = self._words(context)[-(self.length - (self._whole(limit) if self.saved.leads else limit)) :]
         temperature = float(options.get("temperature", 1.0)) if options.get("do_sample") else 0.0
         return tuple(prompt), temperature, limit
 
     def _whole(self, count: int) -> int:
-        """So many positions in whole blocks of the pace."""
+        """Round a number of positions to whole blocks of the pace."""
         return -(-count // self._block) * self._block
 
     def _at_one_time(self) -> None:
-        """Raises ValueError for a model whose positions have times of their own: tasks that generate take it."""
+        """Raise ValueError for a model with different times of positions; tasks that generate support it."""
         if own_times(pace := self.saved.pace, self.length):
             raise ValueError(
                 f"pretrained={self.saved.name!r}: at pace={pace!r}; here only bounds of texts at one time are "
@@ -254,14 +254,14 @@ class DiffusionLM(LM):
         return found
 
     def _bound(self, rows: Sequence[Row]) -> Float[Tensor, " N"]:
-        """Of rows of equal length, in nats: the mean over the samples."""
+        """Return the bounds of rows of equal length, in nats: the mean over the samples."""
         device, saved, count = self._device, self.saved, self.samples
         x = torch.tensor([row.words for row in rows], device=device).repeat_interleave(count, 0)
         stands = torch.tensor([row.given for row in rows], device=device).repeat_interleave(count)
         fixed = torch.arange(x.shape[1], device=device) < stands[:, None]
         index = torch.tensor([row.key for row in rows], device=device)[:, None] + torch.arange(count, device=device)
 
-        noise = dd.KeyedGenerator(self.seed, 0, index.flatten(), scattered=True)  # of choices, the same
+        noise = dd.KeyedGenerator(self.seed, 0, index.flatten(), scattered=True)  # the same for all choices
         bound = dd.bound(
             saved.process, given(saved.denoiser, x, fixed), x, noise, parameterization=saved.parameterization
         )
@@ -269,9 +269,9 @@ class DiffusionLM(LM):
 
 
 def key(request: Instance, text: str, window: int = 0) -> int:
-    """Number of the noise of a question: its samples are this and the next ones, whose times are stratified.
+    """Return the first noise key of a question: its samples use this and the next ones, with stratified times.
 
-    All 60 bits are drawn by the question: numbers that agreed in their last bits would give all questions the same
+    All 60 bits are a hash of the question: keys that agreed in their last bits would give all questions the same
     times. That two of 100,000 questions with 16 samples overlap has a probability below 1e-6.
     """
     question = f"{request.task_name}\n{request.doc_id}" if request.doc_id is not None else text
@@ -280,7 +280,7 @@ def key(request: Instance, text: str, window: int = 0) -> int:
 
 
 def until(text: str, stops: str | Sequence[str]) -> str:
-    """The text before the first of the stops."""
+    """Return the text before the first of the stops."""
     for stop in [stops] if isinstance(stops, str) else stops:
         text = text.split(stop)[0] if stop else text
     return text

@@ -1,15 +1,15 @@
-"""LM1B as the HDLM paper trains on it: sequences of 128 tokens without packing, a million steps.
+"""LM1B in the training setup of the HDLM paper: sequences of 128 tokens without packing, a million steps.
 
     python -m recipes.prepare lm1b --out data/lm1b                        # once
     python -m recipes.lm1b hdlm                                           # one device
     torchrun --nproc-per-node 8 -m recipes.lm1b hdlm
     python -m recipes.lm1b hdlm --data.packed                             # no padding: several sentences in a row
     python -m recipes.lm1b bd3lm-16 --start runs/lm1b/bd3lm-start          # by blocks
-    python -m recipes.lm1b hdlm --smoke                                   # seconds, on text that is here
+    python -m recipes.lm1b hdlm --smoke                                   # seconds, on local text
 
-A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper says 33 billion: ``--batch 256``.
+A million steps of the paper's batch of 512 are 65.5 billion tokens; the paper states 33 billion: ``--batch 256``.
 
-Tokens are those of bert-base-uncased, and the text is first joined to what it was before LM1B cut it apart, as in the
+Tokens are those of bert-base-uncased, and the text is first detokenised to its form before LM1B split it, as in the
 protocol of MDLM (Sahoo et al. 2024).
 """
 
@@ -24,7 +24,7 @@ from recipes.papers import block_variants, run, variants
 
 
 def small() -> Recipe:
-    """The paper's SMALL on LM1B: as on OpenWebText, but for a constant rate of 3e-4 and dropout."""
+    """Return the paper's SMALL on LM1B: as on OpenWebText, but for a constant rate of 3e-4 and dropout."""
     recipe = owt_small()
     return replace(
         recipe,
@@ -37,7 +37,7 @@ def small() -> Recipe:
 
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
-    """The recipes by name."""
+    """Return the recipes by name."""
     return variants(small(), weight_clip=10.0) | block_variants(small(), length=128)
 
 

@@ -1,12 +1,12 @@
-"""OpenWebText as the HDLM paper trains on it: 512 x 512 tokens a step, 500,000 steps, 131 billion tokens.
+"""OpenWebText in the training setup of the HDLM paper: 512 x 512 tokens a step, 500,000 steps, 131 billion tokens.
 
     python -m recipes.prepare owt --out data/owt                          # once
     python -m recipes.owt hdlm                                            # one device
     torchrun --nproc-per-node 8 -m recipes.owt hdlm --hardware.micro-batch 64
-    python -m recipes.owt hdlm --smoke                                    # seconds, on text that is here
+    python -m recipes.owt hdlm --smoke                                    # seconds, on local text
 
 The variants are mdlm, gidd, hdlm, hdlm-levels and noisy, and block diffusion, bd3lm-4, -8 and -16, with the numbers of
-its own paper (``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows what people change first,
+BD3-LM's paper (``recipes.papers.blocks``). ``python -m recipes.owt hdlm --help`` shows the values most often changed,
 ``--help-all`` every value.
 """
 
@@ -20,7 +20,7 @@ from recipes.papers import block_variants, run, variants
 
 
 def small() -> Recipe:
-    """The paper's SMALL: 12 layers of width 768. It keeps no average of the weights; we do, beside them."""
+    """Return the paper's SMALL: 12 layers of width 768. The paper keeps no average of the weights; this recipe does."""
     return Recipe(
         data=Data(corpus=openwebtext(), folder=Path("data/owt"), length=512),
         process={"kind": "mdlm"},
@@ -37,7 +37,7 @@ def small() -> Recipe:
 
 
 def recipes() -> Mapping[str, tuple[str, Recipe]]:
-    """The recipes by name."""
+    """Return the recipes by name."""
     return variants(small(), weight_clip=2.0) | block_variants(small(), length=1024)
 
 

@@ -1,10 +1,10 @@
-"""Draws the curves of training runs together: validation bounds, training losses, losses level by level.
+"""Plot of the curves of several training runs: validation bounds, training losses, losses level by level.
 
     python -m recipes.plot runs/owt/mdlm runs/owt/hdlm --out owt.png
     python -m recipes.plot runs/owt/* --smooth 0.99 --x hours
 
 A point with its standard error is a validation bound; exp of it is the perplexity, on the right. A line is a training
-loss, on an axis of its own: what it is stands above it, and it is no bound. Hours count training and saving only.
+loss, on a separate axis: its kind is in the title, and it is not a bound. Hours count training and saving only.
 """
 
 import argparse
@@ -35,12 +35,12 @@ COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#CC79A7", "#56B4E9", "#2B2B2B", "#B8
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 BEGINNING = 0.05
-"""Share of a run that may lie above the picture."""
+"""Share of a run at its beginning that may exceed the limits of the plot."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Numbers, and the steps after which they were told."""
+    """Numbers, and the steps at which they were recorded."""
 
     step: Numbers
     value: Numbers
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run left behind, losses in nats per token."""
+    """Records of a run, losses in nats per token."""
 
     name: str
     loss: Curve
@@ -56,19 +56,19 @@ class Run:
     """By the level's name."""
     bound: Curve
     error: Numbers
-    """Standard error of the bound; NaN where one sequence alone was measured."""
+    """Standard error of the bound; NaN for a single sequence."""
     seconds: Curve
-    """Spent in training."""
+    """Time spent in training."""
     tokens: float
-    """Of a step."""
+    """Tokens of a step."""
     about: str = ""
-    """What the training loss is; nothing where there is no recipe."""
+    """Kind of the training loss; empty without a recipe."""
     rests_on: str = ""
-    """What the last bound rests on; nothing in metrics that do not say it."""
+    """Basis of the last bound; empty for metrics without it."""
 
 
 def collect(folders: Sequence[Path]) -> list[Run]:
-    """Reads the runs.
+    """Read the runs.
 
     Raises:
         FileNotFoundError: a folder is not there, or is not a run's.
@@ -79,7 +79,7 @@ def collect(folders: Sequence[Path]) -> list[Run]:
 
 
 def unique(folders: Sequence[Path]) -> list[str]:
-    """As many of the last parts of each path as tell it from the others.
+    """Return the shortest suffix of each path that distinguishes it from the others.
 
     Raises:
         ValueError: two are the same.
@@ -122,29 +122,29 @@ def read_run(name: str, folder: Path) -> Run:
 
 
 def about_loss(recipe: Path) -> str:
-    """What the recipe says of the loss; of nothing else in it, which may need packages that are not here."""
+    """Return the recipe's description of the loss alone; other parts may need packages that are not installed."""
     if not recipe.is_file():
         return ""
     values = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("loss", {})
     try:
         return read_loss(values).about()
-    except (ImportError, ValueError):  # a weighting of a package that is not here
+    except (ImportError, ValueError):  # a weighting of a package that is not installed
         return ""
 
 
 def _level(name: str) -> str:
-    """What a level is called; runs of before levels had names told their numbers."""
+    """Return the name of a level; runs of earlier versions have numbers in place of names."""
     return f"level {name}" if name.isdecimal() else name
 
 
 def curve(records: Sequence[Record], name: str, key: str | None = None) -> Curve:
-    """A field of records, or what stands there under a key, NaN where there is nothing."""
+    """Return a field of records, or its entry under a key, NaN where there is none."""
     values = [record[name] if key is None else record[name].get(key) for record in records]
     return Curve(np.array([record["step"] for record in records], float), np.array(values, float))
 
 
 def smoothed(values: Numbers, decay: float) -> Numbers:
-    """Exponential moving average, divided by the weight that it has gathered; NaN is passed over."""
+    """Return the exponential moving average, divided by its accumulated weight; NaN is skipped."""
     total, weight, means = 0.0, 0.0, []
     for value in values:
         if not np.isnan(value):
@@ -161,11 +161,11 @@ PLACES: dict[str, tuple[str, Place]] = {
     "tokens": ("tokens seen", lambda run, step: step * run.tokens),
     "hours": ("hours of training", lambda run, step: np.interp(step, run.seconds.step, run.seconds.value) / 3600),
 }
-"""Label of the horizontal axis, and where a run stands on it after so many steps."""
+"""Label of the horizontal axis, and the coordinate of a run after a number of steps."""
 
 
 def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
-    """Validation bounds with their standard errors; perplexities on the right."""
+    """Plot validation bounds with their standard errors; perplexities on the right."""
     shown: list[Line] = []
     for number, run in enumerate(runs):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
@@ -182,7 +182,7 @@ def draw_bounds(axes: Axes, runs: Sequence[Run], place: Place) -> None:
 
 
 def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
-    """Training losses: no bounds, so without perplexities and apart from them."""
+    """Plot training losses: no bounds, so without perplexities and on separate axes."""
     shown: list[Line] = []
     for number, run in enumerate(runs):
         loss = smoothed(run.loss.value, smooth)
@@ -193,18 +193,18 @@ def draw_losses(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
 
 
 def _said(what: str, how: str, of_runs: Sequence[str]) -> str:
-    """A title with what runs say of it, each once."""
-    said = "; ".join(dict.fromkeys(filter(None, of_runs)))
-    return what + how + said if said else what
+    """Return a title with the descriptions of the runs, each once."""
+    descriptions = "; ".join(dict.fromkeys(filter(None, of_runs)))
+    return what + how + descriptions if descriptions else what
 
 
 def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) -> None:
-    """Training losses of the tokens at each level of the noise."""
+    """Plot training losses of the tokens at each level of the noise."""
     shown: list[Line] = []
     dashes: dict[str, str] = {}
     for number, run in enumerate(runs):
         for level, found in run.levels.items():
-            if not np.nan_to_num(found.value).any():  # a level whose tokens are known costs nothing
+            if not np.nan_to_num(found.value).any():  # the loss is zero at a level whose tokens are known
                 continue
             dash = dashes.setdefault(level, DASHES[len(dashes) % len(DASHES)])
             loss, colour = smoothed(found.value, smooth), COLOURS[number % len(COLOURS)]
@@ -219,7 +219,7 @@ def draw_levels(axes: Axes, runs: Sequence[Run], place: Place, smooth: float) ->
 
 
 def frame(axes: Axes, shown: Sequence[Line]) -> None:
-    """Limits that leave out how a run begins, far above all the rest."""
+    """Set limits that leave out the beginning of a run, far above the rest."""
     value = np.concatenate([value for _, _, value in shown])
     late = np.concatenate([step >= BEGINNING * run.loss.step[-1] for run, step, _ in shown])
     low, high = np.nanmin(value), np.nanmax(value[late] if np.isfinite(value[late]).any() else value)
@@ -228,7 +228,7 @@ def frame(axes: Axes, shown: Sequence[Line]) -> None:
 
 
 def add_perplexity(axes: Axes) -> None:
-    """exp(nats) at round numbers on the right."""
+    """Add exp(nats) at round numbers on the right."""
     low, high = axes.get_ylim()
     near = high - low < np.log(10)
     numbers = (MaxNLocator(8) if near else LogLocator(subs=(1, 1.5, 2, 3, 5, 7))).tick_values(np.exp(low), np.exp(high))
@@ -239,7 +239,7 @@ def add_perplexity(axes: Axes) -> None:
 
 
 def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
-    """Draws runs together into a PNG."""
+    """Plot runs together into a PNG."""
     label, place = PLACES[x]
     style = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left"}
     with matplotlib.rc_context(style | {"legend.frameon": False}):
@@ -259,7 +259,7 @@ def write_plot(path: Path, runs: Sequence[Run], x: str, smooth: float) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Draws what the command line says."""
+    """Plot the runs of the command line."""
     given = _parser().parse_args(arguments)
     with plain_errors():
         write_plot(given.out, collect(given.runs), given.x, given.smooth)
@@ -278,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m recipes.plot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output.folder of a run")
-    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="the picture (default plot.png)")
+    parser.add_argument("--out", type=Path, default=Path("plot.png"), help="file of the figure (default plot.png)")
     parser.add_argument("--smooth", type=_decay, default=0.9, help="decay of the running mean of losses (default 0.9)")
     parser.add_argument("--x", choices=PLACES, default="step", help="horizontal axis (default step)")
     return parser

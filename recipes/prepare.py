@@ -1,12 +1,11 @@
-"""Tokenise a corpus once, for all runs that read it.
+"""Tokenisation of a corpus, once for all runs that read it.
 
     python -m recipes.prepare speeches --out data/speeches
     python -m recipes.prepare owt --out data/owt
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
 
-It ends with the command that trains on the text. Called again it does nothing, and it refuses a folder that holds
-something else.
+It ends with the command that trains on the text. A second call does nothing; a folder with other content is an error.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from recipes.data.unknown import UNKNOWN
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prepares what the command line says and prints what it is."""
+    """Prepare the text of the command line and print a summary."""
     given = _parser().parse_args(arguments)
     with plain_errors():
         prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def advice(corpus: str, folder: Path) -> str:
-    """The command that trains on the folder: the paper's recipe of its text, or a small run on text of one's own."""
+    """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local text."""
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
@@ -62,7 +61,7 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
 """The corpus of each command."""
 
 PAPERS = ("owt", "lm1b")
-"""The commands whose text a paper's recipe of the same name trains on."""
+"""The commands for whose text there is a paper's recipe of the same name."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,33 +71,31 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="corpus", required=True)
     commands.add_parser("owt", help="OpenWebText, GPT-2's tokens; from the hub")
     commands.add_parser("lm1b", help="One Billion Word benchmark, BERT's tokens; from the hub")
-    sotu = commands.add_parser("speeches", help="State of the Union addresses; no network")
-    sotu.add_argument("--words", type=int, default=1024, help="of the vocabulary learned from them (default 1024)")
-    files = commands.add_parser("local", help="files here, or any other data set of the hub")
+    sotu = commands.add_parser("speeches", help="State of the Union addresses; no download")
+    sotu.add_argument("--words", type=int, default=1024, help="size of the vocabulary learned from them (default 1024)")
+    files = commands.add_parser("local", help="local files, or any other data set of the hub")
     files.add_argument("--files", required=True, help="file, folder, quoted pattern, or name on the hub")
     files.add_argument("--tokenizer", required=True, help="name on the hub, tokenizer.json, folder, or train:4096")
     held = files.add_mutually_exclusive_group()
     held.add_argument(
         "--held-out",
         type=int,
-        help="how many of the last documents are for validation (default a twentieth, at least two)",
+        help="number of documents at the end for validation (default a twentieth, at least two)",
     )
     held.add_argument("--validation", help="files for validation")
-    files.add_argument("--column", default="text", help="where the documents stand (default text)")
-    cuts = "; ".join(f"{by}: {what}" for by, what in CUTS.items())
+    files.add_argument("--column", default="text", help="column of the documents (default text)")
+    cuts = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items())
     rule = f"what a document is. {cuts} (default {BY_LINE})"
     files.add_argument("--sample-by", choices=tuple(CUTS), default=BY_LINE, help=rule)
     files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
     files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
-    files.add_argument(
-        "--pad", metavar="TOKEN", help="token that fills up, in place of a new one, as a finished model needs"
-    )
+    files.add_argument("--pad", metavar="TOKEN", help="padding token, in place of a new one, for a finished model")
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
         command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")
         command.add_argument(
             "--unknown", type=float, default=UNKNOWN, metavar="SHARE",
-            help=f"of the tokens, at most, that may be symbols which the tokenizer lacks (default {UNKNOWN})",
+            help=f"largest accepted share of tokens that are symbols which the tokenizer lacks (default {UNKNOWN})",
         )  # fmt: skip
         command.add_argument("--length", type=int, default=512, help="context of the table's last column (default 512)")
     return parser

@@ -1,13 +1,13 @@
-"""Trains what a file says: any process, clock, hierarchy and network that can be composed.
+"""Training of a configuration file: any combination of process, schedule, hierarchy and network.
 
     python -m recipes.train mine.yaml
     python -m recipes.train mine.yaml --process.schedule cosine --steps 1000
-    python -m recipes.train mine.yaml --smoke              # tiny, on text that is here
+    python -m recipes.train mine.yaml --smoke              # tiny, on local text
     torchrun --nproc-per-node 8 -m recipes.train mine.yaml
 
-The same command goes on with a run that was stopped. ``python -m recipes.train mine.yaml --help`` shows what people
-change first, ``--help-all`` every value.
-Reading the file imports what it names as package.module:object: read a stranger's before you train it.
+The same command resumes a run that was stopped. ``python -m recipes.train mine.yaml --help`` shows the values most
+often changed, ``--help-all`` every value. Reading the file imports the objects named package.module:object in it: check
+third-party files before training.
 """
 
 import sys
@@ -20,7 +20,7 @@ from recipes.papers import run
 def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in ("-h", "--help", ALL):
-        print(__doc__)  # which values there are depends on the file
+        print(__doc__)  # the values depend on the file
         return
     if not words or words[0].startswith("-"):
         raise SystemExit(__doc__)

@@ -1,4 +1,4 @@
-"""Attention: back ends behind one interface, and masks as rules."""
+"""Attention back ends behind one interface, and masks as predicates."""
 
 from ddlib_models.attention.backends import (
     BACKENDS,

@@ -1,8 +1,8 @@
 """Attention back ends behind one interface: SDPA, torch's variable-length kernels, FlexAttention, xformers.
 
 A back end is a small object: ``attend(q, k, v)`` on a batch of equal lengths, ``attend(q, k, v, attend.mask(offsets))``
-on one row into which sequences are packed, ``attend(q, k, v, attend.mask_by(rule, n, L, device))`` where a rule says
-who sees whom. It holds no tensors, so it can be shared, copied, pickled and hashed.
+on one row into which sequences are packed, ``attend(q, k, v, attend.mask_by(rule, n, L, device))`` with a mask given as
+a predicate. It holds no tensors, so it can be shared, copied, pickled and hashed.
 """
 
 from abc import ABC, abstractmethod
@@ -22,9 +22,9 @@ from ddlib_models.attention.masks import Rule, within
 
 
 def owners(cu_seqlens: Int[Tensor, " n"]) -> Int[Tensor, " L"]:
-    """Which sequence of the pack each position belongs to: offsets 0, 2, 5 give 0 0 1 1 1.
+    """Return the index of the sequence of each position in a pack: offsets 0, 2, 5 give 0 0 1 1 1.
 
-    Reads the offsets on the host, so an accelerator waits: call it once per batch, outside compiled regions.
+    Reads the offsets on the host, so an accelerator synchronises: call it once per batch, outside compiled regions.
 
     Raises:
         ValueError: unless the offsets begin at 0 and increase.
@@ -45,23 +45,23 @@ class Attention(ABC):
 
     @abstractmethod
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Any:
-        """What ``__call__`` needs to keep packed sequences apart; built once per batch, outside compiled regions.
+        """Build the mask that separates packed sequences; once per batch, outside compiled regions.
 
         Args:
             cu_seqlens: where the sequences begin, and the total length: 0, ..., L.
         """
 
     def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
-        """What ``__call__`` needs so that every query attends to the keys that the rule says.
+        """Build the mask in which every query attends to the keys that the rule allows.
 
         Args:
-            rule: who sees whom. A query must see some key.
-            queries: how many, 0..n-1; or which of them each sequence asks.
-            keys: how many, 0..L-1.
-            device: where to.
+            rule: predicate over query and key indices. Every query must attend to some key.
+            queries: their number, for 0..n-1; or the query positions of each sequence.
+            keys: their number, for 0..L-1.
+            device: device of the mask.
 
         Raises:
-            ValueError: this back end cannot, as the class itself cannot.
+            ValueError: the back end does not support such masks.
         """
         raise ValueError(f"attention {type(self).__name__}: takes no rule of who sees whom; 'sdpa' and 'flex' do")
 
@@ -69,14 +69,14 @@ class Attention(ABC):
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
     ) -> Float[Tensor, "B n H K"]:
-        """The result, in the dtype of ``v``; of a pack B is 1 and L = n its total length."""
+        """Compute attention in the dtype of ``v``; for a pack B is 1 and L = n the total length."""
 
 
 @dataclass(frozen=True)
 class SDPA(Attention):
     """``scaled_dot_product_attention``: every device, every dtype.
 
-    A mask is dense, (n, L), which the flash kernels do not take: for long packs and blocks on a GPU choose another.
+    A mask is dense, (n, L), which the flash kernels do not take: for long packs and blocks on a GPU use another.
     """
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Tensor:
@@ -85,10 +85,10 @@ class SDPA(Attention):
 
     def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Tensor:
         if isinstance(queries, int):
-            asked = torch.arange(queries, device=device)[:, None]
+            index = torch.arange(queries, device=device)[:, None]
         else:
-            asked = rearrange(queries, "b n -> b 1 n 1")
-        return rule(asked, torch.arange(keys, device=device))
+            index = rearrange(queries, "b n -> b 1 n 1")
+        return rule(index, torch.arange(keys, device=device))
 
     def __call__(
         self, q: Float[Tensor, "B n H K"], k: Float[Tensor, "B L H K"], v: Float[Tensor, "B L H K"], mask: Any = None
@@ -101,7 +101,7 @@ class SDPA(Attention):
 class Varlen(Attention):
     """torch's variable-length flash attention: a GPU, bfloat16 or float16, and no mask in memory.
 
-    Its offsets are a tensor, so that a new packing compiles nothing anew.
+    The offsets are a tensor, so a new packing does not recompile.
 
     Raises:
         ImportError: where torch is older than 2.10.
@@ -114,7 +114,7 @@ class Varlen(Attention):
         _require_cuda("varlen")
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> tuple[Tensor, int]:
-        owners(cu_seqlens)  # refuses what are no offsets
+        owners(cu_seqlens)  # raises for invalid offsets
         return cu_seqlens.int(), int(cu_seqlens.diff().max())
 
     def __call__(
@@ -124,15 +124,15 @@ class Varlen(Attention):
         from torch.nn.attention.varlen import varlen_attn
 
         batch = len(q)
-        seen, longest = mask or self._even(k)
-        asked, most = (seen, longest) if q.shape == k.shape else self._even(q)
+        k_offsets, longest_k = mask or self._even(k)
+        q_offsets, longest_q = (k_offsets, longest_k) if q.shape == k.shape else self._even(q)
         q, k, v = (rearrange(x, "b l h k -> (b l) h k") for x in (q, k, v))
-        out = varlen_attn(q, k, v, asked, seen, most, longest)
+        out = varlen_attn(q, k, v, q_offsets, k_offsets, longest_q, longest_k)
         return rearrange(out, "(b l) h k -> b l h k", b=batch)
 
     @staticmethod
     def _even(x: Float[Tensor, "B L H K"]) -> tuple[Tensor, int]:
-        """What ``mask`` makes of sequences of one length."""
+        """Return the result of ``mask`` for sequences of one length."""
         batch, length = x.shape[:2]
         return torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=x.device), length
 
@@ -142,8 +142,8 @@ class Flex(Attention):
     """FlexAttention: one kernel compiled for the mask, which is stored by blocks of 128 positions.
 
     The mask is made from a dense one, (n, L) booleans. On the CPU it runs unfused, with the full score matrix and no
-    backward pass, and torch says so: of the kernel that it would compile there (2.13, AVX2) some results are memory
-    that was never written. A network compiled whole for the CPU gets that kernel; give it ``SDPA``.
+    backward pass, and torch warns: the kernel that it would compile there (2.13, AVX2) returns uninitialised memory in
+    some results. A network compiled whole for the CPU gets that kernel; give it ``SDPA``.
     """
 
     def mask(self, cu_seqlens: Int[Tensor, " n"]) -> Any:
@@ -153,7 +153,7 @@ class Flex(Attention):
     def mask_by(self, rule: Rule, queries: int | Int[Tensor, "B n"], keys: int, device: torch.device) -> Any:
         from torch.nn.attention.flex_attention import create_block_mask
 
-        def of_all(batch, head, query, key):  # not annotated: torch counts the arguments, a check hides them
+        def of_all(batch, head, query, key):  # not annotated: torch counts the arguments, the shape check hides them
             return rule(query, key)
 
         def of_some(batch, head, query, key):
@@ -174,7 +174,7 @@ class Flex(Attention):
 class XFormers(Attention):
     """xformers' ``memory_efficient_attention`` with a ``BlockDiagonalMask``: a GPU, bfloat16 or float16.
 
-    The mask carries the lengths as Python numbers: under ``torch.compile`` a new packing can compile anew.
+    The mask carries the lengths as Python numbers: under ``torch.compile`` a new packing can recompile.
 
     Raises:
         ImportError: where xformers is not installed.
@@ -211,15 +211,15 @@ class XFormers(Attention):
 
 
 BACKENDS: dict[str, Callable[[], Attention]] = {"sdpa": SDPA, "varlen": Varlen, "flex": Flex, "xformers": XFormers}
-"""The back ends by the name that a configuration gives them."""
+"""The back ends by their name in a configuration."""
 
 
 def backend(name: str) -> Attention:
-    """The back end of that name.
+    """Return the back end of that name.
 
     Raises:
         ValueError: no such name.
-        ImportError, RuntimeError: what to install, or what kind of device it needs.
+        ImportError, RuntimeError: a missing package or device; the message names it.
     """
     if name not in BACKENDS:
         raise ValueError(f"attention={name!r}: must be one of {', '.join(BACKENDS)}")
@@ -227,9 +227,9 @@ def backend(name: str) -> Attention:
 
 
 def kept_mask(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
-    """``attend.mask_by(...)`` of a rule that can be compared, remembered for the last few that were asked.
+    """Return ``attend.mask_by(...)`` of a hashable rule; the last few results are cached.
 
-    Compiled code makes the mask itself, as a part of its graph.
+    Compiled code builds the mask itself, as a part of its graph.
     """
     if torch.compiler.is_compiling():
         return attend.mask_by(rule, queries, keys, device)
@@ -238,7 +238,7 @@ def kept_mask(attend: Attention, rule: Rule, queries: int, keys: int, device: to
 
 @lru_cache(maxsize=4)
 def _remembered(attend: Attention, rule: Rule, queries: int, keys: int, device: torch.device) -> Any:
-    with torch.inference_mode(False):  # whoever asks next may be training
+    with torch.inference_mode(False):  # the next caller may be training
         return attend.mask_by(rule, queries, keys, device)
 
 

@@ -1,4 +1,4 @@
-"""Who sees whom in attention: rules from indices of queries and keys to booleans, which back ends make masks of."""
+"""Attention masks as predicates over query and key indices, from which back ends build masks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from jaxtyping import Int
 from torch import Tensor
 
 Rule = Callable[[Tensor, Tensor], Tensor]
-"""Who sees whom: indices of queries and of keys, which broadcast, to booleans."""
+"""Predicate of a mask: broadcastable indices of queries and of keys to booleans, True where attention is allowed."""
 
 
 @dataclass(frozen=True)
 class ByBlocks:
-    """A token sees its own block of positions, and the clean blocks before it (Arriola et al. 2025, BD3-LM).
+    """Block-causal mask: a token attends to its own block and to the clean blocks before it (BD3-LM).
 
         code(k) = code(q),   or   code(k) < code(q) and k clean;   code = 2 block + 1 if clean, 2 block if noisy
 
-    A row is noisy tokens, then clean ones; both count their positions from 0. Without noisy ones it is one text in
-    which each block sees itself and all before it.
+    (Arriola et al. 2025.) A row is noisy tokens, then clean ones; both count their positions from 0. Without noisy
+    tokens it is one sequence in which each block attends to itself and to all blocks before it.
 
     Args:
         size: positions of a block.
-        noisy: how many noisy tokens stand in front.
-        first: the position of the first query, where keys of earlier positions were kept.
+        noisy: number of noisy tokens at the front.
+        first: the position of the first query, where keys of earlier positions are cached.
     """
 
     size: int
@@ -31,8 +31,8 @@ class ByBlocks:
     first: int = 0
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        asks, asked = self._code(query + self.first), self._code(key)
-        return (asked == asks) | ((asked % 2 == 1) & (asked < asks))
+        q_code, k_code = self._code(query + self.first), self._code(key)
+        return (k_code == q_code) | ((k_code % 2 == 1) & (k_code < q_code))
 
     def _code(self, index: Tensor) -> Tensor:
         clean = (index - self.noisy) // self.size * 2 + 1
@@ -40,9 +40,9 @@ class ByBlocks:
 
 
 def within(owner: Int[Tensor, " L"], position: Int[Tensor, " L"] | None = None, rule: Rule | None = None) -> Rule:
-    """The rule that keeps the sequences of a pack apart; ``rule``, if given, is asked about positions within one."""
+    """Return the rule that separates packed sequences; ``rule``, if given, applies to positions within a sequence."""
 
-    def same(query, key):  # not annotated: the indices may be those of a compiler
+    def same(query, key):  # not annotated: a compiler may pass indices of its types
         together = owner[query] == owner[key]
         return together if rule is None or position is None else together & rule(position[query], position[key])
 

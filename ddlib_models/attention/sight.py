@@ -1,4 +1,4 @@
-"""What the positions of a causal language model see once they may look ahead, and whose logits stand where."""
+"""Attention masks and logit shifts that turn a causal language model into a bidirectional denoiser."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,15 +10,15 @@ from ddlib_models.attention.masks import ByBlocks
 def seen_by(
     row: int, length: int, block_size: int, sight: float, device: torch.device, first: int = 0
 ) -> Bool[Tensor, "n m"]:
-    """Which positions of a row see which: (queries, keys).
+    """Return the attention mask of a row, (queries, keys), True where the query attends to the key.
 
     Args:
-        row: positions of the row, ``length``, or twice that where the clean text stands behind the noisy one.
-        length: of the text.
-        block_size: each sees its own block and the clean ones before it; 0: all see all.
-        sight: probability of seeing a position that is further on in the text; the draw is that of torch's generator.
-        device: where to.
-        first: positions in front of the row, of which there are keys alone.
+        row: positions of the row, ``length``, or twice that where the clean sequence follows the noisy one.
+        length: length of the sequence.
+        block_size: a position attends to its own block and to the clean ones before it; 0: all to all.
+        sight: probability of attending to a later position; drawn from torch's default generator.
+        device: device of the mask.
+        first: number of positions in front of the row that have keys only.
     """
     index = torch.arange(first + row, device=device)
     seen = torch.ones(row, first + row, dtype=torch.bool, device=device)
@@ -31,7 +31,7 @@ def seen_by(
 
 
 def added(seen: Bool[Tensor, "*n"], dtype: torch.dtype) -> Float[Tensor, "*n"]:
-    """The mask as every kind of attention in transformers takes it: a number to add, finite in half precision too."""
+    """Return the additive mask that transformers' attention functions take; finite in half precision too."""
     least = torch.finfo(torch.float16 if dtype == torch.float16 else torch.bfloat16).min
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, least)
 
@@ -43,14 +43,14 @@ def shifted(
     present: Bool[Tensor, "B L"] | None,
     last: Float[Tensor, "B ... D"] | None = None,
 ) -> Float[Tensor, "B L D"]:
-    """For each position the features of the one in front; the first that is present keeps its own.
+    """Return for each position the features of the one before; the first position present keeps its features.
 
     Args:
-        features: of a row as ``seen_by`` knows it.
-        length: of the text.
-        block_size: in front of a block stands the last position of the clean one before it, where there are clean ones.
+        features: features of a row laid out as in ``seen_by``.
+        length: length of the sequence.
+        block_size: with clean tokens, the position before a block is the last one of the clean block before it.
         present: False at padding.
-        last: what stands in front of the row, if anything does.
+        last: features of the position in front of the row, if there is one.
     """
     noisy, clean = features[:, :length], features[:, length:]
     ahead = noisy[:, :1] if last is None or not last.shape[1] else last

@@ -1,4 +1,4 @@
-"""Whether a network says what a word is with the evidence of the position's own token, or without it."""
+"""Test whether a checkpoint's logits are the posterior p(x given z) or the leave-one-out distribution (cavity)."""
 
 from dataclasses import dataclass
 
@@ -16,20 +16,20 @@ from ddlib.utils.validation import check_count, check_shape, require
 
 @dataclass(frozen=True, repr=False)
 class Probe:
-    """How far the law of a word moves when the token at its own place changes: total variations in [0, 1].
+    """Change of a token's distribution when the state at its position changes: total variations in [0, 1].
 
-    Of a network that says the cavity ``cavity`` is 0, of one that says the posterior ``posterior`` is. Neither is of a
-    network that is not well trained; the smaller tells what it is nearer to.
+    ``cavity`` is 0 for a network that returns the cavity, ``posterior`` for one that returns the posterior. A network
+    that is not well trained has neither at 0; the smaller one is the better description.
     """
 
     cavity: Float[Tensor, "B n"]
-    """Between the two laws as the network says them."""
+    """Between the two distributions as returned by the network."""
     posterior: Float[Tensor, "B n"]
-    """Between the two laws without the evidence of the token, as if the network had said posteriors."""
+    """Between the two distributions without the evidence of the state, if the network returns posteriors."""
 
     @property
     def parameterization(self) -> str:
-        """What the network is nearer to, "cavity" or "posterior"."""
+        """The better description of the network, "cavity" or "posterior"."""
         return "cavity" if float(self.cavity.mean()) <= float(self.posterior.mean()) else "posterior"
 
     def __repr__(self) -> str:
@@ -46,23 +46,23 @@ def leave_one_out_probe(
     positions: int = 4,
     generator: Generator = None,
 ) -> Probe:
-    r"""Changes the tokens of noisy texts one at a time and asks the network again about the same place.
+    r"""Change the states of noisy sequences one at a time and compare the network's outputs at that position.
 
-    The cavity :math:`p(x_i | z_j, j \ne i)` does not know :math:`z_i`. The posterior is
-    :math:`\mathrm{cavity}(x_i)\, q_t(z_i | x_i)`, normalised, so that it is the cavity again once the evidence is taken
-    out. (It is the leave-one-out law of arXiv:2605.22765.) Which of the two a checkpoint says decides the
-    ``parameterization`` that its bound and samples are exact with.
+    The cavity :math:`p(x_i | z_j, j \ne i)` does not depend on :math:`z_i`. The posterior is
+    :math:`\mathrm{cavity}(x_i)\, q_t(z_i | x_i)`, normalised, so that taking out the evidence gives the cavity again.
+    (It is the leave-one-out distribution of arXiv:2605.22765.) The result decides which ``parameterization`` makes the
+    bound and the samples of a checkpoint exact.
 
     Args:
-        process: the noise; of masks there is nothing to tell, where both are the same law.
-        denoiser: ``(z, t) -> logits`` over words.
-        x: (B, L) clean words.
+        process: the noise. Under masks the test has no result, as both are the same distribution.
+        denoiser: ``(z, t) -> logits`` over tokens.
+        x: (B, L) clean tokens.
         t: (B,) times, inside of (0, 1).
-        positions: n, how many places of each text are asked about, drawn with repetition; as many calls, and one.
+        positions: n, number of positions of each sequence, drawn with repetition; costs n + 1 network calls.
         generator: source of noise.
 
     Raises:
-        TypeError, ValueError: bad words or times; a process with fewer than two states that every word may become.
+        TypeError, ValueError: bad tokens or times; a process with fewer than two states that every token can reach.
     """
     process.check_inputs(x=x, t=t)
     check_shape("t", t, (len(x),), "(B,), one time per text")
@@ -78,16 +78,16 @@ def leave_one_out_probe(
     where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()
     others = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
     instead = possible[draw(others, rand(where.shape, generator, x.device))]
-    told = t.to(torch.get_default_dtype())
-    before, moved = denoiser(z, told), []
+    times = t.to(torch.get_default_dtype())
+    before, moved = denoiser(z, times), []
     for i, token in zip(where.T, instead.T, strict=True):
         other = z.scatter(1, i[:, None], token[:, None])
-        pairs = (_at(before, i), z), (_at(denoiser(other, told), i), other)
+        pairs = (_at(before, i), z), (_at(denoiser(other, times), i), other)
         moved.append(
             torch.stack(
                 [
-                    _apart(*(cavity_logits(process, said, text.gather(1, i[:, None]), t, law) for said, text in pairs))
-                    for law in ("cavity", "posterior")
+                    _apart(*(cavity_logits(process, out, at.gather(1, i[:, None]), t, kind) for out, at in pairs))
+                    for kind in ("cavity", "posterior")
                 ]
             )
         )
@@ -99,5 +99,5 @@ def _at(logits: Float[Tensor, "B L V"], i: Int64[Tensor, " B"]) -> Float[Tensor,
 
 
 def _apart(a: Float[Tensor, "B 1 V"], b: Float[Tensor, "B 1 V"]) -> Float[Tensor, " B"]:
-    """The total variation between two laws."""
+    """Return the total variation between two distributions."""
     return (a.softmax(-1) - b.softmax(-1)).abs().sum(-1)[:, 0] / 2

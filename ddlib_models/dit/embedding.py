@@ -1,4 +1,4 @@
-"""What a state looks like to the network: an embedding for every word, cluster and mask."""
+"""Embeddings of noisy states: one vector for every token, cluster and mask."""
 
 import math
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ from ddlib_models.io.constants import Constants
 
 
 class StateEmbedding(Constants, nn.Embedding):
-    """One vector per state; that of a cluster may add the mean of its words to what it learns.
+    """One vector per state; that of a cluster may be learned relative to the mean of its tokens.
 
-        e(z) = table[z]                                            without ``parents``
-        e(c) = table[c] + mean of table[w] over the words w of c   with them, for a cluster c
+        e(z) = table[z]                                             without ``parents``
+        e(c) = table[c] + mean of table[w] over the tokens w of c   with them, for a cluster c
 
-    States are words, then each level's clusters in order, then whatever else there is. The table starts uniform in
+    States are tokens, then each level's clusters in order, then any others. The table starts uniform in
     +-1/sqrt(D), as in MDLM and its successors; with ``parents`` the clusters' rows start at zero, so that a fresh
-    cluster is the mean of its words.
+    cluster is the mean of its tokens.
 
     Args:
         num_states: number of states.
-        vocab_size: how many of them, the first ones, are words.
+        vocab_size: number of tokens, which are the first states.
         dim: width D.
-        pad_to: the table gets rows that no state reads, up to a multiple of this.
-        parents: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
-            within its own level.
-        rows: rows that the table has at least: beyond those of the states an output layer may keep its own.
+        pad_to: the number of rows is rounded up to a multiple of this; no state uses the additional rows.
+        parents: one vector per level, finest first: the parent of every token, then of every cluster; each counts from
+            0 within its own level.
+        rows: minimum number of rows; an output layer may use those beyond the states.
 
     Raises:
         ValueError: naming the level and the rule it breaks.
@@ -67,22 +67,22 @@ class StateEmbedding(Constants, nn.Embedding):
         if not self.num_clusters:
             return x
         cluster = z - self.vocab_size
-        # words, the mask and all else read the last row, which is zero
+        # tokens, the mask and all else read the last row, which is zero
         row = torch.where((cluster >= 0) & (cluster < self.num_clusters), cluster, self.num_clusters)
         return x + F.embedding(row, F.pad(self.means(), (0, 0, 0, 1)))
 
     def means(self) -> Float[Tensor, "n D"]:
-        """The mean of its words' vectors for every cluster of ``parents``."""
+        """Compute the mean of its tokens' vectors for every cluster of ``parents``."""
         return F.embedding_bag(self.words, self.weight, self.starts, mode="mean")
 
     @torch.no_grad()
     def start_clusters_at(self, centroids: Float[Tensor, "n D"]) -> None:
-        """Makes the first clusters' embeddings these vectors, such as the centroids of the clustering.
+        """Set the first clusters' embeddings to these vectors, such as the centroids of the clustering.
 
-        With ``parents`` it sets what a cluster adds to the mean of its words as they are now: set the words first.
+        With ``parents`` it sets the difference to the current mean of the cluster's tokens: set the tokens first.
 
         Raises:
-            ValueError: another width, or more rows than states beside the words.
+            ValueError: another width, or more rows than there are states besides the tokens.
         """
         limit = self.num_clusters or self.num_states - self.vocab_size
         if centroids.ndim != 2 or len(centroids) > limit or centroids.shape[1] != self.embedding_dim:
@@ -96,7 +96,7 @@ class StateEmbedding(Constants, nn.Embedding):
 
 
 def cluster_means(rows: Float[Tensor, "V D"], parents: Sequence[Sequence[int] | Tensor]) -> Float[Tensor, "n D"]:
-    """The mean of its words' vectors for every cluster of ``parents``, given as ``StateEmbedding`` takes them.
+    """Compute the mean of its tokens' vectors for every cluster of ``parents``, in the format of ``StateEmbedding``.
 
     Raises:
         ValueError: naming the level and the rule it breaks.

@@ -1,4 +1,4 @@
-"""From features to logits: over words, over the children of each state, over clusters for the paper's ablation."""
+"""Output heads: logits over tokens, over the children of each state, over clusters for the paper's ablation."""
 
 from collections.abc import Sequence
 
@@ -12,23 +12,23 @@ from ddlib_models.io.constants import Constants
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The least multiple of ``multiple`` that is at least ``size``."""
+    """Return the least multiple of ``multiple`` that is at least ``size``."""
     return -(-size // multiple) * multiple
 
 
 class WordHead(nn.Linear):
-    """Logits over words, logits = W x + b, from a matrix that may have more rows than there are words.
+    """Logits over tokens, logits = W x + b, from a matrix that may have more rows than there are tokens.
 
-    The rows beyond the words make the product a size that GPUs multiply fast, or belong to other states when the matrix
-    is that of the embedding. Their logits are cut off, so that no probability and no gradient reaches them.
+    The additional rows pad the product to a size that GPUs multiply fast, or belong to other states when the matrix is
+    that of the embedding. Their logits are cut off, so they get no probability and no gradient.
 
     Shapes: (B, L, D) -> (B, L, V).
 
     Args:
         dim: width D.
-        vocab_size: number of words V.
+        vocab_size: number of tokens V.
         rows: rows of the matrix, at least V. It starts at zero, and so does the bias.
-        pad_to: ... rounded up to a multiple of this.
+        pad_to: the number of rows is rounded up to a multiple of this.
     """
 
     def __init__(self, dim: int, vocab_size: int, rows: int, pad_to: int = 1) -> None:
@@ -41,35 +41,35 @@ class WordHead(nn.Linear):
         return super().forward(x)[..., : self.vocab_size]
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
-        """The words' rows of matrix and bias, for losses that fuse the head."""
+        """Return the tokens' rows of matrix and bias, for losses that fuse the head."""
         return self.weight[: self.vocab_size], self.bias[: self.vocab_size]
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
-        """Lets the head begin at a law of words, from the bias alone."""
+        """Set the bias so that the head starts at the given token probabilities."""
         self.bias[: self.vocab_size] = log_probs
 
 
 class ChildHead(Constants, nn.Linear):
-    """Logits for every state of a tree of words but its root; a softmax over siblings is the law of a child.
+    """Logits for every state of a token tree but its root; a softmax over siblings is the distribution of a child.
 
-    Which word follows from the law of the states' children, level by level, so that a loss needs the logits of a
-    family and not of the vocabulary (``ddlib.Children``). Siblings lie next to each other in memory; ``forward`` and
-    ``words`` give them in the order of the states: words, then each level's clusters.
+    The token probabilities are products of child probabilities along the path from the root, so a loss needs the logits
+    of some sibling groups and not of the vocabulary (``ddlib.Children``). Siblings are adjacent in memory; ``forward``
+    and ``words`` return them in the order of the states: tokens, then each level's clusters.
 
     Shapes: (B, L, D) -> (B, L, S - 1).
 
     Args:
         dim: width D.
-        vocab_size: number of words V.
-        tree: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
-            within its own level. The root above the last is implied. Empty: words alone.
+        vocab_size: number of tokens V.
+        tree: one vector per level, finest first: the parent of every token, then of every cluster; each counts from 0
+            within its own level. The root above the last is implied. Empty: only tokens.
         pad_to: rows of the matrix are rounded up to a multiple of this. They start at zero, and so does the bias.
-        spare: rows of a matrix that is shared with an embedding: words are its first rows, clusters follow the
-                ``spare`` first ones. None: the matrix is its own.
+        spare: set if the matrix is shared with an embedding, where tokens are the first rows and clusters follow the
+            first ``spare`` rows. None: the matrix is not shared.
 
     Raises:
-        ValueError: a level of another length than the one below has clusters, or with a cluster that has no child.
+        ValueError: a level whose length is not the number of clusters below, or with a cluster that has no child.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class ChildHead(Constants, nn.Linear):
         return super().forward(x)[..., self.rows]
 
     def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Matrix and bias in the order of the states, S - 1 rows; a copy."""
+        """Return matrix and bias in the order of the states, S - 1 rows; a copy."""
         return self.weight[self.rows], self.bias[self.rows]
 
     def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
-        """Matrix and bias as they lie in memory, and the row of each state."""
+        """Return matrix and bias as stored, and the row of each state."""
         return self.weight, self.bias, self.rows
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"]) -> None:
-        """Lets the head begin at a law of words: a state's bias is the log of the mass of the words under it."""
+        """Set the bias to start at given token probabilities: the log of the total probability below each state."""
         levels = [log_probs.double().exp()]
         for parents in self.tree:
             above = levels[-1].new_zeros(int(parents.max()) + 1)
@@ -118,13 +118,13 @@ class ChildHead(Constants, nn.Linear):
 
     @torch.no_grad()
     def to_words(self, pad_to: int = 1) -> WordHead:
-        """An ordinary word head with the same law of words, which normalises once.
+        """Return a token head with the same token probabilities, which needs one softmax only.
 
-        There is one if below the first level that branches all families are normalised by numbers that do not depend
-        on the features: children of one cluster must have equal rows of the matrix, as an only child has.
+        It exists if, below the first level that branches, the normaliser of each sibling group does not depend on the
+        features: children of one cluster must have equal rows of the matrix, as an only child has.
 
         Raises:
-            ValueError: for how many clusters that does not hold.
+            ValueError: with the number of clusters for which that does not hold.
         """
         sizes = level_sizes(self.vocab_size, self.tree)
         weights, biases = (part.split(sizes) for part in self.words())
@@ -153,9 +153,9 @@ class ChildHead(Constants, nn.Linear):
 
 
 class ClusterHead(nn.Module):
-    """Logits over clusters beside those over words: the auxiliary classifier c(z, t) of HDLM's ablation.
+    """Logits over clusters beside those over tokens: the auxiliary classifier c(z, t) of HDLM's ablation.
 
-    Its norm and modulation are its own. It starts at the uniform law.
+    It has a separate norm and modulation. It starts at the uniform distribution.
 
     Shapes: (B, L, D) -> (B, L, n).
     """

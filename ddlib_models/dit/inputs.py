@@ -1,4 +1,4 @@
-"""What one pass through the layers reads: a plain row, a packed one, noisy and clean side by side, a window."""
+"""Inputs of one pass through the layers: a plain row, a packed one, noisy beside clean tokens, a window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ddlib_models.kv_cache import Cache, Slot
 
 @dataclass(frozen=True)
 class Packing:
-    """Sequences packed into one row: what ``DiT.pack`` makes of their offsets, once per batch."""
+    """Metadata of sequences packed into one row, computed by ``DiT.pack`` from their offsets once per batch."""
 
     num_sequences: int
     owner: Int[Tensor, " L"]
@@ -26,7 +26,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Trunk:
-    """What the heads read: activations after the last layer, and what modulates them."""
+    """Input of the heads: activations after the last layer, and their modulation."""
 
     x: Float[Tensor, "B L D"]
     condition: Float[Tensor, "*batch C"] | None
@@ -35,7 +35,7 @@ class Trunk:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """States and times of all tokens, where they stand and whom they see; the last layer answers at ``positions``."""
+    """States and times of all tokens, their positions and masks; the last layer computes ``positions`` only."""
 
     z: Tensor
     t: Tensor
@@ -49,7 +49,7 @@ class ModelInputs:
 
 @dataclass(frozen=True)
 class InputBuilder:
-    """Lays out passes for a network of this shape."""
+    """Builder of ``ModelInputs`` for a network of this shape."""
 
     num_states: int
     vocab_size: int
@@ -59,7 +59,7 @@ class InputBuilder:
     attention: Attention
 
     def packed(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
-        """Sequences of one row, told apart by their owner."""
+        """Build the inputs of sequences packed into one row, separated by their owner."""
         total = (1, len(packing.owner))
         if z.shape != total or t.shape not in ((packing.num_sequences,), total):
             raise ValueError(
@@ -73,18 +73,18 @@ class InputBuilder:
     def row(
         self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None
     ) -> ModelInputs:
-        """A text, or the part of one that follows what the cache holds."""
+        """Build the inputs of a sequence, or of the part of one that follows the tokens of the cache."""
         self._check(z, t)
         first, slots = 0, [None] * self.depth
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
         angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
-        # a block before which everything is seen needs no mask
+        # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
         return self._ruled(ModelInputs(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
-        """Noisy tokens and the clean ones behind them, whose time is 0; only the noisy ones are asked for."""
+        """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs: the noisy ones."""
         self._check(z, t)
         if self.block_size == 0:
             raise ValueError("clean: not with block_size=0, whose positions all see each other; build it with blocks")
@@ -103,7 +103,7 @@ class InputBuilder:
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
 
     def _ruled(self, found: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
-        """The pass with its masks."""
+        """Return the inputs with their masks."""
         if rule is None:
             return found
         count, device, positions = found.z.shape[1], found.z.device, found.positions
@@ -111,8 +111,8 @@ class InputBuilder:
         if isinstance(positions, Tensor):
             last = self.attention.mask_by(rule, positions, keys, device)
         elif positions is not None:
-            asked = len(range(count)[positions])
-            last = kept_mask(self.attention, rule, asked, keys, device) if asked else None
+            num_queries = len(range(count)[positions])
+            last = kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
         return ModelInputs(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
 
     def _check(self, z: Tensor, t: Tensor) -> None:
@@ -122,7 +122,7 @@ class InputBuilder:
 
 
 def check_range(what: str, index: Tensor, size: int, name: str) -> None:
-    """Refuses indices outside of 0..size-1; on an accelerator that would wait for the device at every call."""
+    """Raise for indices outside of 0..size-1; on a CPU only, as an accelerator would synchronise at every call."""
     if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= size:
@@ -130,7 +130,7 @@ def check_range(what: str, index: Tensor, size: int, name: str) -> None:
 
 
 def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
-    """Refuses what is no words in whole blocks."""
+    """Raise unless ``x`` holds tokens in whole blocks."""
     if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
         raise ValueError(
             f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "

@@ -1,10 +1,10 @@
-"""The parts of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
+"""Layers of a diffusion transformer: normalisation, rotary positions, time conditioning, attention, block.
 
-Every layer takes and returns activations (B, L, D). What must not lose digits (norm statistics, rotary angles, time
-features) is computed in float32 whatever the dtype of the weights or of an enclosing autocast; float64 stays float64.
+Every layer takes and returns activations (B, L, D). Precision-critical parts (norm statistics, rotary angles, time
+features) are computed in float32 whatever the dtype of the weights or of an enclosing autocast; float64 stays float64.
 
-Where several sequences are packed into one row, B is 1, ``owner`` says whose position each one is, and ``mask`` is what
-the attention back end made to keep them apart.
+Where several sequences are packed into one row, B is 1, ``owner`` is the index of the sequence of each position, and
+``mask`` is the attention mask that the back end built to separate them.
 """
 
 import math
@@ -21,12 +21,12 @@ from ddlib_models.kv_cache import Slot
 
 
 def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """The tensor in float32 if it had fewer digits."""
+    """Return the tensor in at least float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def dtype_of(layer: nn.Linear) -> torch.dtype:
-    """What a linear layer computes in here and now, which an enclosing autocast may decide."""
+    """Return the dtype that a linear layer computes in at present, which an enclosing autocast may set."""
     return layer(layer.weight.new_empty(0, layer.in_features)).dtype
 
 
@@ -50,7 +50,7 @@ def rotary_angles(
 ) -> Float[Tensor, "L half"]:
     """Angle in radians of every position (row) in every plane (column): position * base^(-2 k / head_dim).
 
-    Rebuilt for the length at hand, from position ``first`` on, so there is no longest sequence.
+    Computed for the length at hand, from position ``first`` on, so there is no maximum length.
     """
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
     position = torch.arange(first, first + length, device=device, dtype=torch.float32)
@@ -112,14 +112,14 @@ class Modulation(nn.Module):
 
 
 def pick(x: Float[Tensor, "B L *batch"], positions: Int[Tensor, "B n"] | slice | None) -> Float[Tensor, "B n *batch"]:
-    """Some positions of each sequence, in the given order; those of a slice; all of them for None."""
+    """Select some positions of each sequence, in the given order; those of a slice; all of them for None."""
     if isinstance(positions, slice):
         return x[:, positions]
     return x if positions is None else x[torch.arange(len(x), device=x.device)[:, None], positions]
 
 
 def pick_own(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
-    """``pick`` of vectors that each position has for itself; those that a sequence shares, (B, 1, D), stay."""
+    """Apply ``pick`` to vectors per position; vectors shared by a sequence, (B, 1, D), stay."""
     return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
 
 
@@ -131,8 +131,8 @@ def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[T
 class SelfAttention(nn.Module):
     """Bidirectional multi-head self-attention with rotary positions: (B, L, D) -> (B, L, D).
 
-    With ``positions`` (B, n), or a slice, it answers there only, (B, n, D), still looking everywhere. With a ``slot``
-    it looks at the positions too whose keys and values are kept there.
+    With ``positions`` (B, n), or a slice, it computes only their outputs, (B, n, D), with attention to all positions.
+    With a ``slot`` it also attends to the positions whose keys and values are stored there.
 
     Raises:
         ValueError: if ``dim`` is not a multiple of ``heads`` or the head's width is odd.
@@ -150,7 +150,7 @@ class SelfAttention(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of queries, keys and values here and now."""
+        """Current dtype of queries, keys and values."""
         return dtype_of(self.qkv)
 
     def forward(
@@ -165,7 +165,7 @@ class SelfAttention(nn.Module):
         q, k = pick(rotate(q, angles), positions), rotate(k, angles)
         if slot is not None:
             k, v = slot.join(k, v)
-        y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends can be asked nothing
+        y = self.attend(q, k, v, mask) if q.shape[1] else q  # not all back ends accept zero queries
         return self.out(rearrange(y, "b l h k -> b l (h k)"))
 
 
@@ -182,8 +182,8 @@ class GELU(nn.GELU):
 class Block(nn.Module):
     """Pre-norm transformer block; both branches are shifted, scaled and gated by the time condition.
 
-    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a slice, all but keys and
-    values is computed there only; for ``slot`` see ``SelfAttention``.
+    The gates start at zero, so a fresh block is the identity. With ``positions`` (B, n), or a slice, everything but
+    keys and values is computed there only; for ``slot`` see ``SelfAttention``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""DiT: a bidirectional transformer from noisy states and a time to logits over words."""
+"""DiT: a bidirectional transformer from noisy states and a time to logits over tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from ddlib_models.kv_cache import Cache
 
 
 def _levels(parents: Sequence[Any]) -> list[Any]:
-    """``parents`` as config.json holds them; what is no vector is left for the constructor to refuse."""
+    """Return ``parents`` as stored in config.json; anything but vectors is left for the constructor to reject."""
     return [level.tolist() if isinstance(level, Tensor) else level for level in parents]
 
 
@@ -29,19 +29,20 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
 
         logits(z, t) = head(modulate(norm(blocks(embedding(z))))),   blocks and head conditioned on t through adaLN-zero
 
-    It reads any of ``num_states`` states (words first, then whatever the noise uses: clusters, a mask) and predicts the
-    ``vocab_size`` words. The head and all gates start at zero: a fresh model predicts the uniform law over words. (With
-    tied embeddings the head starts as the table, and only the gates at zero.)
+    It takes any of ``num_states`` states (tokens first, then those of the noise: clusters, a mask) and predicts
+    the ``vocab_size`` tokens. The head and all gates start at zero: a fresh model predicts the uniform distribution
+    over tokens. (With tied embeddings the head starts as the table, and only the gates at zero.)
 
     Sequences of any lengths can be packed into one row, ``model(z, t, cu_seqlens)`` with z (1, total) and one time per
     sequence: the logits are those of the sequences one by one.
 
-    Times may also be one per position, t of the shape of z: each position is told its own. Six vectors per position
-    and layer are then computed, not six per sequence.
+    Times may also be one per position, t of the shape of z. Six vectors per position and layer are then computed, not
+    six per sequence.
 
-    With a ``block_size`` a position sees its own block of so many positions and all blocks before it, none behind
-    (block diffusion, Arriola et al. 2025, BD3-LM). Finished blocks then need no more work: ``prefill`` keeps their keys
-    and values, ``extend`` goes on from them. ``model(z, t, clean=x)`` is all blocks at once, each after the clean ones.
+    With a ``block_size`` a position attends to its own block of so many positions and to all blocks before it, to none
+    behind (block diffusion, Arriola et al. 2025, BD3-LM). Finished blocks then need no more work: ``prefill`` stores
+    their keys and values, ``extend`` continues from them. ``model(z, t, clean=x)`` evaluates all blocks at once, each
+    after the clean ones.
 
     Example:
         >>> import torch
@@ -50,23 +51,23 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         torch.Size([3, 5, 10])
 
     Args:
-        num_states: number of states it can read, at least ``vocab_size``.
-        vocab_size: number of words it predicts.
+        num_states: number of input states, at least ``vocab_size``.
+        vocab_size: number of tokens it predicts.
         dim: width; a multiple of ``heads``, with dim / heads even.
         depth: number of layers, the attribute ``blocks``.
         heads: number of attention heads.
         cond_dim: width of the time condition.
         time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
         dropout: probability on the two branches of each block.
-        tied: whether the head's matrix is the table of the embedding.
+        tied: whether the head shares its matrix with the embedding.
         pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
-        parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its words.
+        parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its tokens.
         num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
-        tree: None for a head over words. The parents of a tree, which need not be that of the noise, for one over the
-            children of its states, see ``ChildHead``: the logits are then (B, L, S - 1), as samplers, bound and losses
-            are told by ``parameterization=dd.Children.of(model)``.
-        block_size: positions of a block of the text, counted from its beginning; the last may be shorter. 0: all
-            positions see each other.
+        tree: None for a head over tokens. The parents of a tree, which need not be that of the noise, for a head over
+            the children of its states, see ``ChildHead``: the logits are then (B, L, S - 1). Samplers, bound and losses
+            then take ``parameterization=dd.Children.of(model)``.
+        block_size: positions of a block of the sequence, counted from its beginning; the last may be shorter. 0: all
+            positions attend to each other.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -74,7 +75,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         ImportError, RuntimeError: an attention back end that does not run here.
     """
 
-    unsaved = ("attention",)  # another machine may lack the back end, and the weights are the same
+    unsaved = ("attention",)  # another machine may lack the back end, and the weights do not depend on it
     model_type = "ddlib-dit"
     own_times = True  # ddlib.typing.OwnTimes
 
@@ -113,7 +114,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         if block_size:
-            self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # refused before any work
+            self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # raises before any work
         condition = cond_dim if time_conditioned else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
         self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, (num_states + clusters) * tied)
@@ -138,20 +139,20 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """Logits over words at every position.
+        """Compute logits over tokens at every position.
 
         Args:
             z: noisy states in 0..num_states-1; B = 1 if sequences are packed.
             t: one time in [0, 1] per sequence, 0 = data, 1 = noise; or one per position, in the shape of z.
-            cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass what
-                ``pack`` makes of it, outside the compiled region.
-            clean: with blocks, the words of the same positions: each block of z is read after them, at time 0, in place
-                of what z holds before it. One pass over 2 L tokens says what a pass per block would.
-            cache: with blocks, the words in front of z, from ``prefill``; see ``extend``.
+            cu_seqlens: where packed sequences begin, and the total length: 0, ..., L. Under ``torch.compile`` pass the
+                result of ``pack``, computed outside the compiled region.
+            clean: with blocks, the tokens of the same positions: each block of z attends to the clean tokens before it,
+                at time 0, in place of the noisy ones. One pass over 2 L tokens replaces a pass per block.
+            cache: with blocks, the tokens in front of z, from ``prefill``; see ``extend``.
 
         Raises:
             ValueError: if the shapes disagree, or a CPU tensor holds a state out of range; ``clean`` without blocks;
-                a cache of other weights, sequences or digits; more than one of cu_seqlens, clean and cache.
+                a cache of other weights, sequences or dtype; more than one of cu_seqlens, clean and cache.
         """
         return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache))
 
@@ -164,7 +165,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """What the head reads, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
+        """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
         return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache))
 
     def features_at(
@@ -175,16 +176,16 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         *,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """``features`` at some positions of each sequence: the last layer computes the others' keys and values only.
+        """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
 
         Args:
             z: noisy states in 0..num_states-1.
             t: their times in [0, 1], (B,) or (B, L).
-            positions: which, in 0..L-1, in any order.
+            positions: indices in 0..L-1, in any order.
             cache: see ``forward``.
 
         Raises:
-            ValueError: as ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+            ValueError: as in ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
         """
         if positions.ndim != 2 or len(positions) != len(z):
             raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
@@ -192,32 +193,32 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         return self._final(self._trunk(z, t, positions=positions, cache=cache))
 
     def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
-        """Logits at the positions that follow those of the cache: one block or several, the last may be shorter.
+        """Compute logits at the positions that follow those of the cache: one or more blocks, the last may be shorter.
 
             extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
 
-        Its work per position does not depend on how many words the cache holds, but for attention to them. ``features``
-        and ``features_at`` take the cache too.
+        The work per position does not depend on how many tokens the cache holds, except in attention to them.
+        ``features`` and ``features_at`` take the cache too.
 
         Raises:
-            ValueError: as ``forward``.
+            ValueError: as in ``forward``.
         """
         return self(z, t, cache=cache)
 
     def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """The head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
+        """Return the head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
         return self.head.words()
 
     @property
     def tree(self) -> Sequence[Int[Tensor, " n"]] | None:
-        """The parents of the tree whose children the head predicts; None if it predicts words."""
+        """Parents of the tree whose children the head predicts; None if it predicts tokens."""
         return self.head.tree if isinstance(self.head, ChildHead) else None
 
     def siblings(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"], Int[Tensor, " n"]]:
-        """See ``ChildHead.siblings``.
+        """Return matrix, bias and rows of the head; see ``ChildHead.siblings``.
 
         Raises:
-            ValueError: the head predicts words.
+            ValueError: the head predicts tokens.
         """
         if not isinstance(self.head, ChildHead):
             raise ValueError("tree=None: the model predicts words, build it with a tree to predict children")
@@ -231,7 +232,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         *,
         clean: Int[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
-        """The logits over words and those of the auxiliary head over clusters, from one pass through the blocks.
+        """Compute the logits over tokens and those of the auxiliary head over clusters in one pass.
 
         Raises:
             ValueError: if the model was built without ``num_clusters``.
@@ -247,7 +248,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         *,
         clean: Int[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
-        """As ``with_clusters``, with ``features`` in place of the logits over words."""
+        """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
         if self.cluster_head is None:
             raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
         trunk = self._trunk(z, t, cu_seqlens, clean=clean)
@@ -255,16 +256,16 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
 
     @torch.no_grad()
     def start_at(self, log_probs: Float[Tensor, " V"], vectors: Float[Tensor, "S D"]) -> None:
-        """Lets an untrained network begin at a law of words and at embeddings of states.
+        """Initialise an untrained network at given token probabilities and state embeddings.
 
-        The gates of the blocks, which adaLN-zero shuts, start half open: a short run would spend itself opening them.
+        The gates of the blocks, zero under adaLN-zero, start half open: a short run would spend its steps opening them.
 
         Args:
-            log_probs: log-probability of each word.
-            vectors: of all states.
+            log_probs: log-probability of each token.
+            vectors: embeddings of all states.
 
         Raises:
-            ValueError: another number of words, of states or of channels.
+            ValueError: another number of tokens, of states or of channels.
         """
         want = ((self.vocab_size,), (self.num_states, self.dim))
         if (tuple(log_probs.shape), tuple(vectors.shape)) != want:
@@ -279,10 +280,10 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
                 gate.fill_(0.3)
 
     def num_params(self, embeddings: bool) -> int:
-        """Number of parameters; with ``embeddings=False`` of the blocks alone.
+        """Return the number of parameters; with ``embeddings=False`` of the blocks alone.
 
-        Those are what the papers call non-embedding parameters: 92.1M for SMALL leaves out the embeddings of states and
-        of time and the whole output layer.
+        The papers call these non-embedding parameters: 92.1M for SMALL leaves out the embeddings of states and of time
+        and the whole output layer.
         """
         return sum(p.numel() for p in (self if embeddings else self.blocks).parameters())
 

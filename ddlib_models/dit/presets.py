@@ -1,10 +1,10 @@
-"""The sizes of MDLM, GIDD and HDLM, as arguments of a DiT: ``DiT(num_states, vocab_size, **small())``."""
+"""Model sizes of MDLM, GIDD and HDLM, as arguments of a DiT: ``DiT(num_states, vocab_size, **small())``."""
 
 from typing import TypedDict
 
 
 class Size(TypedDict):
-    """The arguments of ``DiT`` that make its size."""
+    """Arguments of ``DiT`` that set its size."""
 
     dim: int
     depth: int

@@ -1,4 +1,4 @@
-"""A tree of words as a network knows it: parents as plain vectors, level by level."""
+"""Token trees as networks store them: one plain parent vector per level."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def parents_of(name: str, vocab_size: int, tree: Sequence[Sequence[int] | Tensor]) -> list[Int[Tensor, " n"]]:
-    """The parents of each level on the CPU, checked; the root above the last is not among them.
+    """Check the parents of each level and return them on the CPU; the root above the last is not among them.
 
     Args:
-        name: what to call ``tree`` in an error.
-        vocab_size: number of words V.
-        tree: one vector per level, finest first: the parent of every word, then of every cluster; each counts from 0
+        name: the name of ``tree`` in an error message.
+        vocab_size: number of tokens V.
+        tree: one vector per level, finest first: the parent of every token, then of every cluster; each counts from 0
             within its own level.
 
     Raises:
@@ -35,17 +35,17 @@ def parents_of(name: str, vocab_size: int, tree: Sequence[Sequence[int] | Tensor
 
 
 def level_sizes(vocab_size: int, parents: Sequence[Tensor]) -> list[int]:
-    """Number of members of each level below the root, words first."""
+    """Return the number of nodes of each level below the root, tokens first."""
     return [vocab_size, *(int(edge.max()) + 1 for edge in parents)]
 
 
 def words_beneath(
     vocab_size: int, parents: Sequence[Sequence[int] | Tensor]
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """The words of every cluster, one cluster after another and level after level, and how many each has.
+    """Return the tokens below every cluster, cluster by cluster and level by level, and their number per cluster.
 
     Raises:
-        ValueError: as ``parents_of``.
+        ValueError: as in ``parents_of``.
     """
     ancestor = torch.arange(vocab_size, device="cpu")
     words, sizes = [ancestor[:0]], [ancestor[:0]]

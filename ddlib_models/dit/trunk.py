@@ -1,4 +1,4 @@
-"""The body of a DiT: from states and times to the activations that its heads read."""
+"""Trunk of a DiT: from states and times to the activations that the heads read."""
 
 import torch
 from jaxtyping import Int
@@ -13,9 +13,9 @@ from ddlib_models.kv_cache import Cache, Store, check_cache
 
 
 class Body(nn.Module):
-    """Embedding, time and layers, and what may be done with them before any head: packing, and keeping keys and values.
+    """Embedding, time embedding and layers of a DiT, with packing and key/value caching; no head.
 
-    Its subclass makes these parts.
+    The subclass creates these parts.
     """
 
     embedding: StateEmbedding
@@ -25,17 +25,17 @@ class Body(nn.Module):
 
     @torch.no_grad()
     def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
-        """Keys and values of clean words, at time 0, for what follows them.
+        """Compute keys and values of clean tokens, at time 0, for the tokens that follow them.
 
         Args:
-            x: words, a whole number of blocks.
-            cache: the words in front of them; None where the text begins.
+            x: tokens, a whole number of blocks.
+            cache: the cache of the tokens in front of them; None at the beginning of the sequence.
 
         Returns:
-            The cache of all these words. It holds no gradients; the given one stays what it was.
+            The cache of all these tokens. It holds no gradients; the given cache is not changed.
 
         Raises:
-            ValueError: without blocks, for part of a block, and as ``forward``.
+            ValueError: without blocks, for part of a block, and as in ``forward``.
         """
         check_blocks(x, self.reader.block_size, self.reader.vocab_size)
         if cache is None:
@@ -46,7 +46,7 @@ class Body(nn.Module):
         return cache.grown(x)
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
-        """Positions, owners and the attention mask of packed sequences; an accelerator waits for it.
+        """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
 
         Raises:
             ValueError: unless the offsets begin at 0 and increase.
@@ -68,8 +68,8 @@ class Body(nn.Module):
         clean: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Trunk:
-        asked = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
-        given = [name for name, value in asked.items() if value is not None]
+        options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
+        given = [name for name, value in options.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)}: at most one of them, in each the row means something else")
         if cache is not None:

@@ -1,9 +1,9 @@
 """DiT in transformers' registry.
 
-After ``import ddlib_models.hf.auto``, ``AutoModel.from_pretrained`` loads what it saved.
+After ``import ddlib_models.hf.auto``, ``AutoModel.from_pretrained`` loads a saved ``DiT``.
 
-No remote code is involved. The files are those of ``DiT.save_pretrained`` and are checked as ``DiT.from_pretrained``
-checks them. Needs transformers: ``pip install 'ddlib[hf]'``.
+No remote code is involved. The files are those of ``DiT.save_pretrained``, with the checks of ``DiT.from_pretrained``.
+Requires transformers: ``pip install 'ddlib[hf]'``.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from ddlib_models.dit import DiT
 from ddlib_models.dit.inputs import Packing
 from ddlib_models.kv_cache import Cache
 
-_OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # it passes them along; they say nothing here
+_OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # passed along by AutoModel; without effect here
 
 
 class DiTConfig(PreTrainedConfig):
@@ -26,16 +26,16 @@ class DiTConfig(PreTrainedConfig):
 
     model_type = DiT.model_type
 
-    def __init__(self, **kwargs: Any) -> None:  # the one generated here has annotations that only transformers can read
+    def __init__(self, **kwargs: Any) -> None:  # the generated one has annotations that only transformers can resolve
         super().__init__(**kwargs)
 
     def arguments(self) -> dict[str, Any]:
-        """What to call ``DiT`` with."""
+        """Return the keyword arguments for ``DiT``."""
         return {name: value for name, value in vars(self).items() if name in DiT.__signature__.parameters}
 
 
 class DiTModel(PreTrainedModel):
-    """A ``DiT``, the attribute ``backbone``, as a transformers model: (z, t) -> logits over words.
+    """A ``DiT``, the attribute ``backbone``, as a transformers model: (z, t) -> logits over tokens.
 
     Args:
         config: the arguments of the ``DiT``.
@@ -53,7 +53,7 @@ class DiTModel(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: a ``DiT`` starts as its constructor says, or as its file."""
+        """Do nothing: a ``DiT`` keeps the weights of its constructor or file."""
 
     def forward(
         self,
@@ -64,7 +64,7 @@ class DiTModel(PreTrainedModel):
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """See ``DiT.forward``."""
+        """Compute logits; see ``DiT.forward``."""
         return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache)
 
     @property
@@ -73,11 +73,11 @@ class DiTModel(PreTrainedModel):
         return self.backbone.block_size
 
     def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
-        """See ``DiT.prefill``."""
+        """Compute a cache; see ``DiT.prefill``."""
         return self.backbone.prefill(x, cache)
 
     def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
-        """See ``DiT.extend``."""
+        """Compute logits behind a cache; see ``DiT.extend``."""
         return self(z, t, cache=cache)
 
     @classmethod
@@ -89,12 +89,12 @@ class DiTModel(PreTrainedModel):
         dtype: torch.dtype | str | None = None,
         **kwargs: Any,
     ) -> "DiTModel":
-        """The model of a folder or a hub repository, in evaluation mode, after every file has been checked.
+        """Load the model of a folder or a hub repository, in evaluation mode, after checking every file.
 
         Args:
             pretrained_model_name_or_path: see ``DiT.from_pretrained``.
             config: arguments that replace those of the file.
-            dtype: of the weights; by default, and for "auto", that of the file.
+            dtype: dtype of the weights; by default, and for "auto", that in the file.
             **kwargs: see ``DiT.from_pretrained``.
 
         Raises:
@@ -108,11 +108,11 @@ class DiTModel(PreTrainedModel):
         return cls(DiTConfig(**backbone.saved_arguments()) if config is None else config, backbone).eval()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
-        """See ``DiT.save_pretrained``: the files are the same."""
+        """Save the model in the files of ``DiT.save_pretrained``."""
         return self.backbone.save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
-        """See ``DiT.push_to_hub``."""
+        """Publish the model; see ``DiT.push_to_hub``."""
         return self.backbone.push_to_hub(repo_id, **kwargs)
 
 

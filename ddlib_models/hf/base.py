@@ -1,4 +1,4 @@
-"""Language models of Hugging Face's as backbones: what those with an encoder and those with a decoder share."""
+"""Hugging Face language models as backbones: the base class of encoders and decoders."""
 
 import json
 from abc import ABC, abstractmethod
@@ -16,31 +16,31 @@ from ddlib_models.io.json_files import described, line
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import filled_network
 
-# what config.json says of one machine or one copy, and what could send transformers to code of the hub
+# keys of config.json that concern one machine or copy, and those that could make transformers run code of the hub
 _DROPPED = ("_name_or_path", "_attn_implementation", "attn_implementation", "auto_map", "quantization_config")
 
 
 class HFBackbone(Pretrained, nn.Module, ABC):
-    """A language model of transformers' whose input and output are the states and words of a process.
+    """A language model of transformers whose inputs are states of a process and whose outputs are token logits.
 
-        logits = features @ weight.T + bias,   weight and bias the output layer's rows of the words
+        logits = features @ weight.T + bias,   weight and bias the output layer's rows of the tokens
 
-    Words are the ids 0..V-1 of the model's tokenizer; rows of the model's tables beyond them have no logits. States
-    beyond the words have embeddings of their own, but for a mask that is read as a row of the model's table.
+    Tokens are the ids 0..V-1 of the model's tokenizer; rows of the model's tables beyond them have no logits. States
+    beyond the tokens have separate embeddings, except for a mask that uses a row of the model's table.
 
     Args:
-        num_states: number of states it can read, at least ``vocab_size``.
-        vocab_size: number of words it predicts, at most the rows of the model's table.
+        num_states: number of input states, at least ``vocab_size``.
+        vocab_size: number of predicted tokens, at most the rows of the model's table.
         architecture: transformers' configuration of the model in JSON, with its ``model_type``.
-        mask_id: row of the model's table that the last state is read as; None if there is none.
+        mask_id: row of the model's table that embeds the last state; None for a separate embedding.
 
     Attributes:
         blocks: the layers; there is no such attribute if the network has no list of layers of one class.
-        max_length: the longest sequence that it can read, or None.
+        max_length: maximum sequence length, or None.
     """
 
     auto = ""
-    """Name of transformers' class that makes the network of a configuration."""
+    """Name of the transformers class that builds the network from a configuration."""
 
     def __init__(
         self, num_states: int, vocab_size: int, architecture: dict[str, Any], mask_id: int | None = None
@@ -60,23 +60,23 @@ class HFBackbone(Pretrained, nn.Module, ABC):
     @classmethod
     @abstractmethod
     def configuration(cls, architecture: dict[str, Any]) -> Any:
-        """transformers' configuration, if it is of a network that this class can adopt.
+        """Return transformers' configuration, if this class supports its network.
 
         Raises:
-            ValueError: it is not.
+            ValueError: it does not.
         """
 
     @abstractmethod
     def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L D"]:
-        """What the output layer reads, so that ``forward`` is ``features(...) @ weight.T + bias``."""
+        """Compute the output layer's input, so that ``forward`` is ``features(...) @ weight.T + bias``."""
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"] | None]:
-        """The words' rows of the output layer's matrix and bias."""
+        """Return the tokens' rows of the output layer's matrix and bias."""
         bias = self.decoder.bias
         return self.decoder.weight[: self.vocab_size], None if bias is None else bias[: self.vocab_size]
 
     def embed(self, z: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
-        """The embeddings of states, before positions and norm are added."""
+        """Embed states, without the position embeddings and the norm."""
         table = self.network.get_input_embeddings()
         if self.num_states == self.vocab_size:
             return table(z)
@@ -95,18 +95,18 @@ class HFBackbone(Pretrained, nn.Module, ABC):
             raise AttributeError(f"{type(self.network).__name__} has no list of layers of one class")
         return max(alike, key=len)
 
-    def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
-        """The network between its embeddings and its output layer, as transformers runs it."""
-        return self.network(inputs_embeds=x, return_dict=True, **how).logits
+    def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
+        """Run the network between its embeddings and its output layer."""
+        return self.network(inputs_embeds=x, return_dict=True, **options).logits
 
     def _begin(self, table: nn.Module) -> Float[Tensor, " D"]:
-        """Where the embeddings of states begin that have no row of the network's."""
+        """Return the initial embedding of states that have no row in the network's table."""
         row = torch.tensor(self.mask_id, device=table.weight.device)
         return table(row)  # through the table: it may scale
 
     @torch.no_grad()
     def _adopt(self, network: nn.Module) -> None:
-        """Takes the network, splits its output layer off, and begins the states that it does not know."""
+        """Attach the network, split off its output layer, and initialise the embeddings of the additional states."""
         name, decoder = type(network).__name__, network.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
             raise ValueError(f"architecture: {name} has no linear output layer, which a language model needs")
@@ -122,9 +122,9 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         sample += [] if self.mask_id is None else [self.mask_id]
         self.max_length = _max_length(network)
         ids = torch.tensor([sample[-self.max_length :] if self.max_length else sample], device=table.weight.device)
-        training, known = network.training, ids.numel() > 0 and not ids.is_meta
+        training, has_values = network.training, ids.numel() > 0 and not ids.is_meta
         network.eval()
-        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if known else None
+        whole = network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size] if has_values else None
 
         network.set_output_embeddings(_Through())
         self.network, self.decoder = network, decoder
@@ -141,7 +141,7 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         network.train(training)
 
     def _compare(self, whole: Tensor, z: Tensor) -> None:
-        """Refuses a network whose two halves are not the whole: one that scales its input or adds to its output."""
+        """Raise if the two halves do not give the whole network: it scales its input or adds to its output."""
         try:
             halves = F.linear(self._read(self.embed(z)), *self.words())
         except (TypeError, AttributeError, RuntimeError) as error:
@@ -172,17 +172,17 @@ A = TypeVar("A", bound=HFBackbone)
 
 
 def read_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) -> Any:
-    """transformers' configuration of a folder or a repository.
+    """Read transformers' configuration of a folder or a repository.
 
     Args:
-        kind: who reads, for messages.
-        name_or_path: of the model.
-        hub: keywords of transformers' ``from_pretrained``, as ``hub_options`` gives them.
+        kind: the calling class, for messages.
+        name_or_path: folder or repository of the model.
+        hub: keywords of transformers' ``from_pretrained``, from ``hub_options``.
 
     Raises:
         ValueError: there is no such model; config.json is broken; the weights are quantised.
     """
-    auto = transformers_of(kind).AutoConfig  # what to install is said before anything is looked for
+    auto = transformers_of(kind).AutoConfig  # raises for a missing transformers before any file is read
     described(name_or_path, f"name_or_path={name_or_path!r}", hub.get("revision"))
     try:
         config = auto.from_pretrained(name_or_path, **hub)
@@ -194,13 +194,13 @@ def read_config(kind: type[HFBackbone], name_or_path: str, hub: dict[str, Any]) 
 
 
 def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[str, Any]) -> A:
-    """The model with the weights of a folder or a repository, in evaluation mode and float32.
+    """Load the weights of a folder or a repository into the model, in evaluation mode and float32.
 
-    The weights are read from safetensors only, so nothing is unpickled, and by transformers' own classes.
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers' classes.
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: weights that the files have not or the network has not, or it cannot be adopted.
+        ValueError: weights missing from the files or unknown to the network, or a network that is not supported.
     """
     network = filled_network(
         getattr(transformers_of(model), model.auto),
@@ -215,17 +215,17 @@ def filled(model: A, name_or_path: str, hub: dict[str, Any], architecture: dict[
 
 
 def hub_options(revision: str | None) -> dict[str, Any]:
-    """What transformers is told whenever it reads a repository."""
+    """Return the keywords for all of transformers' readers of a repository."""
     return {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
 
 
 def token_id(
     kind: type[HFBackbone], name: str, mask_token: str | int | None, vocab_size: int, hub: dict[str, Any]
 ) -> int:
-    """The id of the token that stands for the mask.
+    """Return the id of the token used as the mask.
 
     Raises:
-        ValueError: there is none, or no tokenizer to ask.
+        ValueError: there is none, or no tokenizer.
     """
     if isinstance(mask_token, bool):  # True is an int, and would be the second row
         raise ValueError(f"mask_token={mask_token}: must be a token or an id")
@@ -235,7 +235,7 @@ def token_id(
         tokenizer = transformers_of(kind).AutoTokenizer.from_pretrained(name, **hub)
     except (OSError, ValueError) as error:
         raise ValueError(f"mask_token={mask_token!r}: must be an id, as {name} has no tokenizer that loads") from error
-    if len(tokenizer) < vocab_size:  # where no file says what the tokens are, transformers makes up a handful
+    if len(tokenizer) < vocab_size:  # without tokenizer files, transformers makes a tokenizer of a few tokens
         raise ValueError(
             f"vocab_size={vocab_size}: must be <= {len(tokenizer)}, the tokens of {name}'s tokenizer, or give "
             f"mask_token as an id"
@@ -243,23 +243,23 @@ def token_id(
     token = tokenizer.mask_token if mask_token is None else mask_token
     if token is None:
         raise ValueError(f"mask_token=None: must be a token or an id, as the tokenizer of {name} has no mask token")
-    known = tokenizer.get_vocab()
-    if token not in known:
+    vocabulary = tokenizer.get_vocab()
+    if token not in vocabulary:
         raise ValueError(f"mask_token={token!r}: must be a token of {name}'s tokenizer, which does not know it")
-    return known[token]
+    return vocabulary[token]
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """A configuration of transformers' in JSON, whole, so that other defaults of another version change nothing."""
+    """Return a transformers configuration as JSON with all defaults, which other versions may change."""
     given = json.loads(config.to_json_string(use_diff=False))
     return {key: value for key, value in given.items() if key not in _DROPPED}
 
 
 def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any, str]:
-    """The configuration that JSON says, and its ``model_type``.
+    """Build the configuration from JSON, with its ``model_type``.
 
     Raises:
-        ValueError: it has none, or values that its class does not take.
+        ValueError: it has none, or values that its class does not accept.
     """
     given = {key: value for key, value in architecture.items() if key not in _DROPPED}
     name = given.pop("model_type", None)
@@ -272,12 +272,12 @@ def config_of(kind: type[HFBackbone], architecture: dict[str, Any]) -> tuple[Any
 
 
 def transformers_of(asker: object) -> ModuleType:
-    """transformers, or the error that says whose class needs it."""
+    """Import transformers, or raise the error that names the class that requires it."""
     return transformers_for((asker if isinstance(asker, type) else type(asker)).__module__)
 
 
 def transformers_for(module: str) -> ModuleType:
-    """transformers, or the error that says which module needs it."""
+    """Import transformers, or raise the error that names the module that requires it."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -286,7 +286,7 @@ def transformers_for(module: str) -> ModuleType:
 
 
 class _Through(nn.Identity):
-    """What stands in for the output layer; some architectures ask it for these."""
+    """Placeholder of the output layer, with the attributes that some architectures read."""
 
     weight = bias = None
 
@@ -295,6 +295,6 @@ def _max_length(network: nn.Module) -> int | None:
     limits = [getattr(network.config, "max_position_embeddings", None) or 0]
     for name, part in network.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
-            # RoBERTa and its kin count positions from padding_idx + 1
+            # RoBERTa-like models count positions from padding_idx + 1
             limits.append(part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1))
     return min((limit for limit in limits if limit > 0), default=None)

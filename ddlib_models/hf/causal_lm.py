@@ -1,6 +1,6 @@
-"""Causal language models of Hugging Face's, Llama, Qwen and their kin, as backbones that look both ways.
+"""Causal language models of Hugging Face (Llama, Qwen and similar) as bidirectional backbones.
 
-Needs transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code is run.
+Requires transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code is run.
 """
 
 import copy
@@ -23,47 +23,48 @@ Attention = Literal["bidirectional", "causal"]
 
 
 class CausalLM(CachedHFBackbone):
-    """A causal language model of transformers' that reads the states of a process: (z, t) -> logits over words.
+    """A causal language model of transformers over states of a process: (z, t) -> logits over tokens.
 
         logits_i(z, t) = features_(i - shift)(z, t) @ weight.T + bias
 
-    Architecture and weights are those of the causal model; what a position sees is not. Causality is a mask, and this
-    one is handed in through the public argument ``attention_mask``, (1, 1, L, L) numbers that are added to the products
-    of queries and keys. A class whose earlier positions do not depend on later ones even so is refused.
+    Architecture and weights are those of the causal model; the attention mask is not. It is passed through the public
+    argument ``attention_mask``, (1, 1, L, L) numbers added to the products of queries and keys. A class whose earlier
+    positions still do not depend on later ones is rejected.
 
-    Words are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is read as the row ``mask_id`` of the
-    model's table, or has an embedding of its own, which begins at the mean of the words'. Clusters have embeddings of
-    their own. The time is ignored: the model sees how noisy its input is. Positions count from 0, or from the first
-    that is ``present``. Layers with a sliding window see all as well, but for ``attention="causal"``, the model as it
-    was. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA, arXiv:2410.17891).
+    Tokens are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is embedded as the row ``mask_id`` of
+    the model's table, or has a separate embedding, initialised at the mean of the tokens'. Clusters have separate
+    embeddings. The time is ignored, as the noise level is visible in the input. Positions count from 0, or from the
+    first that is ``present``. Layers with a sliding window attend to all positions as well, except with
+    ``attention="causal"``, the original model. Shift and annealing are those of Gong et al. 2025 (DiffuLLaMA,
+    arXiv:2410.17891).
 
     This constructor gives random weights, see ``causal_lm`` for pretrained ones. The object is a ``SplitDenoiser`` and
     ``OwnTimes``, with blocks a ``BlockDenoiser`` of ddlib. ``save_pretrained`` writes all that ``from_pretrained``
-    needs; the folder it began from may go.
+    needs; the source folder is no longer needed.
 
     Args:
-        num_states: number of states it can read, at least ``vocab_size``.
-        vocab_size: number of words it predicts, at most the rows of the model's table.
+        num_states: number of input states, at least ``vocab_size``.
+        vocab_size: number of predicted tokens, at most the rows of the model's table.
         architecture: transformers' configuration of the model in JSON, with its ``model_type``.
-        mask_id: row of the model's table that stands for the mask; None gives the mask an embedding of its own.
-        attention: who is seen: all positions, or as the model was made those in front and oneself.
-        block_size: positions of a block of the text: each sees its own block and all before it. 0: all positions.
-        shift: 1 reads the logits of position i at i - 1, where the causal model has them; 0 at i. The first position
-            has nobody in front and answers for itself.
-        anneal: steps over which the future comes into sight in training mode, see ``at_step``; 0: it is in sight.
-        lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none: needs peft. What is
-            saved has them merged.
+        mask_id: row of the model's table that embeds the mask; None gives the mask a separate embedding.
+        attention: to all positions, or causal as in the original model: to a position and those before it.
+        block_size: positions of a block: each attends to its block and all blocks before it. 0: all positions.
+        shift: 1 takes the logits of position i from i - 1, where a causal model has them; 0 from i. The first position
+            has none before it and takes its logits from itself.
+        anneal: steps over which attention to later positions is phased in during training, see ``at_step``; 0: no
+            annealing.
+        lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none: requires peft. Saving
+            merges them.
 
     Attributes:
         blocks: the layers; there is no such attribute if the network has no list of layers of one class.
-        max_length: the longest sequence that it can read, or None.
-        sight: the share of the future that is seen in training mode.
+        max_length: maximum sequence length, or None.
+        sight: probability of attending to a later position in training mode.
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
-        ValueError: naming the argument, its value and the rule it breaks; or the architecture is no causal language
-            model, none that can be read through ``inputs_embeds`` and has a linear output layer, or one that cannot be
-            made to look ahead.
+        ValueError: naming the argument, its value and the rule it breaks; or the architecture is not a causal language
+            model, lacks ``inputs_embeds`` or a linear output layer, or stays causal under another attention mask.
     """
 
     auto = "AutoModelForCausalLM"
@@ -108,10 +109,10 @@ class CausalLM(CachedHFBackbone):
         return config
 
     def at_step(self, step: int) -> None:
-        """Takes note of the step of the training, 0, 1, ...: a share min(1, step / ``anneal``) of the future is seen.
+        """Set the training step, 0, 1, ...: later positions are attended to with probability min(1, step / ``anneal``).
 
-        In training mode every call draws from torch's generator which positions behind a position it sees, each with
-        that probability, one draw for the whole batch. In evaluation mode all are seen.
+        In training mode every call draws from torch's generator which later positions a position attends to, one draw
+        for the whole batch. In evaluation mode it attends to all.
         """
         self.sight = min(1.0, step / self.anneal) if self.anneal else 1.0
 
@@ -124,19 +125,19 @@ class CausalLM(CachedHFBackbone):
         present: Bool[Tensor, "B L"] | None = None,
         cache: Recall | None = None,
     ) -> Float[Tensor, "B L V"]:
-        """Logits over words at every position, in float32 or float64.
+        """Compute logits over tokens at every position, in float32 or float64.
 
         Args:
             z: noisy states in 0..num_states-1.
             t: times in [0, 1], one per sequence or per position, which are ignored.
-            clean: with blocks, the words of the same positions: each block of z is read after the clean ones before it.
-            present: False where there is only padding, which nobody sees; none is. Blocks count it.
-            cache: with blocks, the words in front of z, from ``prefill``.
+            clean: with blocks, the tokens of the same positions: each block of z attends to the clean ones before it.
+            present: False at padding, which is never attended to; by default there is none. Padding counts in blocks.
+            cache: with blocks, the tokens in front of z, from ``prefill``.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
                 state out of range; ``clean`` or ``cache`` without blocks, or more than one of these three; a cache of
-                other weights, sequences or digits.
+                other weights, sequences or dtype.
         """
         logits = F.linear(self.features(z, t, clean=clean, present=present, cache=cache), *self.words())
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -150,16 +151,16 @@ class CausalLM(CachedHFBackbone):
         present: Bool[Tensor, "B L"] | None = None,
         cache: Recall | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """What the output layer reads; arguments as those of a call."""
+        """Compute the output layer's input; arguments as in a call."""
         self._check(z, t, [z.shape[:1], z.shape], "(B,) or (B, L)", 0 if cache is None else cache.length)
-        told = dict(clean=clean, present=present, cache=cache)
-        for name, value in told.items():
+        options = dict(clean=clean, present=present, cache=cache)
+        for name, value in options.items():
             if isinstance(value, Tensor) and value.shape != z.shape:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}: must have that of z, {tuple(z.shape)}")
-        asked = [name for name, value in told.items() if value is not None]
-        if len(asked) > 1 or ((clean is not None or cache is not None) and not self.block_size):
+        given = [name for name, value in options.items() if value is not None]
+        if len(given) > 1 or ((clean is not None or cache is not None) and not self.block_size):
             raise ValueError(
-                f"{', '.join(asked)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
+                f"{', '.join(given)}: at most one of them, clean and cache with blocks; block_size={self.block_size}"
             )
         if cache is not None:
             check_cache(cache, Recall)
@@ -171,27 +172,27 @@ class CausalLM(CachedHFBackbone):
     def _row(
         self, z: Tensor, clean: Tensor | None = None, present: Tensor | None = None, cache: Recall | None = None
     ) -> tuple[Float[Tensor, "B n D"], Any]:
-        """What the network says of a row, clean words behind the states; and what transformers keeps of a cache's."""
+        """Run the network on a row, clean tokens after the states; return its output and transformers' new cache."""
         length, first = z.shape[1], 0 if cache is None else cache.length
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
         own = torch.arange(first, first + length, device=z.device).repeat(1 if clean is None else 2)[None]
-        how: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
+        options: dict[str, Any] = {"position_ids": own if present is None else (present.cumsum(1) - 1).clamp_min(0)}
         kept = None if cache is None else self.opened(cache)
         if kept is not None:
-            how["past_key_values"] = kept
+            options["past_key_values"] = kept
         if self.attention == "causal":
-            how |= {} if present is None else {"attention_mask": present.long()}
+            options |= {} if present is None else {"attention_mask": present.long()}
         else:
             share = self.sight if self.training else 1.0
             seen = seen_by(x.shape[1], length, self.block_size, share, z.device, first)[None, None]
             if present is not None:
-                # padding sees itself, as a row that sees nothing has no softmax
+                # padding attends to itself, as a softmax over no keys is undefined
                 seen = seen & present[:, None, None, :] | torch.eye(length, dtype=torch.bool, device=z.device)
-            how["attention_mask"] = added(seen, x.dtype)
-        return self._read(x, **how), kept
+            options["attention_mask"] = added(seen, x.dtype)
+        return self._read(x, **options), kept
 
     def save_pretrained(self, save_directory: Any, **options: Any) -> str | None:
-        """See ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
+        """Save as ``Pretrained.save_pretrained``; adapters are merged into the matrices that they adapt."""
         if not self.lora:
             return super().save_pretrained(save_directory, **options)
         whole = copy.deepcopy(self)
@@ -201,13 +202,13 @@ class CausalLM(CachedHFBackbone):
 
     @torch.no_grad()
     def start_clusters(self, parents: Sequence[Sequence[int] | Tensor]) -> None:
-        """Makes the embedding of every cluster the mean of its words'.
+        """Initialise the embedding of every cluster at the mean of its tokens'.
 
         Args:
-            parents: one vector per level, finest first: the parent of every word, then of every cluster.
+            parents: one vector per level, finest first: the parent of every token, then of every cluster.
 
         Raises:
-            ValueError: as ``StateEmbedding``; more clusters than states beside words and mask.
+            ValueError: as in ``StateEmbedding``; more clusters than states besides tokens and mask.
         """
         table, between = self.network.get_input_embeddings(), self.num_states - 1 - self.vocab_size
         means = cluster_means(table(torch.arange(self.vocab_size, device=table.weight.device)), parents)
@@ -221,8 +222,8 @@ class CausalLM(CachedHFBackbone):
             return super()._begin(table)
         return table(torch.arange(self.vocab_size, device=table.weight.device)).mean(0)
 
-    def _read(self, x: Float[Tensor, "B L D"], **how: Any) -> Float[Tensor, "B L D"]:
-        return super()._read(x, use_cache="past_key_values" in how, **how)
+    def _read(self, x: Float[Tensor, "B L D"], **options: Any) -> Float[Tensor, "B L D"]:
+        return super()._read(x, use_cache="past_key_values" in options, **options)
 
     def _adopt(self, network: nn.Module) -> None:
         super()._adopt(network)
@@ -235,7 +236,7 @@ class CausalLM(CachedHFBackbone):
 
     @torch.no_grad()
     def _check_sight(self) -> None:
-        """Refuses a network whose first position is blind to the second, whatever mask it is given."""
+        """Raise if the first position does not depend on the second under a full attention mask."""
         training = self.training
         self.eval()
         z = torch.tensor([[0, 1], [0, 2]], device=self.words()[0].device)
@@ -263,37 +264,37 @@ def causal_lm(
     lora: int = 0,
     parents: Sequence[Sequence[int] | Tensor] = (),
 ) -> CausalLM:
-    """A pretrained causal language model as a backbone, in evaluation mode and float32.
+    """Load a pretrained causal language model as a backbone, in evaluation mode and float32.
 
-    The weights are read from safetensors only, so nothing is unpickled, and by transformers' own classes.
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers' classes.
 
     Args:
         num_states: see ``CausalLM``.
-        vocab_size: see ``CausalLM``; words are the ids of the model's tokenizer.
-        name_or_path: a folder that transformers wrote, or the id of a repository on the hub.
+        vocab_size: see ``CausalLM``; tokens are the ids of the model's tokenizer.
+        name_or_path: a folder written by transformers, or the id of a repository on the hub.
         revision: branch, tag or commit of the repository.
-        mask_token: the token that stands for the mask, or its id; None: an embedding of its own, at the words' mean.
+        mask_token: the token used as the mask, or its id; None: a separate embedding, at the tokens' mean.
         attention: see ``CausalLM``.
         block_size: see ``CausalLM``.
         shift: see ``CausalLM``.
         anneal: see ``CausalLM``.
         lora: see ``CausalLM``.
-        parents: see ``CausalLM.start_clusters``; without them clusters begin where the mask does.
+        parents: see ``CausalLM.start_clusters``; without them clusters start at the mask's embedding.
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
         OSError: no safetensors among the files.
-        ValueError: there is no such model; no such token; the table has fewer rows than words; weights that do not
+        ValueError: there is no such model; no such token; the table has fewer rows than tokens; weights that do not
             fit, are broken or quantised; or see ``CausalLM``.
     """
     hub = hub_options(revision)
     architecture = plain(read_config(CausalLM, name_or_path, hub))
-    CausalLM.configuration(architecture)  # refused before the tokenizer is asked
-    asked = mask_token is not None and num_states > vocab_size
-    mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if asked else None
-    how = dict(attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora)
-    with torch.device("meta"):  # the weights to come are those of the folder
-        model = CausalLM(num_states, vocab_size, architecture, mask_id, **how)
+    CausalLM.configuration(architecture)  # raises before the tokenizer is read
+    with_mask = mask_token is not None and num_states > vocab_size
+    mask_id = token_id(CausalLM, name_or_path, mask_token, vocab_size, hub) if with_mask else None
+    options = dict(attention=attention, block_size=block_size, shift=shift, anneal=anneal, lora=lora)
+    with torch.device("meta"):  # the weights will be those of the folder
+        model = CausalLM(num_states, vocab_size, architecture, mask_id, **options)
     model = filled(model, name_or_path, hub, architecture)
     if parents:
         model.start_clusters(parents)

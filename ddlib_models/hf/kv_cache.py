@@ -1,4 +1,4 @@
-"""What a causal language model has worked out about words, for those that follow: transformers' keys and values."""
+"""Key/value cache for causal language models of Hugging Face."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ Pair = tuple[Float[Tensor, "B H n K"], Float[Tensor, "B H n K"]]
 
 
 class Recall(KVCacheBase):
-    """Keys and values of words, from ``CausalLM.prefill``; it never changes, a longer text has another one.
+    """Keys and values of tokens, from ``CausalLM.prefill``; immutable, a longer sequence has a new cache.
 
     Attributes:
-        pairs: keys and values of each layer, as transformers keeps them; none where there are no words.
-        last: what the output layer would read at the last word, (B, 1, D); (B, 0, D) where there are no words.
+        pairs: keys and values of each layer in transformers' format; empty without tokens.
+        last: the output layer's input at the last token, (B, 1, D); (B, 0, D) without tokens.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Recall(KVCacheBase):
         return self._dtype
 
     def rows(self, index: Tensor) -> "Recall":
-        """Some of its sequences, by their numbers, any of them several times, or by a boolean for each; a copy."""
+        """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
             pairs = tuple((keys[index], values[index]) for keys, values in self.pairs)
             return self._like(self.words[index], pairs, self.last[index])
 
     def grown(self, words: Int[Tensor, "B L"], pairs: tuple[Pair, ...], last: Float[Tensor, "B 1 D"]) -> "Recall":
-        """The cache of these words too, given what has been worked out about all of them."""
+        """Return the cache extended by these tokens, given keys and values of all tokens."""
         return self._like(torch.cat([self.words, words], 1), pairs, last)
 
     def _like(self, words: Tensor, pairs: tuple[Pair, ...], last: Tensor) -> "Recall":
@@ -49,26 +49,26 @@ class Recall(KVCacheBase):
 
 
 class CachedHFBackbone(HFBackbone):
-    """A network by blocks that keeps keys and values of finished ones, a ``ddlib.typing.BlockDenoiser``."""
+    """A blockwise network with a cache of keys and values of finished blocks, a ``ddlib.typing.BlockDenoiser``."""
 
     block_size: int
 
     def prefill(self, x: Int[Tensor, "B n"], cache: Recall | None = None) -> Recall:
-        """Keys and values of words, for what follows them.
+        """Compute keys and values of tokens, for the tokens that follow them.
 
         Args:
-            x: words, a whole number of blocks.
-            cache: the words in front of them; None where the text begins.
+            x: tokens, a whole number of blocks.
+            cache: the cache of the tokens in front of them; None at the beginning of the sequence.
 
         Returns:
-            The cache of all these words. It holds no gradients; the given one stays what it was.
+            The cache of all these tokens. It holds no gradients; the given cache is not changed.
 
         Raises:
-            ValueError: no blocks, or a broken one; no words; a cache of other weights, sequences or digits; a network
-                that keeps no keys and values of all its layers.
+            ValueError: no blocks, or an incomplete one; no tokens; a cache of other weights, sequences or dtype; a
+                network that does not cache keys and values of all its layers.
         """
         check_blocks(x, self.block_size, self.vocab_size)
-        with torch.inference_mode(False), torch.no_grad():  # it may be gone on from outside of that mode
+        with torch.inference_mode(False), torch.no_grad():  # later use may be outside of that mode
             if cache is None:
                 start = self.decoder.weight.new_empty(len(x), 0, self.decoder.in_features)
                 cache = Recall(x[:, :0], self, (), start, self.dtype)
@@ -85,19 +85,19 @@ class CachedHFBackbone(HFBackbone):
             return cache.grown(x, pairs, features[:, -1:])
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: Recall) -> Float[Tensor, "B n V"]:
-        """The logits of states z that follow the words of the cache: one block or several, the last may be shorter.
+        """Compute logits of states z that follow the cached tokens: one or more blocks, the last may be shorter.
 
         Raises:
-            ValueError: as a call; the cache is of other weights, sequences or digits.
+            ValueError: as in a call; the cache is of other weights, sequences or dtype.
         """
         logits: Tensor = self(z, t, cache=cache)
         return logits
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the network computes in here and now, which an enclosing autocast may decide."""
+        """Dtype that the network computes in at present, which an enclosing autocast may set."""
         return dtype_of(self.decoder)
 
     def opened(self, cache: Recall) -> Any:
-        """transformers' cache of what this one keeps; what is written to it does not change this one."""
+        """Return a transformers cache with these keys and values; writing to it does not change this one."""
         return transformers_of(self).DynamicCache(cache.pairs or None)

@@ -1,4 +1,4 @@
-"""Adapters of low rank (Hu et al. 2022, LoRA, arXiv:2106.09685) for a network of transformers', by peft."""
+"""Low-rank adapters (Hu et al. 2022, LoRA, arXiv:2106.09685) for a network of transformers, by peft."""
 
 import warnings
 
@@ -6,11 +6,11 @@ from torch import nn
 
 
 def adapted(network: nn.Module, rank: int) -> nn.Module:
-    """The network with adapters on all linear layers but the output; its own weights are frozen.
+    """Add adapters to all linear layers but the output; the network's weights are frozen.
 
     Args:
-        network: of transformers'.
-        rank: of the adapters, which are scaled by 2: ``lora_alpha`` is twice the rank.
+        network: a network of transformers.
+        rank: rank of the adapters, which are scaled by 2: ``lora_alpha`` is twice the rank.
 
     Raises:
         ModuleNotFoundError: peft is not installed.
@@ -20,11 +20,11 @@ def adapted(network: nn.Module, rank: int) -> nn.Module:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"lora={rank} needs peft: pip install 'ddlib[adapt]'", name=error.name) from error
     with warnings.catch_warnings():
-        # peft 0.21 asks transformers 5.23 by a name that this has given up
+        # peft 0.21 imports a name that transformers 5.23 has removed
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         return get_peft_model(network, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
 
 
 def merged(network: nn.Module) -> nn.Module:
-    """The network that ``adapted`` took, with what the adapters learned added to its matrices."""
+    """Return the network passed to ``adapted``, with the adapters added to its matrices."""
     return network.merge_and_unload()

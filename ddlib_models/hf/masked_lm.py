@@ -1,6 +1,6 @@
-"""Masked language models of Hugging Face's, BERT and its kin, as backbones: pretrained, or of their architecture.
+"""Masked language models of Hugging Face (BERT and similar) as backbones, pretrained or randomly initialised.
 
-Needs transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code is run.
+Requires transformers: ``pip install 'ddlib[hf]'``. Only its own classes are used and no remote code is run.
 """
 
 from typing import Any
@@ -23,35 +23,35 @@ from ddlib_models.hf.base import (
 
 
 class MaskedLM(HFBackbone):
-    """A masked language model of transformers' that reads the states of a process: (z, t) -> logits over words.
+    """A masked language model of transformers over states of a process: (z, t) -> logits over tokens.
 
-        logits(z, t) = features(z, t) @ weight.T + bias,   weight and bias the output layer's rows of the words
+        logits(z, t) = features(z, t) @ weight.T + bias,   weight and bias the output layer's rows of the tokens
 
-    Words are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is read as the model's own mask token.
-    Clusters have embeddings of their own, which begin at that of the mask token and learn apart. Rows of the model's
-    tables beyond the words, padding or special tokens, have no logits.
+    Tokens are the ids 0..V-1 of the model's tokenizer. The mask, the last state, is embedded as the model's mask token.
+    Clusters have separate embeddings, initialised at that of the mask token. Rows of the model's tables beyond the
+    tokens, padding or special tokens, have no logits.
 
-    The time is ignored: the model sees how noisy its input is. Every position attends to every other one that the
-    architecture lets it see, and none is padding: RoBERTa's ``pad_token_id`` is a word like the others and has its
-    position. Dropout is that of the configuration, in training mode.
+    The time is ignored, as the noise level is visible in the input. Every position attends to every other one that the
+    architecture allows, and none is padding: RoBERTa's ``pad_token_id`` is an ordinary token with its position. Dropout
+    is that of the configuration, in training mode.
 
     This constructor gives random weights, see ``masked_lm`` for pretrained ones. The object is a ``SplitDenoiser`` of
-    ddlib. ``save_pretrained`` writes all that ``from_pretrained`` needs; the folder it began from may go.
+    ddlib. ``save_pretrained`` writes all that ``from_pretrained`` needs; the source folder is no longer needed.
 
     Args:
-        num_states: number of states it can read, at least ``vocab_size``.
-        vocab_size: number of words it predicts, at most the rows of the model's table.
+        num_states: number of input states, at least ``vocab_size``.
+        vocab_size: number of predicted tokens, at most the rows of the model's table.
         architecture: transformers' configuration of the model in JSON, with its ``model_type``.
-        mask_id: row of the mask token in the model's table; None only if all states are words.
+        mask_id: row of the mask token in the model's table; None only if all states are tokens.
 
     Attributes:
         blocks: the encoder's layers; there is no such attribute if the network has no list of layers of one class.
-        max_length: the longest sequence that it can read, or None.
+        max_length: maximum sequence length, or None.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
-        ValueError: naming the argument, its value and the rule it breaks; or the architecture is no masked language
-            model, or none that can be read through ``inputs_embeds`` and has a linear output layer.
+        ValueError: naming the argument, its value and the rule it breaks; or the architecture is not a masked
+            language model, or one without ``inputs_embeds`` or a linear output layer.
     """
 
     auto = "AutoModelForMaskedLM"
@@ -79,12 +79,12 @@ class MaskedLM(HFBackbone):
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L V"]:
-        """Logits over words at every position.
+        """Compute logits over tokens at every position.
 
         Args:
             z: noisy states in 0..num_states-1.
             t: one time in [0, 1] per sequence, which is ignored.
-            present: False where nobody looks, such as at padding behind a text; None for everywhere.
+            present: False at positions that are never attended to, such as padding; None: all are present.
 
         Raises:
             ValueError: if the shapes disagree, the sequences are longer than ``max_length``, or a CPU tensor holds a
@@ -95,7 +95,7 @@ class MaskedLM(HFBackbone):
     def features(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L D"]:
-        """What the output layer reads, so that ``forward`` is ``features(...) @ weight.T + bias``."""
+        """Compute the output layer's input, so that ``forward`` is ``features(...) @ weight.T + bias``."""
         self._check(z, t, [z.shape[:1]], "(B,)")
         seen = {} if present is None else {"attention_mask": present.long()}
         return self._read(self.embed(z), **seen)
@@ -109,28 +109,28 @@ def masked_lm(
     revision: str | None = None,
     mask_token: str | int | None = None,
 ) -> MaskedLM:
-    """A pretrained masked language model as a backbone, in evaluation mode and float32.
+    """Load a pretrained masked language model as a backbone, in evaluation mode and float32.
 
-    The weights are read from safetensors only, so nothing is unpickled, and by transformers' own classes.
+    The weights are read from safetensors only, so nothing is unpickled, and by transformers' classes.
 
     Args:
         num_states: see ``MaskedLM``.
-        vocab_size: see ``MaskedLM``; words are the ids of the model's tokenizer.
-        name_or_path: a folder that transformers wrote, or the id of a repository on the hub.
+        vocab_size: see ``MaskedLM``; tokens are the ids of the model's tokenizer.
+        name_or_path: a folder written by transformers, or the id of a repository on the hub.
         revision: branch, tag or commit of the repository.
-        mask_token: the token that stands for the mask, or its id; by default that of the tokenizer beside the weights.
+        mask_token: the token used as the mask, or its id; by default that of the tokenizer beside the weights.
             With an id no tokenizer is read.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
-        ValueError: there is no such model; no mask token; the tokenizer or the table has fewer rows than words; weights
-            that do not fit, are broken or quantised; or see ``MaskedLM``.
+        ValueError: there is no such model; no mask token; the tokenizer or the table has fewer rows than tokens;
+            weights that do not fit, are broken or quantised; or see ``MaskedLM``.
     """
     hub = hub_options(revision)
     architecture = plain(read_config(MaskedLM, name_or_path, hub))
-    MaskedLM.configuration(architecture)  # refused before the tokenizer is asked
+    MaskedLM.configuration(architecture)  # raises before the tokenizer is read
     mask_id = None if num_states == vocab_size else token_id(MaskedLM, name_or_path, mask_token, vocab_size, hub)
-    with torch.device("meta"):  # the weights to come are those of the folder
+    with torch.device("meta"):  # the weights will be those of the folder
         model = MaskedLM(num_states, vocab_size, architecture, mask_id)
     return filled(model, name_or_path, hub, architecture)

@@ -1,4 +1,4 @@
-"""DiffusionGemma by blocks: an encoder keeps the words before, a canvas of noisy ones is read all at once."""
+"""DiffusionGemma as a blockwise denoiser: an encoder caches previous tokens, a canvas of noisy ones is decoded."""
 
 import copy
 from dataclasses import dataclass
@@ -14,25 +14,26 @@ from ddlib_models.io.constants import Constants
 
 
 class Canvas(Constants):
-    """``DiffusionGemmaForBlockDiffusion`` of transformers as a network by blocks: (z, t) -> logits over words.
+    """``DiffusionGemmaForBlockDiffusion`` of transformers as a blockwise network: (z, t) -> logits over tokens.
 
-    Each block is a canvas, whose positions see each other and all words before them, which the encoder has read from
-    left to right. Before the text stands ``lead``. The canvas is also shown what the network said of it last
-    (self-conditioning), as long as it is asked with the cache that ``prefill`` gave for this block: that is a memory of
-    the cache, per row. Without a cache nothing was said yet. The object is a ``BlockDenoiser`` of ddlib: sample with
-    ``pace=dd.paces.Blocks(block_size)``.
+    Each block is a canvas, whose positions attend to each other and to all tokens before them, which the encoder has
+    read from left to right. ``lead`` precedes the sequence. The canvas is also conditioned on the network's last output
+    for it (self-conditioning), if called with the cache that ``prefill`` returned for this block: the cache stores that
+    output, per row. Without a cache there is no previous output. The object is a ``BlockDenoiser`` of ddlib: sample
+    with ``pace=dd.paces.Blocks(block_size)``.
 
-    What was said is remembered as it was said. The model's own loop divides it by the temperature first.
+    Outputs are stored unscaled. The model's own loop divides them by the temperature first.
 
     Args:
         network: the model of transformers.
         block_size: positions of a canvas; the last may be shorter.
-        lead: (P,) or (B, P) words before the text, at least one: the beginning of a text, or a prompt, see ``after``.
-        left: (B,) how many of these are padding in each row, which nobody sees; None for none.
-        remembers: whether it is shown what it said last.
+        lead: (P,) or (B, P) tokens before the sequence, at least one: the beginning of a sequence, or a prompt, see
+            ``after``.
+        left: (B,) number of these that are padding in each row, which is not attended to; None for none.
+        remembers: whether to use self-conditioning.
     """
 
-    own_times = True  # ddlib.typing.OwnTimes: it looks at no time
+    own_times = True  # ddlib.typing.OwnTimes: the time is ignored
 
     def __init__(
         self, network: nn.Module, block_size: int, lead: Int[Tensor, "*batch P"],
@@ -53,30 +54,30 @@ class Canvas(Constants):
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], *, clean: Int[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L V"]:
-        """Logits over words, float32.
+        """Compute logits over tokens, float32.
 
         Args:
-            z: states, all of them words.
+            z: states, all of them tokens.
             t: times, which are ignored.
-            clean: words of the same positions: each block is read after those of the blocks before it, not after z.
+            clean: tokens of the same positions: each block attends to those of the blocks before it, not to z.
         """
         size, before = self.block_size, z if clean is None else clean
-        read, said = self._begin(len(z)), []
+        read, logits = self._begin(len(z)), []
         for start in range(0, z.shape[1], size):
-            said.append(self._decode(z[:, start : start + size], read))
+            logits.append(self._decode(z[:, start : start + size], read))
             if start + size < z.shape[1]:
                 self._encode(before[:, start : start + size], read)
-        return torch.cat(said, 1)
+        return torch.cat(logits, 1)
 
     def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Canvas":
-        """The same for texts that go on from these words, which stand before the first canvas and in none.
+        """Return the denoiser of sequences that continue these tokens, which precede the first canvas.
 
         Args:
-            words: prompts, with what begins a text if they have it.
-            left: how many of each are padding, where they are not of one length; any words do.
+            words: prompts, with the token that begins a sequence if they have it.
+            left: number of padding tokens of each, where lengths differ; their values are arbitrary.
 
         Raises:
-            ValueError: no word, or another number of rows.
+            ValueError: no token, or another number of rows.
         """
         place = self.lead.device
         return Canvas(
@@ -85,10 +86,10 @@ class Canvas(Constants):
 
     @torch.no_grad()
     def prefill(self, x: Int[Tensor, "B n"], cache: "Kept | None" = None) -> "Kept":
-        """What the encoder keeps of the words of whole blocks, after those of ``cache``.
+        """Encode the tokens of whole blocks, after those of ``cache``.
 
         Raises:
-            ValueError: part of a block, or another number of sequences.
+            ValueError: an incomplete block, or another number of sequences.
         """
         if x.ndim != 2 or x.shape[1] % self.block_size:
             raise ValueError(f"x has shape {tuple(x.shape)}: must be whole blocks, block_size={self.block_size}")
@@ -101,7 +102,7 @@ class Canvas(Constants):
         return Kept(words, read, Said(len(x), x.device), torch.arange(len(x), device=x.device))
 
     def extend(self, z: Int[Tensor, "B n"], t: Float[Tensor, "*batch"], cache: "Kept") -> Float[Tensor, "B n V"]:
-        """The logits of states that follow the words of the cache: a block, or several.
+        """Compute logits of states that follow the cached tokens: a block, or several.
 
         Raises:
             ValueError: the cache is of another number of sequences.
@@ -120,7 +121,7 @@ class Canvas(Constants):
         return logits
 
     def _begin(self, rows: int) -> "Read":
-        """What the encoder keeps of what stands before the text."""
+        """Encode the tokens that precede the sequence."""
         lead = self.lead.expand(rows, -1) if self.lead.ndim == 1 else self.lead
         if len(lead) != rows:
             raise ValueError(f"lead is of {len(lead)} texts, asked for {rows}: sample with compact=False")
@@ -135,50 +136,50 @@ class Canvas(Constants):
         self.network.get_encoder()(input_ids=x, past_key_values=read.kept, attention_mask=read.present)
 
     def _decode(self, z: Tensor, read: "Read", last: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        logits, known = (None, None) if last is None else last
-        said = self.network(
+        logits, has_logits = (None, None) if last is None else last
+        output = self.network(
             decoder_input_ids=z,
             past_key_values=read.kept,
             self_conditioning_logits=logits,
-            self_conditioning_mask=known,
+            self_conditioning_mask=has_logits,
             decoder_attention_mask=read.beside(z),
         )
-        return said.logits.float()
+        return output.logits.float()
 
 
 @dataclass
 class Read:
-    """What the encoder has read: transformers' cache of it, and where it is no padding; None for nowhere."""
+    """State of the encoder: transformers' cache, and a mask of positions that are not padding; None without padding."""
 
     kept: Any
     present: Bool[Tensor, "B n"] | None
 
     def beside(self, x: Tensor, present: Bool[Tensor, "B m"] | None = None) -> Bool[Tensor, "B n"] | None:
-        """Where there is no padding in it and in tokens behind it, all of which are present unless it is said."""
+        """Return the mask of positions that are not padding, of these and further tokens, present by default."""
         if self.present is None:
             return None
         return torch.cat([self.present, torch.ones_like(x, dtype=torch.bool) if present is None else present], 1)
 
     def copy(self) -> "Read":
-        """Another, which may go on."""
+        """Return a copy that can be extended."""
         return Read(copy.deepcopy(self.kept), self.present)
 
     def rows(self, index: Int[Tensor, " m"]) -> "Read":
-        """Of some of the sequences."""
+        """Select some of the sequences."""
         other = self.copy()
         other.kept.batch_select_indices(index)
         return Read(other.kept, None if self.present is None else self.present[index])
 
 
 class Said:
-    """What the network said last of a block, row by row."""
+    """Last output of the network for a block, row by row."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.logits: Tensor | None = None
         self.known = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def note(self, logits: Float[Tensor, "n m V"], index: Int[Tensor, " n"]) -> None:
-        """Takes note of what was said of some rows."""
+        """Store the output of some rows."""
         if self.logits is None or self.logits.shape[1:] != logits.shape[1:]:
             self.logits = logits.new_zeros(len(self.known), *logits.shape[1:])
             self.known[:] = False
@@ -186,38 +187,39 @@ class Said:
 
 
 class Kept:
-    """What the encoder keeps of words, and what the network said last of the block behind them.
+    """Encoder cache of clean tokens, with the network's last output for the block behind them.
 
     Attributes:
-        words: those that it stands for, (B, L), without what stands before the text.
-        read: what the encoder has of them and of what stands before the text.
+        words: the cached tokens, (B, L), without those that precede the sequence.
+        read: the encoder's state for them and for the tokens that precede the sequence.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], read: Read, said: Said, index: Int[Tensor, " B"]) -> None:
-        self.words, self.read, self._said, self._index = words, read, said, index
+    def __init__(self, words: Int[Tensor, "B L"], read: Read, outputs: Said, index: Int[Tensor, " B"]) -> None:
+        self.words, self.read, self._said, self._index = words, read, outputs, index
 
     def rows(self, index: Tensor) -> "Kept":
-        """Of some of the sequences; what is said of these is remembered for all."""
+        """Select some of the sequences; outputs stored for these are shared with the original."""
         index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
         return Kept(self.words[index], self.read.rows(index), self._said, self._index[index])
 
     def last(self, length: int) -> tuple[Float[Tensor, "B n V"], Bool[Tensor, " B"]] | None:
-        """What was said last of ``length`` states, and of which rows something was; None if of none."""
-        said = self._said
-        if said.logits is None or said.logits.shape[1] != length:
+        """Return the last output for ``length`` states, and which rows have one; None if there is none."""
+        outputs = self._said
+        if outputs.logits is None or outputs.logits.shape[1] != length:
             return None
-        return said.logits[self._index], said.known[self._index]
+        return outputs.logits[self._index], outputs.known[self._index]
 
     def remember(self, logits: Float[Tensor, "B n V"]) -> None:
-        """Takes note of what was said."""
+        """Store the last output."""
         self._said.note(logits, self._index)
 
 
 def canvas(source: Source) -> Canvas:
-    """DiffusionGemma of transformers' own, after the beginning of a text.
+    """Load DiffusionGemma by its class in transformers, after the beginning of a sequence.
 
     Raises:
-        ValueError: a transformers without it; a tokenizer without a beginning of text; weights that are missing.
+        ValueError: a transformers without it; a tokenizer without a token for the beginning of a sequence; missing
+            weights.
     """
     kind = getattr(transformers(), "DiffusionGemmaForBlockDiffusion", None)
     if kind is None:

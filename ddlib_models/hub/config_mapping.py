@@ -1,4 +1,4 @@
-"""Configurations of others as classes of transformers' own read them: llada as Llama, dream as Qwen2."""
+"""Third-party configurations mapped to those of transformers' classes: llada as Llama, dream as Qwen2."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ _LLADA_OPTIONS: Mapping[str, tuple[Any, Collection[Any]]] = {
     "scale_logits": (False, (False,)),
     "block_group_size": (1, (1,)),
 }
-"""Options of LLaDA: what it takes where config.json is silent, and what Llama does too."""
+"""Options of LLaDA: the defaults where config.json omits them, and the values that Llama supports."""
 
 LLADA_NAMES = {
     r"^model\.transformer\.wte\.": "model.embed_tokens.",
@@ -41,14 +41,14 @@ LLADA_NAMES = {
         "ff_norm": "post_attention_layernorm",
     }.items()
 }
-"""What LLaDA calls its weights, and what Llama does."""
+"""Names of LLaDA's weights, and of Llama's."""
 
 
 def llama_of_llada(config: Config) -> dict[str, Any]:
-    """LLaDA's configuration as Llama's.
+    """Map LLaDA's configuration to Llama's.
 
     Raises:
-        ValueError: an option that Llama has not.
+        ValueError: an option that Llama lacks.
     """
     for key, (default, allowed) in _LLADA_OPTIONS.items():
         found = config.get(key, default)
@@ -77,10 +77,10 @@ def llama_of_llada(config: Config) -> dict[str, Any]:
 
 
 def qwen_of_dream(config: Config) -> dict[str, Any]:
-    """Dream's configuration as Qwen2's.
+    """Map Dream's configuration to Qwen2's.
 
     Raises:
-        ValueError: an option that Qwen2 has not.
+        ValueError: an option that Qwen2 lacks.
     """
     for key in ("use_mrope", "block_size"):
         if config.get(key):
@@ -89,7 +89,7 @@ def qwen_of_dream(config: Config) -> dict[str, Any]:
 
 
 def plain_class(config: Config) -> dict[str, Any]:
-    """The configuration of a class that transformers has, also under the name that A2D gives it, ``a2d-qwen3``.
+    """Return the configuration of a class of transformers, also under the name that A2D gives it, ``a2d-qwen3``.
 
     Raises:
         ValueError: transformers has no such class.

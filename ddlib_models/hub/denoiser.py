@@ -1,4 +1,4 @@
-"""A pretrained network as ddlib asks it: float32 logits at their own positions, none at ids that are no words."""
+"""Adapter of pretrained networks to ddlib: float32 logits at their own positions, -inf at ids that are not tokens."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ from ddlib_models.io.constants import Constants
 class Adapted(Constants):
     """A denoiser ``(z, t) -> logits`` of a pretrained network.
 
-        logits_i = network(z)_{i - shift},   -inf at ids that are no words
+        logits_i = network(z)_{i - shift},   -inf at ids that are not tokens
 
     Args:
         network: ``(z, t) -> logits`` (B, L, V) over ids.
-        special: which of these are words.
-        shift: how far to the left of its position the network says what a word is; the first ``shift`` stay.
-        parameterization: what the logits mean.
-        timed: whether the network looks at the time; else it may be told one per position, like any other.
+        special: the tokenizer's special ids.
+        shift: positions to the left at which the network has a token's logits; the first ``shift`` positions stay.
+        parameterization: meaning of the logits.
+        timed: whether the network uses the time; else times per position are accepted too.
 
     Attributes:
-        parameterization: to be handed to ``dd.sample`` and ``dd.bound``.
+        parameterization: to be passed to ``dd.sample`` and ``dd.bound``.
 
     Raises:
-        ValueError: a shift in a network by blocks, whose first logits would stand in the block before.
+        ValueError: a shift in a blockwise network, whose first logits would be in the block before.
     """
 
     def __init__(
@@ -49,29 +49,29 @@ class Adapted(Constants):
         self.barred = torch.zeros(special.vocab_size)
         self.barred[list(special.undrawn)] = -torch.inf
 
-    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L V"]:
-        """Logits over words at every position, float32 or, of a network in float64, that.
+    def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L V"]:
+        """Compute logits over tokens at every position, in float32, or float64 for a network in float64.
 
         Args:
             z: states.
-            t: times; a network that does not look at them is told none.
-            told: ``clean`` of a network by blocks; ``present`` (B, L) bool of one that can leave positions out.
+            t: times; not passed to a network that ignores them.
+            options: ``clean`` of a blockwise network; ``present`` (B, L) bool of one that supports padding.
 
         Raises:
-            ValueError: a state that is no word and not the mask; and what the network refuses.
+            ValueError: a state that is neither a token nor the mask; and the errors of the network.
         """
         self.special.check(z)
-        return self._wide(self._moved(self.network(z, self._times(z, t), **told)))
+        return self._wide(self._moved(self.network(z, self._times(z, t), **options)))
 
     def after(self, words: Int[Tensor, "*batch P"], left: Int[Tensor, " B"] | None = None) -> "Adapted":
-        """The same for texts that go on from these words, where the network keeps words before the text apart.
+        """Return the denoiser of sequences that continue these tokens, if the network has a separate prompt input.
 
         Args:
             words: prompts.
-            left: how many words of each are padding, where they are not of one length.
+            left: number of padding tokens of each, where lengths differ.
 
         Raises:
-            TypeError: it does not: such words are the ``prompt`` of ``dd.sample``.
+            TypeError: it has none: pass such tokens as the ``prompt`` of ``dd.sample``.
         """
         if not hasattr(self.network, "after"):
             raise TypeError(
@@ -82,7 +82,7 @@ class Adapted(Constants):
         return other.to(self.barred.device).train(self.training)
 
     def padded(self, left: Int[Tensor, " B"]) -> "Padded":
-        """The same for rows of which the first ``left`` positions are padding, see ``Padded``."""
+        """Return the denoiser of rows of which the first ``left`` positions are padding, see ``Padded``."""
         return Padded(self, left)
 
     def _wide(self, logits: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
@@ -91,28 +91,30 @@ class Adapted(Constants):
     def _times(self, z: Tensor, t: Tensor) -> Tensor:
         return t if self.timed else torch.zeros(len(z), device=z.device)
 
-    def _moved(self, said: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
-        """What the network says at the positions that it speaks of."""
-        return torch.cat([said[:, : self.shift], said[:, : said.shape[1] - self.shift]], 1) if self.shift else said
+    def _moved(self, output: Float[Tensor, "B L n"]) -> Float[Tensor, "B L n"]:
+        """Shift the network's output to the positions that it predicts."""
+        return (
+            torch.cat([output[:, : self.shift], output[:, : output.shape[1] - self.shift]], 1) if self.shift else output
+        )
 
 
 class Halves(Adapted):
-    """The same of a network in halves, a ``ddlib.typing.SplitDenoiser``: samplers compute the logits that they need."""
+    """Adapter of a ``ddlib.typing.SplitDenoiser``, so that samplers compute only the logits that they need."""
 
-    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **told: Any) -> Float[Tensor, "B L D"]:
-        """What the output layer reads, at the positions that it speaks of."""
+    def features(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any) -> Float[Tensor, "B L D"]:
+        """Compute the output layer's input, at the positions that it predicts."""
         self.special.check(z)
-        return self._moved(self.network.features(z, self._times(z, t), **told))
+        return self._moved(self.network.features(z, self._times(z, t), **options))
 
     def words(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, " V"]]:
-        """The words' rows of the output layer, with a bias of -inf at ids that are no words."""
+        """Return the tokens' rows of the output layer, with a bias of -inf at ids that are not tokens."""
         weight, bias = self.network.words()
         barred = self.barred.to(weight.dtype)
         return weight, barred if bias is None else bias + barred
 
 
 class Blockwise(Adapted):
-    """The same of a network by blocks, a ``ddlib.typing.BlockDenoiser``."""
+    """Adapter of a blockwise network, a ``ddlib.typing.BlockDenoiser``."""
 
     @property
     def block_size(self) -> int:
@@ -120,29 +122,29 @@ class Blockwise(Adapted):
         return self.network.block_size
 
     def prefill(self, x: Int[Tensor, "B L"], cache: Any = None) -> Any:
-        """The cache of words that follow those of ``cache``, whole blocks."""
+        """Compute the cache of tokens that follow those of ``cache``, whole blocks."""
         self.special.check(x)
         return self.network.prefill(x, cache)
 
     def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Any) -> Float[Tensor, "B L V"]:
-        """The logits of states that follow the words of the cache."""
+        """Compute logits of states that follow the cached tokens."""
         self.special.check(z)
         return self._wide(self._moved(self.network.extend(z, self._times(z, t), cache)))
 
 
 class Padded(nn.Module):
-    """A denoiser of texts that begin at different columns, each told what it would be told alone.
+    """Denoiser of sequences that begin at different columns, with the outputs of each sequence alone.
 
-    Each row is moved to the left end, its padding behind it out of sight, so that no architecture has to count
-    positions from elsewhere. It goes by the number of the row: ``dd.sample(..., compact=False)``. What stands in the
-    padding is no matter, any words do; nor is what it says there.
+    Each row is moved to the left end, its padding masked behind it, so that no architecture has to count positions from
+    elsewhere. ``left`` is indexed by row: use ``dd.sample(..., compact=False)``. Tokens in the padding are arbitrary,
+    and so are the outputs there.
 
     Args:
-        denoiser: of a network that can leave positions out, by ``present``.
-        left: (B,) how many positions at the left of each row are padding.
+        denoiser: denoiser of a network that supports padding, by ``present``.
+        left: (B,) number of padding positions at the left of each row.
 
     Raises:
-        ValueError: negative numbers, or a network by blocks, which count from the left end.
+        ValueError: negative numbers, or a blockwise network, whose blocks count from the left end.
     """
 
     own_times = True
@@ -158,7 +160,7 @@ class Padded(nn.Module):
         self.denoiser, self.left, self.parameterization = denoiser, left, denoiser.parameterization
 
     def forward(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"]) -> Float[Tensor, "B L V"]:
-        """Logits over words; of no matter where the padding is.
+        """Compute logits over tokens; arbitrary at padding.
 
         Raises:
             ValueError: another number of rows, or a row of padding alone.
@@ -174,17 +176,17 @@ class Padded(nn.Module):
             raise ValueError(f"left is {self.left.tolist()}, must be less than the {length} positions of a row")
         moved = z.gather(1, (place + left) % length)
         times = t if t.ndim == 1 else t.gather(1, (place + left) % length)
-        said = self.denoiser(moved, times, present=place < length - left)
+        logits = self.denoiser(moved, times, present=place < length - left)
         back = (place - left) % length
-        return said.gather(1, back[..., None].expand(-1, -1, said.shape[-1]))
+        return logits.gather(1, back[..., None].expand(-1, -1, logits.shape[-1]))
 
 
 def adapted(network: nn.Module, special: Special, family: Family) -> nn.Module:
-    """A network as ddlib asks it, with the abilities that it has, in evaluation mode."""
-    if family.timed and not special.undrawn and not family.shift:  # it is one already
+    """Wrap a network by the adapter of its type, in evaluation mode."""
+    if family.timed and not special.undrawn and not family.shift:  # no adapter is necessary
         network.parameterization = meaning(network, family.parameterization)
         return network.eval()
     blocks = bool(getattr(network, "block_size", 0)) and isinstance(network, BlockDenoiser)
     kind = Blockwise if blocks else Halves if isinstance(network, SplitDenoiser) else Adapted
-    shift = family.shift - getattr(network, "shift", 0)  # what the network does not see to itself
+    shift = family.shift - getattr(network, "shift", 0)  # the part that the network does not apply itself
     return kind(network, special, shift, family.parameterization, family.timed).eval()

@@ -1,4 +1,4 @@
-"""What is known of a kind of pretrained denoisers, as one record; and which record fits a configuration."""
+"""Families of pretrained denoisers as records, and the choice of the record that fits a configuration."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from ddlib import registry
 from ddlib.processes import ForwardProcess
 
 Config = Mapping[str, Any]
-"""What config.json says."""
+"""Content of config.json."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a network is to be read from, and for which states."""
+    """Location of a network and the states that it is read for."""
 
     name: str
     """A folder, or the id of a repository."""
@@ -28,9 +28,9 @@ class Source:
     vocab_size: int
     num_states: int
     mask_id: int | None
-    """The model's own id of the mask; None of noise without one."""
+    """The model's id of the mask; None for noise without one."""
     bos: int | None
-    """The id that begins a text."""
+    """The id that begins a sequence."""
     block_size: int = 0
     shift: int = 0
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -40,35 +40,35 @@ class Source:
 
     @property
     def hub(self) -> dict[str, Any]:
-        """What transformers' readers are told."""
-        told = {"trust_remote_code": self.trust}
-        return told if self.revision is None else told | {"revision": self.revision}
+        """Keywords for transformers' readers."""
+        options = {"trust_remote_code": self.trust}
+        return options if self.revision is None else options | {"revision": self.revision}
 
 
 @dataclass(frozen=True)
 class Family:
-    """Pretrained denoisers that are read alike.
+    """Record of a family of pretrained denoisers that are read in the same way.
 
-    A family of one's own is a function without arguments that gives one, registered as an entry point of the group
-    ``ddlib.families``. ``dataclasses.replace(families.dream(), shift=0)`` says what differs from another.
+    A new family is a function without arguments that returns a record, registered as an entry point of the group
+    ``ddlib.families``. ``dataclasses.replace(families.dream(), shift=0)`` changes a field of another.
 
     Args:
         network: makes the network: ``Source`` to a module ``(z, t) -> logits`` over ids 0..V-1, of states 0..V.
-        model_types: the ``model_type`` of config.json that it is for.
-        architectures: where no family names the ``model_type``: what the first of the ``architectures`` must match.
-        only: keys of config.json and the values that they must have; another value, and the family does not fit.
-        native: config.json as a class of transformers' own reads it, with its ``model_type``; raises ValueError for an
-            option that this class has not.
-        rename: patterns of names of weights, and what that class calls them.
-        mask: the mask where neither config.json nor the tokenizer names it: tokens or ids, the first that is there.
-            None if the tokenizer has no part in it: noise without a mask, or a network with a state of its own for it.
-        shift: the logits of position i stand at i - ``shift``; those before stay.
-        block_size: positions of a block, the key of config.json that says so, or 0: all positions see each other. None
-            if networks of either kind are of this family and their files do not say which: 0 unless told.
-        timed: whether the network looks at the time.
-        noise: gives the process over V words.
-        parameterization: what the logits mean, see ``ddlib.parameterization.logits``.
-        ends: tokens or ids that end a text or a turn, besides the tokenizer's own.
+        model_types: the values of ``model_type`` in config.json that it fits.
+        architectures: where no family names the ``model_type``: pattern of the first of the ``architectures``.
+        only: keys of config.json and their required values; with another value the family does not fit.
+        native: converts config.json to that of a class of transformers, with its ``model_type``; raises ValueError for
+            an option that this class lacks.
+        rename: patterns of names of weights, and their names in that class.
+        mask: the mask where neither config.json nor the tokenizer names it: tokens or ids, the first that exists.
+            None if the tokenizer does not have it: noise without a mask, or a network with a separate mask state.
+        shift: the logits of position i are at i - ``shift``; those before stay.
+        block_size: positions of a block, the key of config.json with their number, or 0: all positions attend to each
+            other. None if the family has networks of either kind and their files do not specify which: 0 by default.
+        timed: whether the network uses the time.
+        noise: makes the process over V tokens.
+        parameterization: meaning of the logits, see ``ddlib.parameterization.logits``.
+        ends: tokens or ids that end a sequence or a turn, besides the tokenizer's end token.
         undrawn: tokens that are never drawn, besides the mask and ids without a token.
         tokenizer: the class of transformers that reads the tokenizer.
     """
@@ -90,16 +90,16 @@ class Family:
     tokenizer: str = "AutoTokenizer"
 
     def fits(self, config: Config) -> bool:
-        """Whether it is for the ``model_type`` of this configuration."""
+        """Return whether it fits the ``model_type`` of this configuration."""
         return config.get("model_type") in self.model_types and self._allowed(config)
 
     def resembles(self, config: Config) -> bool:
-        """Whether the architecture is of its kind."""
+        """Return whether the architecture matches."""
         first = next(iter(config.get("architectures") or ()), "")
         return bool(self.architectures) and re.search(self.architectures, first) is not None and self._allowed(config)
 
     def blocks(self, config: Config) -> int:
-        """Positions of a block, 0 for none."""
+        """Return the number of positions of a block, 0 for none."""
         found = config.get(self.block_size, 0) if isinstance(self.block_size, str) else self.block_size
         return int(found or 0)
 
@@ -108,11 +108,11 @@ class Family:
 
 
 def families() -> dict[str, Callable[[], Family]]:
-    """What gives each family, by name: those of this package, and those of installed ones."""
+    """Return the functions that make each family, by name: those of this package and of installed plug-ins."""
     from ddlib_models.hub import known_families as records
 
     found = {name: getattr(records, name) for name in records.__all__}
-    # a checkout may be newer than what is installed: its own families are found without an entry point
+    # a checkout may be newer than the installed package: its families are found without an entry point
     others = [name for name in registry.available("families") if name not in found]
     return found | {name: partial(_plugged_in, name) for name in others}
 
@@ -125,35 +125,35 @@ def _plugged_in(name: str) -> Family:
 
 
 def chosen(name: str, config: Config, family: str | Family | None) -> tuple[str, Family]:
-    """The family of a model, and what it is called.
+    """Return the family of a model, and its name.
 
     Raises:
-        ValueError: none is known by that name, or none, or several, fit the configuration.
+        ValueError: none has that name, or none, or several, fit the configuration.
         ImportError: a plug-in of that name does not load.
     """
     if isinstance(family, Family):
         return "a family of one's own", family
-    known = families()
+    makers = families()
     if family is not None:
-        if family not in known:
-            raise ValueError(f"family={family!r}: must be one of {', '.join(known)}, or a Family")
-        return family, known[family]()
+        if family not in makers:
+            raise ValueError(f"family={family!r}: must be one of {', '.join(makers)}, or a Family")
+        return family, makers[family]()
     every = {}
-    for each, make in known.items():
-        with suppress(ImportError):  # a plug-in that does not load harms nobody who does not ask for it
+    for each, make in makers.items():
+        with suppress(ImportError):  # a broken plug-in matters only if it is requested
             every[each] = make()
     fitting = [each for each, one in every.items() if one.fits(config)]
     fitting = fitting or [each for each, one in every.items() if one.resembles(config)]
     kind, first = config.get("model_type"), next(iter(config.get("architectures") or ()), None)
-    said = f"{name}: model_type {kind!r}, architecture {first!r}"
+    info = f"{name}: model_type {kind!r}, architecture {first!r}"
     if not fitting:
         raise ValueError(
-            f"{said}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
+            f"{info}: no family of {', '.join(every)} is for it. Say family=NAME (on the command line --family "
             "NAME) if it is read like one of them, or give a Family of your own"
         )
     if len(fitting) > 1:
         raise ValueError(
-            f"{said}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
+            f"{info}: may be of {' or '.join(fitting)}, say which: family={fitting[0]!r} (on the command line --family "
             f"{fitting[0]})"
         )
     return fitting[0], every[fitting[0]]

@@ -1,4 +1,4 @@
-"""The files of a pretrained model that are no weights: configuration, tokenizer."""
+"""Files of a pretrained model besides the weights: configuration, tokenizer."""
 
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +16,7 @@ from ddlib_models.io.manifest import MANIFEST, read_facts
 from ddlib_models.io.safetensors import filled_network
 
 TRUST = "trust=True (on the command line --trust NAME, the model's)"
-"""How code that comes with weights is allowed, in messages."""
+"""Setting that allows code that comes with weights, for messages."""
 
 GENERATION = "generation_config.json"
 
@@ -24,17 +24,17 @@ _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
 
 def transformers() -> ModuleType:
-    """The library, or what to install."""
+    """Import transformers, or raise an error with the command to install it."""
     return transformers_for("ddlib_models.hub")
 
 
 def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
-    """What config.json says; of a folder of ours the ``model_type`` is "ddlib", and the ``class`` is said too.
+    """Read config.json; for a folder of ddlib the ``model_type`` is "ddlib", and the ``class`` is included.
 
     Raises:
         ValueError: there is no model, its config.json is broken, or its weights are quantised.
     """
-    transformers()  # what to install is said before anything is looked for
+    transformers()  # raises for a missing package before any file is read
     hub = {} if revision is None else {"revision": revision}
     config, folder = described(name, name, revision), Path(name)
     quantised = [key for key in _QUANTISED if config.get(key)]
@@ -51,61 +51,61 @@ def read_config(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def read_tokenizer(name: str, kind: str, config: Config, trust: bool, revision: str | None = None) -> Any:
-    """The tokenizer beside the weights.
+    """Read the tokenizer beside the weights.
 
     Args:
-        name: of the model.
+        name: name of the model.
         kind: the class of transformers that reads it.
-        config: what config.json says.
+        config: content of config.json.
         trust: whether code of the repository may be run.
-        revision: of the repository.
+        revision: revision of the repository.
 
     Raises:
-        PermissionError: it needs code of the repository.
-        ValueError: there is none, or values of config.json that its class does not take.
+        PermissionError: it requires code of the repository.
+        ValueError: there is none, or config.json has values that its class does not accept.
     """
     hub: dict[str, Any] = {"trust_remote_code": trust} | ({} if revision is None else {"revision": revision})
     code = trust and "AutoConfig" in (config.get("auto_map") or ())
     if kind == "AutoTokenizer" and not code and config.get("model_type") not in transformers().CONFIG_MAPPING:
-        # what it would come to by itself, with a warning of a wrong class
+        # the class that transformers would select too, with a warning of a wrong class
         hub["config"] = transformers().PreTrainedConfig(tokenizer_class=config.get("tokenizer_class"))
     try:
         tokenizer = getattr(transformers(), kind).from_pretrained(name, **hub)
     except StrictDataclassError as error:
         raise ValueError(f"{name}: what config.json says does not do: {line(error)}") from error
     except (OSError, ValueError, TypeError) as error:
-        said = str(error).strip().splitlines()[0]
+        message = str(error).strip().splitlines()[0]
         if "trust_remote_code" in str(error):
             raise PermissionError(
                 f"{name}: its tokenizer is code that comes with it, and to load it is to run it: read it, then say "
                 f"{TRUST}"
             ) from error
-        raise ValueError(f"{name}: has no tokenizer that loads: {said}") from error
+        raise ValueError(f"{name}: has no tokenizer that loads: {message}") from error
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
-        # where no file says what the tokens are, transformers makes up a handful
+        # without tokenizer files, transformers makes a tokenizer of a few tokens
         raise ValueError(f"{name}: has no tokenizer that loads, none of its files says what the tokens are")
     return tokenizer
 
 
 def pretrained(kind: Any, source: Source, **options: Any) -> nn.Module:
-    """A network of transformers with its weights, which are read from safetensors only.
+    """Load a network of transformers, from safetensors only.
 
     Args:
-        kind: the class that reads them, or an auto class.
-        source: of the weights.
-        options: of ``from_pretrained``.
+        kind: the class of the network, or an auto class.
+        source: source of the weights.
+        options: options of ``from_pretrained``.
 
     Raises:
-        ValueError: weights that the network needs and the files have not, or the files have and it has not.
+        ValueError: missing or unknown weights.
     """
     return filled_network(kind, source.name, source.name, dtype=source.dtype, **source.hub, **options)
 
 
 def generation(name: str, revision: str | None = None) -> dict[str, Any]:
-    """What generation_config.json says, if it is there.
+    """Read generation_config.json, if it exists.
 
     Raises:
-        ValueError: it is broken, or what ends a text is no id.
+        ValueError: it is broken, or an end of sequence is not an id.
     """
     try:
         found = read_object(name, GENERATION, revision) or {}

@@ -1,4 +1,4 @@
-"""The families that are known, each a record."""
+"""Records of the known families."""
 
 from ddlib.processes import Uniform
 from ddlib.schedules import Linear
@@ -11,7 +11,7 @@ __all__ = ["a2d", "ddlib", "diffusion_gemma", "dream", "llada", "masked_lm"]
 
 
 def a2d() -> Family:
-    """A causal class of transformers, Llama, Qwen2, Qwen3, trained to look both ways, or by blocks: masks."""
+    """A causal class of transformers, Llama, Qwen2, Qwen3, trained bidirectionally or by blocks: masks."""
     return Family(
         networks.causal_lm,
         model_types=("a2d-llama", "a2d-qwen2", "a2d-qwen3"),
@@ -23,7 +23,7 @@ def a2d() -> Family:
 
 
 def ddlib() -> Family:
-    """What ddlib's own networks write, ``DiT`` and its kin: masks, and a look at the time."""
+    """Networks of ddlib, ``DiT`` and similar: masks, with a time condition."""
     return Family(
         networks.own,
         model_types=("ddlib",),
@@ -35,7 +35,7 @@ def ddlib() -> Family:
 
 
 def dream() -> Family:
-    """Dream and DiffuCoder: weights of Qwen2 that look both ways; each logit stands one position to the left.
+    """Dream and DiffuCoder: bidirectional Qwen2; each logit is one position to the left.
 
     Ye et al. 2025, arXiv:2508.15487.
     """
@@ -51,7 +51,7 @@ def dream() -> Family:
 
 
 def llada() -> Family:
-    """LLaDA: weights of Llama that look both ways, under names of their own; each logit at its own position.
+    """LLaDA: bidirectional Llama under other names of weights; each logit at its own position.
 
     Nie et al. 2025, arXiv:2502.09992.
     """
@@ -66,7 +66,7 @@ def llada() -> Family:
 
 
 def diffusion_gemma() -> Family:
-    """DiffusionGemma: uniform noise on canvases behind words that an encoder keeps; what it says is the posterior."""
+    """DiffusionGemma: uniform noise on canvases behind tokens cached by an encoder; the logits are the posterior."""
     return Family(
         canvas,
         model_types=("diffusion_gemma",),
@@ -79,5 +79,5 @@ def diffusion_gemma() -> Family:
 
 
 def masked_lm() -> Family:
-    """BERT, RoBERTa, ModernBERT and their kin, also as chat models: masks, each logit at its own position."""
+    """BERT, RoBERTa, ModernBERT and similar, also as chat models: masks, each logit at its own position."""
     return Family(networks.masked_lm, architectures="ForMaskedLM$", ends=("[/Answer]",))

@@ -1,4 +1,4 @@
-"""``load``: a pretrained denoiser with its process, its tokenizer, and what has to be known of its ids."""
+"""Loader of pretrained denoisers, with their process, tokenizer and special ids."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +18,13 @@ class Loaded(NamedTuple):
     """A pretrained model, ready for ``dd.sample(loaded.process, loaded.denoiser, ...)``."""
 
     process: ForwardProcess
-    """The noise, over the words of the tokenizer."""
+    """The noise, over the tokens of the tokenizer."""
     denoiser: nn.Module
-    """``(z, t) -> logits``; its ``parameterization`` says what they mean."""
+    """``(z, t) -> logits``; its ``parameterization`` is their meaning."""
     tokenizer: Any
-    """Of transformers."""
+    """Tokenizer of transformers."""
     special: Special
-    """Which ids are words, which end a text, which is the mask."""
+    """Special ids: tokens, ends of a sequence, the mask."""
 
 
 def load(
@@ -38,27 +38,27 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> Loaded:
-    """Reads a pretrained denoiser, whoever trained it, as ddlib's samplers and bounds ask it.
+    """Load a pretrained denoiser for ddlib's samplers and bounds.
 
     Weights are read from safetensors only. Code that comes with them is not run without ``trust``.
 
     Args:
         name_or_path: a folder, or the id of a repository on the hub.
-        family: how it is read, by name or as a record; by default config.json tells, see ``Family``.
-        trust: whether code of the repository may be run, where no class of transformers' own or ours reads it.
+        family: the format, by name or as a record; by default detected from config.json, see ``Family``.
+        trust: whether code of the repository may be run, where no class of transformers or ddlib reads it.
         revision: branch, tag or commit of the repository.
-        mask: the token that stands for the mask, or its id, in digits too where no token is spelled so; by default
-            config.json, the tokenizer or the family says.
-        block_size: positions of a block, which sees itself and what is before it; by default the family says.
-        dtype: of the weights; logits are float32.
-        device: of the network and the process.
+        mask: the mask's token, or its id, in digits too where no token is spelled so; by default that of config.json,
+            the tokenizer or the family.
+        block_size: positions of a block, which attends to itself and to those before; by default the family's.
+        dtype: dtype of the weights; logits are float32.
+        device: device of the network and the process.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
         OSError: no safetensors among the files.
-        PermissionError: it needs code of the repository, and ``trust`` is False.
+        PermissionError: it requires code of the repository, and ``trust`` is False.
         ValueError: there is no model, or a file of it is broken; none or several families fit; quantised weights; no
-            mask token; fewer rows than tokens; weights or options that the network has not; a causal network that stays
+            mask token; fewer rows than tokens; weights or options that the network lacks; a causal network that stays
             causal.
     """
     name = str(name_or_path)
@@ -88,7 +88,7 @@ def load(
 
 
 def _readable(name: str, called: str, family: Family, config: Config, trust: bool) -> tuple[Config, Any]:
-    """What a class of transformers' own reads, and what makes it; else code of the repository, if that is trusted."""
+    """Return the class of transformers or ddlib for the network; else code of the repository, if that is trusted."""
     try:
         return family.native(config), family.network
     except ValueError as error:

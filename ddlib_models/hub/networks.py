@@ -1,4 +1,4 @@
-"""What reads a network of a family: classes of transformers' own, ours, or code that comes with the weights."""
+"""Loaders of a family's network: classes of transformers, of ddlib, or code that comes with the weights."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,14 +20,14 @@ from ddlib_models.hub.files import TRUST, pretrained, transformers
 from ddlib_models.io.pretrained import Pretrained
 
 _SHORT = 64
-"""Longer blocks are not asked whether they see what is behind them: that is a pass over all of one."""
+"""Maximum block size for the check of the attention mask, which is a pass over a whole block."""
 
 RECIPE = "recipe.yaml"
-"""What a run of the recipes writes beside its weights."""
+"""File of a recipe run beside its weights."""
 
 
 def masked_lm(source: Source) -> MaskedLM:
-    """A masked language model of transformers' own, see ``ddlib_models.hf.masked_lm``."""
+    """Load a masked language model of transformers, see ``ddlib_models.hf.masked_lm``."""
     model = pretrained_masked_lm(
         source.num_states, source.vocab_size, source.name, revision=source.revision, mask_token=source.mask_id
     )
@@ -35,14 +35,14 @@ def masked_lm(source: Source) -> MaskedLM:
 
 
 def causal_lm(source: Source) -> CausalLM:
-    """A causal language model of transformers' own whose positions see all, or their block and those before it.
+    """Load a causal language model of transformers with bidirectional or block-causal attention.
 
     Raises:
-        ValueError: weights that do not fit, or a class whose causality is no mask that could be another.
+        ValueError: weights that do not fit, or a class that stays causal under another attention mask.
     """
     architecture = plain(CausalLM.configuration(dict(source.config)))
     sizes = source.num_states, source.vocab_size, architecture, source.mask_id
-    with torch.device("meta"):  # the weights to come are those of the files
+    with torch.device("meta"):  # the weights will be those of the files
         model = CausalLM(*sizes, block_size=source.block_size, shift=source.shift)
     config, own = model.configuration(architecture), replace(source, trust=False)
     network = pretrained(transformers().AutoModelForCausalLM, own, config=config, key_mapping=dict(source.rename))
@@ -56,10 +56,10 @@ def causal_lm(source: Source) -> CausalLM:
 
 
 def own_states(config: Config) -> dict[str, Any]:
-    """The configuration of a network of ours, if its states are words and the mask.
+    """Return the configuration of a ddlib network, if its states are tokens and the mask.
 
     Raises:
-        ValueError: it reads other states.
+        ValueError: it has other states.
     """
     size, states = config.get("vocab_size"), config.get("num_states")
     if states != (size or 0) + 1:
@@ -71,41 +71,43 @@ def own_states(config: Config) -> dict[str, Any]:
 
 
 def own(source: Source) -> nn.Module:
-    """A network of ours, of the class that its manifest names.
+    """Load a ddlib network of the class that its manifest names.
 
     Raises:
-        ValueError: no backbone that is registered is of that class, or a run's recipe says of which noise it is.
+        ValueError: no registered backbone is of that class, or the run's recipe has other noise.
     """
     if (Path(source.name) / RECIPE).is_file():
         raise ValueError(
             f"{source.name}: {RECIPE} says which noise it was trained on; recipes.model_io.open_saved reads it, and "
             f"python -m recipes.generate {source.name}"
         )
-    known = {}
+    classes = {}
     for name in registry.available("backbones"):
-        with suppress(ImportError):  # a plug-in that does not load harms nobody else
+        with suppress(ImportError):  # a broken plug-in does not concern other classes
             found = registry.get("backbones", name)
             made = found if isinstance(found, type) else get_type_hints(found).get("return")
             if isinstance(made, type) and issubclass(made, Pretrained):
-                known[made.__name__] = made
-    if source.config["class"] not in known:
-        raise ValueError(f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(known))}")
+                classes[made.__name__] = made
+    if source.config["class"] not in classes:
+        raise ValueError(
+            f"{source.name}: holds {source.config['class']}, must hold one of {', '.join(sorted(classes))}"
+        )
     options = {} if source.revision is None else {"revision": source.revision}
-    return known[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
+    return classes[source.config["class"]].from_pretrained(source.name, **options).to(source.dtype)
 
 
 @torch.no_grad()
 def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) -> None:
-    """Asks a network whether positions see those behind them, all or those of their block, and no others.
+    """Check that positions depend on all later ones, or on those of their block, and on no others.
 
     Args:
-        name: of the model, for messages.
+        name: name of the model, for messages.
         network: ``(z, t) -> logits``.
-        words: at least three; of fewer nothing is asked.
-        size: positions of a block, 0 where there are none.
+        words: at least three tokens; with fewer nothing is checked.
+        size: positions of a block, 0 without blocks.
 
     Raises:
-        ValueError: they do not, or they do.
+        ValueError: a dependence that is missing, or one too many.
     """
     if len(words) < 3 or size == 1:
         return
@@ -113,10 +115,10 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
     device = next((one.device for one in network.parameters()), torch.device("cpu"))
 
     def moved(front: int) -> float:
-        """How much the first position is moved by another word at this distance."""
+        """Return the change of the first position's output under another token at this distance."""
         z = torch.tensor([[first] * front + [other] for other in others], device=device)
-        said = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
-        return float((said[0] - said[1]).abs().max()) / max(float(said.abs().max()), 1e-30)
+        output = network.eval()(z, torch.zeros(2, device=device))[:, 0].float()
+        return float((output[0] - output[1]).abs().max()) / max(float(output.abs().max()), 1e-30)
 
     if moved(1) == 0:
         raise ValueError(
@@ -131,7 +133,7 @@ def check_sight(name: str, network: nn.Module, words: Sequence[int], size: int) 
 
 
 class Remote(nn.Module):
-    """A network that is code of its repository, as it says what it is: ids in, logits out."""
+    """Network from code of its repository, without further adaptation: ids in, logits out."""
 
     def __init__(self, network: nn.Module, vocab_size: int, mask_id: int | None) -> None:
         super().__init__()
@@ -140,26 +142,26 @@ class Remote(nn.Module):
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, " B"], *, present: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L V"]:
-        """Logits over ids, (B, L, V); False of ``present`` is where nobody looks."""
+        """Compute logits over ids, (B, L, V); positions with ``present`` False are not attended to."""
         ids = z if self.mask_id is None else torch.where(z == self.vocab_size, self.mask_id, z)
         seen = {} if present is None else {"attention_mask": present.long()}
         return self.network(input_ids=ids, **seen).logits[..., : self.vocab_size]
 
 
 def remote(source: Source) -> Remote:
-    """Code that comes with the weights, run because it is trusted.
+    """Load a network by code that comes with the weights, if it is trusted.
 
     Raises:
-        PermissionError: it is not.
+        PermissionError: it is not trusted.
         ValueError: there is no such code.
     """
-    told = source.config.get("auto_map") or {}
-    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in told), None)
+    auto = source.config.get("auto_map") or {}
+    kind = next((each for each in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel") if each in auto), None)
     if kind is None:
         raise ValueError(f"{source.name}: auto_map of config.json names no code that is a model")
     if not source.trust:
         raise PermissionError(
-            f"{source.name}: {told[kind]} is code that comes with it, and to load it is to run it: read it, then say "
+            f"{source.name}: {auto[kind]} is code that comes with it, and to load it is to run it: read it, then say "
             f"{TRUST}"
         )
     return Remote(pretrained(getattr(transformers(), kind), source), source.vocab_size, source.mask_id)

@@ -1,4 +1,4 @@
-"""Which ids of a tokenizer are words, and what the others are."""
+"""Special ids of a tokenizer: the mask, ends of sequences, ids that are not tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,35 +16,35 @@ from ddlib_models.hub.family import Config, Family
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of a tokenizer that mean something, and those that are no words.
+    """Ids of a tokenizer with a special meaning, and those that are not tokens.
 
-    A word's number is its id. ``vocab_size`` is one more than the last id that is a word, and the mask is the state of
-    that number, whatever its id is. An id below it that is no word, such as the mask's own, has no probability.
+    A token's number is its id. ``vocab_size`` is one more than the last id that is a token, and the mask is the state
+    with that number, whatever its id is. An id below it that is not a token, such as the mask's id, has no probability.
     """
 
     vocab_size: int
     mask: int | None
-    """The id that the tokenizer gives to the mask; the state is ``vocab_size``. None of noise without a mask."""
+    """The tokenizer's id of the mask; the state is ``vocab_size``. None for noise without a mask."""
     bos: int | None
     eos: int | None
     eot: int | None
     """The end of a turn, where it is another token than ``eos``."""
     pad: int | None
     ends: tuple[int, ...]
-    """All that end a text or a turn: the words after the first of them are no part of it."""
+    """All ids that end a sequence or a turn: tokens after the first of them do not belong to it."""
     undrawn: tuple[int, ...]
-    """Ids below ``vocab_size`` that are no words: the mask's, those that no token has, those never drawn."""
+    """Ids below ``vocab_size`` that are not tokens: the mask's, those without a token, those never drawn."""
     names: dict[int, str] = field(default_factory=dict, repr=False)
     """Tokens of ``undrawn``, for messages."""
 
     def states(self, ids: Int64[Tensor, "B L"]) -> Int64[Tensor, "B L"]:
-        """Ids of the tokenizer as states: the mask's id becomes the mask.
+        """Convert ids of the tokenizer to states: the mask's id becomes the mask.
 
         Raises:
-            ValueError: ids that are neither words nor the mask, where values may be looked at, see ``ddlib.debug``.
+            ValueError: ids that are neither tokens nor the mask, where values are checked, see ``ddlib.debug``.
         """
         if visible(ids):
-            # the state of the mask is no id, unless it happens to be the mask's own
+            # the state of the mask is not an id, unless it equals the mask's id
             none = (ids < 0) | (ids >= self.vocab_size) & (ids != (-1 if self.mask is None else self.mask))
             if bool(none.any()):
                 mask = "" if self.mask is None else f", or the mask's, {self.mask}"
@@ -56,7 +56,7 @@ class Special:
         return z
 
     def check(self, z: Int64[Tensor, "B L"]) -> None:
-        """Refuses states that are ids and no words; those beyond the ids are the network's to know.
+        """Raise for states that are ids but no tokens; states beyond the ids are checked by the network.
 
         Raises:
             ValueError: naming the first of them.
@@ -70,20 +70,20 @@ class Special:
                 raise ValueError(f"z holds id {index}{token} which is no word: no probability goes there{mask}")
 
     def ended(self, words: Sequence[int]) -> list[int]:
-        """What stands before the first end."""
+        """Return the tokens before the first end."""
         return list(takewhile(lambda word: word not in self.ends, words))
 
     def endings(self) -> tuple[EndOfText, ...]:
-        """For ``dd.sample``: nothing follows a word that ends a text, but padding."""
+        """Return the stopping rules for ``dd.sample``: only padding follows a token that ends a sequence."""
         fill = self.pad if self.pad is not None and self.pad not in self.undrawn else None
         return tuple(EndOfText(word, fill=fill) for word in self.ends)
 
 
 def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: str | int | None) -> int:
-    """The id of the mask: as said, or by config.json, the tokenizer, or the family.
+    """Return the id of the mask: the one given, or that of config.json, the tokenizer, or the family.
 
     Raises:
-        ValueError: none of them names one, they disagree, or it is no token and no id.
+        ValueError: none of them names one, they disagree, or it is neither a token nor an id.
     """
     if isinstance(given, int):
         if given < 0 or isinstance(given, bool):
@@ -94,12 +94,12 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
         if given not in tokens and not given.isdecimal():
             raise ValueError(f"mask={given!r}: must be a token of {name}'s tokenizer, which does not know it")
         return tokens[given] if given in tokens else int(given)
-    told = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
-    told = {who: index for who, index in told.items() if index is not None}
-    if len(set(told.values())) > 1:
-        said = ", ".join(f"{who} says {index}" for who, index in told.items())
-        raise ValueError(f"{name}: {said}; say which is the mask: mask=ID (on the command line --mask-token ID)")
-    ids = [*told.values(), *(_id(tokenizer, one) for one in family.mask or ())]
+    named = {"mask_token_id of config.json": config.get("mask_token_id"), "the tokenizer": tokenizer.mask_token_id}
+    named = {source: index for source, index in named.items() if index is not None}
+    if len(set(named.values())) > 1:
+        listed = ", ".join(f"{source} says {index}" for source, index in named.items())
+        raise ValueError(f"{name}: {listed}; say which is the mask: mask=ID (on the command line --mask-token ID)")
+    ids = [*named.values(), *(_id(tokenizer, one) for one in family.mask or ())]
     found = next((index for index in ids if index is not None), None)
     if found is None:
         raise ValueError(
@@ -114,15 +114,15 @@ def find_mask(name: str, family: Family, config: Config, tokenizer: Any, given: 
 def describe(
     name: str, family: Family, generation: Config, tokenizer: Any, mask: int | None, rows: int | None
 ) -> Special:
-    """Which ids are words of a model, and what the others are.
+    """Collect the special ids of a model.
 
     Args:
-        name: of the model, for messages.
-        family: of the model.
-        generation: what generation_config.json says.
-        tokenizer: of the model.
-        mask: the id of its mask; None where the tokenizer has none, and every row of the table is a word.
-        rows: of the model's table, if config.json says it.
+        name: name of the model, for messages.
+        family: family of the model.
+        generation: content of generation_config.json.
+        tokenizer: tokenizer of the model.
+        mask: the id of its mask; None where the tokenizer has none, and every row of the table is a token.
+        rows: rows of the model's table, if config.json has it.
 
     Raises:
         ValueError: the table has fewer rows than the tokenizer has tokens.
@@ -142,12 +142,12 @@ def describe(
         words = tokens.keys() - barred - {mask}
         vocab_size = max(words) + 1
         undrawn = tuple(index for index in range(vocab_size) if index not in words)
-    # BERT and its kin have names of their own for the ends of a text
+    # BERT-like tokenizers use other names for the ends of a sequence
     bos, eos = _first(tokenizer, "bos", "cls"), _first(tokenizer, "eos", "sep")
     pad = tokenizer.pad_token_id
     first = [index for one in family.ends if (index := _id(tokenizer, one)) is not None]
-    told = [eos, *first, *_several(generation.get("eos_token_id"))]
-    ends = [one for one in dict.fromkeys(told) if one is not None and one < vocab_size and one not in undrawn]
+    candidates = [eos, *first, *_several(generation.get("eos_token_id"))]
+    ends = [one for one in dict.fromkeys(candidates) if one is not None and one < vocab_size and one not in undrawn]
     return Special(
         vocab_size, mask, bos, eos, next((index for index in first if index != eos), None), pad,
         tuple(ends), undrawn, {index: tokens[index] for index in undrawn if index in tokens},
@@ -155,15 +155,15 @@ def describe(
 
 
 def _id(tokenizer: Any, one: str | int) -> int | None:
-    """The id of a token, or the id itself, if the tokenizer has it."""
-    known = tokenizer.get_vocab()
+    """Return the id of a token, or the id itself, if the tokenizer has it."""
+    vocabulary = tokenizer.get_vocab()
     if isinstance(one, str):
-        return known.get(one)
-    return one if one in known.values() else None
+        return vocabulary.get(one)
+    return one if one in vocabulary.values() else None
 
 
 def _first(tokenizer: Any, *roles: str) -> int | None:
-    """The id of the first of these special tokens that the tokenizer has."""
+    """Return the id of the first of these special tokens that the tokenizer has."""
     ids = (getattr(tokenizer, f"{role}_token_id") for role in roles)
     return next((index for index in ids if index is not None), None)
 

@@ -8,9 +8,9 @@ _OWN = frozenset(vars(nn.Module()))
 
 
 class Constants(nn.Module):
-    """A module whose tensors that are plain attributes, ``self.rows = tensor``, follow ``.to`` as buffers do.
+    """Module whose tensors in plain attributes, ``self.rows = tensor``, follow ``.to`` as buffers do.
 
-    They are constants: no state dict holds them, and no average of weights changes them. An average that includes
+    They are constants: they are not in the state dict, and no average of weights changes them. An average that includes
     buffers, ``torch.optim.swa_utils.AveragedModel(network, use_buffers=True)``, rounds integers down.
     """
 

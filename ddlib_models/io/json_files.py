@@ -1,4 +1,4 @@
-"""What the JSON files beside pretrained weights say, and what is wrong with one that says nothing."""
+"""JSON files beside pretrained weights, with errors that name what is wrong with them."""
 
 import json
 from pathlib import Path
@@ -7,43 +7,43 @@ from typing import Any
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 ADAPTER = "adapter_config.json"
-"""What peft writes beside an adapter."""
+"""File that peft writes beside an adapter."""
 
 
 def described(name: str, label: str, revision: str | None = None) -> dict[str, Any]:
-    """What config.json of a folder or a repository says.
+    """Read config.json of a folder or a repository.
 
     Args:
-        name: of the model.
-        label: what messages call it.
-        revision: of the repository.
+        name: name of the model.
+        label: the model's name in messages.
+        revision: revision of the repository.
 
     Raises:
-        ValueError: there is no config.json, or an adapter alone; see ``read_object`` for a broken one.
+        ValueError: there is no config.json, or only an adapter; see ``read_object`` for a broken one.
     """
-    found, said, asked = None, "", True
+    found, answer, reachable = None, "", True
     try:
         found = read_object(name, "config.json", revision)
     except OSError as error:
-        said = f", and the hub says: {str(error).strip().splitlines()[0]}"
-        asked = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
+        answer = f", and the hub says: {str(error).strip().splitlines()[0]}"
+        reachable = not isinstance(error.__cause__, LocalEntryNotFoundError)  # the hub is out of reach
     if found is not None:
         return found
-    if asked and is_there(name, ADAPTER, revision):
+    if reachable and is_there(name, ADAPTER, revision):
         raise ValueError(
             f"{label}: holds an adapter and no model; merge it into its model, model.merge_and_unload(), and save that"
         )
     if Path(name).is_dir():
         raise ValueError(f"{label}: there is no config.json in this folder, so it holds no model")
-    raise ValueError(f"{label}: no folder with a model here{said}")
+    raise ValueError(f"{label}: no folder with a model here{answer}")
 
 
 def read_object(name: str, file: str, revision: str | None = None) -> dict[str, Any] | None:
-    """What a JSON file of a folder or a repository says; None if the folder has none.
+    """Read a JSON file of a folder or a repository; None if the folder has none.
 
     Raises:
-        OSError: the repository has none, or cannot be asked.
-        ValueError: it is no JSON, or no object; or the name is that of a file.
+        OSError: the repository has none, or cannot be reached.
+        ValueError: it is not JSON, or not an object; or the name is that of a file.
     """
     folder = Path(name)
     if folder.is_file():
@@ -53,25 +53,25 @@ def read_object(name: str, file: str, revision: str | None = None) -> dict[str, 
         if not path.is_file():
             return None
     else:
-        from transformers.utils import cached_file  # not above: its absence is told by who asks for a network
+        from transformers.utils import cached_file  # local import: the caller raises the error for a missing package
 
         path = Path(cached_file(name, file, revision=revision))
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # bytes that are no text are a ValueError too
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # bytes that are not text are a ValueError too
         raise ValueError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(said, dict):
-        raise ValueError(f"{path}: holds a {type(said).__name__}, must hold an object with keys")
-    return said
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, must hold an object with keys")
+    return content
 
 
 def line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Return an error's message in one line."""
     return " ".join(str(error).split())
 
 
 def is_there(name: str, file: str, revision: str | None = None) -> bool:
-    """Whether a folder or a repository has a JSON file, broken or not."""
+    """Return whether a folder or a repository has a JSON file, broken or not."""
     try:
         return read_object(name, file, revision) is not None
     except OSError:

@@ -1,7 +1,8 @@
-"""Folders that are whole or refused: a manifest of sizes and hashes, written last, checked before anything is read.
+"""Manifests of folders: sizes and hashes, written last and checked before anything is read.
 
-safetensors and JSON load a flipped bit without a word. ``writing`` makes a folder, ``check_manifest`` refuses one that
-is not as it was written. The hashes find damage and mix-ups, not malice: who can change a file can change its hash.
+safetensors and JSON load a flipped bit without an error. ``writing`` makes a folder, ``check_manifest`` rejects one
+that has changed since. The hashes detect damage and mix-ups, not tampering: a file can be changed together with its
+hash.
 """
 
 import hashlib
@@ -18,23 +19,23 @@ from typing import Any
 MANIFEST = "ddlib_manifest.json"
 FORMAT = 1
 FOREIGN = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.json")
-"""What a loader might take for weights or a configuration; other files may lie in the folder."""
+"""Patterns of files that a loader might take for weights or a configuration; other files may be in the folder."""
 
 
 class ManifestError(ValueError):
-    """A folder that is not as it was written; the message names the folder and every file at fault."""
+    """Error for a folder that differs from its manifest; the message names the folder and every file at fault."""
 
 
 def write_manifest(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[str] = ()) -> None:
-    """Writes names, sizes and sha256 of all files of the folder, beneath it too, and these facts.
+    """Write names, sizes and sha256 of all files of the folder and its subfolders, and these facts.
 
     Args:
         folder: the finished files.
-        facts: what else a reader must know, in JSON: the class, the training step.
-        unlisted: files at the top that may change later, such as README.md.
+        facts: further information for readers, in JSON: the class, the training step.
+        unlisted: files at the top level that may change later, such as README.md.
 
     Raises:
-        TypeError: facts that JSON does not know.
+        TypeError: facts that are not JSON.
     """
     folder = Path(folder)
     names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
@@ -43,11 +44,11 @@ def write_manifest(folder: str | Path, facts: Mapping[str, Any], unlisted: Colle
 
 
 def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> dict[str, Any]:
-    """The facts of a folder whose files are all there and bit for bit as they were written.
+    """Return the facts of a folder after checking that all its files are present and unchanged.
 
     Args:
-        folder: what ``write_manifest`` was called on, or a copy.
-        foreign: patterns of names that must not be there unlisted; none to read only what is listed.
+        folder: a folder with a manifest from ``write_manifest``, or a copy.
+        foreign: patterns of names that must not be there unlisted; empty to check only listed files.
 
     Raises:
         ManifestError: files that are missing, truncated, too long, altered or foreign, each by name; an interrupted
@@ -57,7 +58,7 @@ def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> di
     manifest = _read(folder)
     if not manifest["complete"]:
         raise ManifestError(f"{folder}: the save into it was interrupted; save again")
-    faults = [_fault(folder, name, wanted) for name, wanted in manifest["files"].items()]
+    faults = [_fault(folder, name, expected) for name, expected in manifest["files"].items()]
     faults += [f"{name} is foreign: {MANIFEST} does not list it" for name in _strangers(folder, manifest, foreign)]
     if found := [fault for fault in faults if fault]:
         raise ManifestError(f"{folder}: {'; '.join(found)}")
@@ -65,7 +66,7 @@ def check_manifest(folder: str | Path, foreign: Collection[str] = FOREIGN) -> di
 
 
 def read_facts(folder: str | Path) -> dict[str, Any]:
-    """The facts alone; says nothing about the files.
+    """Return the facts without checking the files.
 
     Raises:
         ManifestError: the manifest is missing, damaged, or of a newer format.
@@ -74,7 +75,7 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
 
 
 def listed_files(folder: str | Path) -> list[str]:
-    """The names in the folder's manifest; says nothing about the files.
+    """Return the names in the folder's manifest without checking the files.
 
     Raises:
         ManifestError: the manifest is missing, damaged, or of a newer format.
@@ -84,25 +85,25 @@ def listed_files(folder: str | Path) -> list[str]:
 
 @contextmanager
 def writing(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[str] = ()) -> Iterator[Path]:
-    """A temporary sibling to write files into; at the end it gets a manifest and is moved in place.
+    """Open a temporary sibling to write files into; at the end it gets a manifest and is moved in place.
 
-    A new folder appears at once, by one rename. In an older save, the files move one by one under a manifest that says
-    "interrupted" until the last has moved. Files of others stay, and so does an unlisted file that is already there.
-    Whatever fails before the files move leaves the folder as it was.
+    A new folder appears at once, by one rename. In an older save, the files move one by one under a manifest that is
+    marked "interrupted" until the last has moved. Other files stay, and so does an unlisted file that is already there.
+    A failure before the files move leaves the folder unchanged.
 
     Args:
-        folder: where the files shall be; it and its parents are made if need be.
+        folder: the destination; it and its parents are created if necessary.
         facts: see ``write_manifest``.
         unlisted: see ``write_manifest``.
 
     Raises:
-        ManifestError: the folder holds files that another program wrote under these names, or that ``check_manifest``
-            would call foreign; or its manifest is damaged, or of a newer format.
+        ManifestError: the folder holds files of another program under these names, or files that ``check_manifest``
+            rejects as foreign; or its manifest is damaged, or of a newer format.
     """
     folder = Path(folder).resolve()
     if folder.exists() and not folder.is_dir():
         raise ManifestError(f"{folder}: is a file, must be a folder")
-    _older(folder)  # refused before the work of writing
+    _older(folder)  # raises before the work of writing
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
     temporary.mkdir()
@@ -120,12 +121,12 @@ def writing(folder: str | Path, facts: Mapping[str, Any], unlisted: Collection[s
 
 
 def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
-    """Moves the files into a folder that is in use; what an older save left and this one lacks is deleted."""
+    """Move the files into an existing folder; files of an older save that this one lacks are deleted."""
     older, newer = _older(folder), _read(temporary)["files"]
     for name in newer:
         if name not in older and (folder / name).exists():
             raise ManifestError(f"{folder}: {name} is there and no save wrote it; save to another folder")
-    # names both, so that a save after an interruption knows whose files these are
+    # lists the files of both, so that a save after an interruption recognises them
     _write(folder, {}, dict(older) | newer, complete=False)
     flush(folder)
     for name in older.keys() - newer.keys():
@@ -141,7 +142,7 @@ def _merge(temporary: Path, folder: Path, unlisted: Collection[str]) -> None:
 
 
 def _older(folder: Path) -> dict[str, Any]:
-    """The files of the save that the folder holds; none if it holds no save."""
+    """Return the files of the save in the folder; none if it holds no save."""
     manifest = _read(folder) if (folder / MANIFEST).exists() else {"files": {}}
     if strangers := _strangers(folder, manifest, FOREIGN):
         raise ManifestError(
@@ -152,21 +153,23 @@ def _older(folder: Path) -> dict[str, Any]:
 
 
 def _strangers(folder: Path, manifest: Mapping[str, Any], patterns: Collection[str]) -> list[str]:
-    """Files that match a pattern and are not listed; hidden folders, such as the hub's cache, are not looked into."""
+    """Return unlisted files that match a pattern; hidden folders, such as the hub's cache, are skipped."""
     paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     names = (path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
-    known = {*manifest["files"], MANIFEST}
-    return [name for name in names if name not in known and any(fnmatch(name, pattern) for pattern in patterns)]
+    listed = {*manifest["files"], MANIFEST}
+    return [name for name in names if name not in listed and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def _fault(folder: Path, name: str, wanted: Mapping[str, Any]) -> str | None:
+def _fault(folder: Path, name: str, expected: Mapping[str, Any]) -> str | None:
     path = folder / name
     if not path.is_file():
         return f"{name} is missing"
     size = path.stat().st_size
-    if size != wanted["size"]:
-        return f"{name} is {'truncated' if size < wanted['size'] else 'too long'}: {size} of {wanted['size']} bytes"
-    return None if _sha256(path) == wanted["sha256"] else f"{name} is altered: its sha256 is not the one in {MANIFEST}"
+    if size != expected["size"]:
+        return f"{name} is {'truncated' if size < expected['size'] else 'too long'}: {size} of {expected['size']} bytes"
+    return (
+        None if _sha256(path) == expected["sha256"] else f"{name} is altered: its sha256 is not the one in {MANIFEST}"
+    )
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -179,14 +182,14 @@ def _sha256(path: Path) -> str:
 
 
 def _seal(content: Mapping[str, Any]) -> str:
-    """The hash of everything else in the manifest, so that a changed fact is found too."""
+    """Return the hash of everything else in the manifest, so that a changed fact is detected too."""
     plain = {key: value for key, value in content.items() if key != "seal"}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _write(folder: Path, facts: dict[str, Any], files: dict[str, Any], complete: bool) -> None:
     content = {"format": FORMAT, "complete": complete, "facts": facts, "files": files}
-    content = json.loads(json.dumps(content))  # as it will be read, or the seal is another one
+    content = json.loads(json.dumps(content))  # as it will be read, or the seal would differ
     new = folder / f".{MANIFEST}"
     new.write_text(json.dumps(content | {"seal": _seal(content)}, indent=1) + "\n", encoding="utf-8")
     flush(new)
@@ -219,7 +222,7 @@ def _sync(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Waits until the file, or the folder's list of names, is on the disk."""
+    """Wait until the file, or the folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -53,5 +53,5 @@ class Redirection(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let the former paths be imported."""
+    """Make the former paths importable."""
     sys.meta_path.insert(0, Redirection())

@@ -1,4 +1,4 @@
-"""Saving, loading and publishing a network through huggingface_hub's mixin: safetensors, config.json, a manifest."""
+"""Base class for saving, loading and publishing a network: safetensors, config.json and a manifest."""
 
 import copy
 import functools
@@ -22,7 +22,7 @@ from ddlib_models.io.manifest import FOREIGN, MANIFEST, ManifestError, check_man
 T = TypeVar("T", bound="Pretrained")
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-_HEADER = ("model_type", "architectures")  # keys of config.json that are no arguments
+_HEADER = ("model_type", "architectures")  # keys of config.json that are not arguments
 
 _TEMPLATE = """---
 {{ card_data }}
@@ -45,7 +45,7 @@ model = {{ class_name }}.from_pretrained("...")  # this repository, or a folder 
 class Pretrained(
     PyTorchModelHubMixin, library_name="ddlib", tags=["discrete-diffusion"], model_card_template=_TEMPLATE
 ):
-    """Gives an ``nn.Module`` ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
+    """Mixin that gives an ``nn.Module`` ``save_pretrained``, ``from_pretrained`` and ``push_to_hub``.
 
     The constructor's arguments go to config.json as they were passed, so they must be JSON, or of a type that has
     ``coders`` (see huggingface_hub's ``ModelHubMixin``). Tensors keep their dtype, bit for bit; tied ones stay tied.
@@ -59,7 +59,7 @@ class Pretrained(
         >>> Small.from_pretrained("folder")  # doctest: +SKIP
 
     Attributes:
-        unsaved: arguments that say how to compute and not what; they are not saved, and may be given at each load.
+        unsaved: arguments that affect only how to compute; they are not saved, and may be given at each load.
         model_type: the class's name in transformers' registry, if it is registered there.
     """
 
@@ -67,21 +67,21 @@ class Pretrained(
     model_type: ClassVar[str | None] = None
 
     def __init_subclass__(cls, *, coders: Mapping[type, Any] | None = None, **kwargs: Any) -> None:
-        inherited = getattr(cls, "_hub_mixin_coders", {})  # the mixin would forget them
+        inherited = getattr(cls, "_hub_mixin_coders", {})  # the mixin would drop them
         super().__init_subclass__(coders={**inherited, **(coders or {})}, **kwargs)
-        # the mixin's __new__(*args, **kwargs) would be what help() and the documentation show
+        # help() and the documentation would show the mixin's __new__(*args, **kwargs)
         cls.__signature__ = inspect.signature(functools.partial(cls.__init__, None))
 
     @classmethod
     def _is_jsonable(cls, value: Any) -> bool:
-        return True  # the mixin would drop what is not, and save the default in its place; saved_arguments refuses it
+        return True  # the mixin would drop other values and save the default; saved_arguments raises instead
 
     @classmethod
     def _encode_arg(cls, arg: Any) -> Any:
         encoded = super()._encode_arg(arg)
         if encoded is not arg or not isinstance(arg, dict | list):
             return encoded
-        # the constructor may take things out of it, or its caller change it later
+        # a copy: the constructor may take items out of it, or its caller change it later
         return copy.deepcopy(arg) if is_jsonable(arg) else copy.copy(arg)
 
     def save_pretrained(
@@ -93,24 +93,24 @@ class Pretrained(
         config: None = None,
         **push: Any,
     ) -> str | None:
-        """Writes weights, config.json, README.md and the manifest: to a temporary folder first, which is then moved.
+        """Write weights, config.json, README.md and the manifest, first to a temporary folder, which is then moved.
 
-        An older save in the folder is replaced, files of others and an existing README.md stay.
+        An older save in the folder is replaced; other files and an existing README.md stay.
 
         Args:
             save_directory: the folder.
             extra: further files by name, such as a tokenizer; the manifest covers them.
             model_card_kwargs: ``title`` and ``about`` of README.md.
             config: None; the mixin's parameter. The constructor's arguments are the configuration.
-            **push: ``push_to_hub=True``, ``repo_id`` and what ``push_to_hub`` takes, to publish as well.
+            **push: ``push_to_hub=True``, ``repo_id`` and the arguments of ``push_to_hub``, to publish as well.
 
         Returns:
             The address of the commit if it was published.
 
         Raises:
-            TypeError: a constructor argument that JSON cannot hold, by name.
+            TypeError: a constructor argument that is not JSON, by name.
             ValueError: an extra file's name that cannot be used.
-            ManifestError: the folder holds files that no save wrote; see ``manifest.writing``.
+            ManifestError: the folder holds files that are not from a save; see ``manifest.writing``.
         """
         if config is not None:
             raise TypeError("config: must be None, the constructor's arguments are the configuration")
@@ -121,7 +121,7 @@ class Pretrained(
         publish, repo_id = push.pop("push_to_hub", False), push.pop("repo_id", Path(save_directory).name)
         if push and not publish:
             raise TypeError(f"save_pretrained got {', '.join(push)}, which only push_to_hub=True takes")
-        self.saved_arguments()  # refused before any work
+        self.saved_arguments()  # raises before any work
         with writing(save_directory, {"class": type(self).__name__}, unlisted=(CARD,)) as folder:
             super().save_pretrained(folder, model_card_kwargs=model_card_kwargs)
             for name, content in extra.items():
@@ -131,33 +131,33 @@ class Pretrained(
         return self.push_to_hub(repo_id, extra=extra, model_card_kwargs=model_card_kwargs, **push)
 
     def push_to_hub(self, repo_id: str, *, extra: Mapping[str, bytes | str] | None = None, **kwargs: Any) -> str:
-        """Publishes what ``save_pretrained`` writes; files of the repository with other names stay.
+        """Publish the files of ``save_pretrained``; files of the repository with other names stay.
 
         Args:
-            repo_id: "name" or "owner/name"; made if it does not exist.
+            repo_id: "name" or "owner/name"; created if it does not exist.
             extra: see ``save_pretrained``.
             **kwargs: see ``huggingface_hub.ModelHubMixin.push_to_hub``: ``private``, ``token``, ``branch``, ...
 
         Returns:
             The address of the commit.
         """
-        publisher = copy.copy(self)  # the mixin calls save_pretrained and knows no extra files
+        publisher = copy.copy(self)  # the mixin calls save_pretrained without extra files
         publisher.__dict__["save_pretrained"] = functools.partial(self.save_pretrained, extra=extra)
         return super(Pretrained, publisher).push_to_hub(repo_id, **kwargs)
 
     @classmethod
     def from_pretrained(cls: type[T], pretrained_model_name_or_path: str | Path, **kwargs: Any) -> T:
-        """The model of a folder or a hub repository, in evaluation mode, after every file has been checked.
+        """Load the model of a folder or a hub repository, in evaluation mode, after checking every file.
 
         Args:
-            pretrained_model_name_or_path: a folder that ``save_pretrained`` wrote, or a repository's id.
+            pretrained_model_name_or_path: a folder written by ``save_pretrained``, or a repository's id.
             **kwargs: ``revision``, ``token``, ``cache_dir``, ``force_download``, ``local_files_only`` for the hub;
-                ``map_location``, the device; all else replaces an argument of the constructor, such as ``attention``.
+                ``map_location``, the device; others replace an argument of the constructor, such as ``attention``.
 
         Raises:
             FileNotFoundError: neither a folder nor a repository's id.
             ManifestError: a file is missing, truncated, altered or foreign, or another class was saved.
-            ValueError: config.json has a key that is no argument, or the weights do not fit, by name.
+            ValueError: config.json has an unknown key, or the weights do not fit, by name.
         """
         hub = {key: kwargs.pop(key) for key in _HUB if key in kwargs}
         folder = verified_folder(pretrained_model_name_or_path, cls.__name__, **hub)
@@ -165,10 +165,10 @@ class Pretrained(
         return super().from_pretrained(folder, **kwargs)
 
     def saved_arguments(self) -> dict[str, Any]:
-        """The constructor's arguments as config.json holds them, without those of ``unsaved``.
+        """Return the constructor's arguments as saved in config.json, without those of ``unsaved``.
 
         Raises:
-            TypeError: an argument that JSON cannot hold, or that ``from_pretrained`` could not pass, by name.
+            TypeError: an argument that is not JSON, or that ``from_pretrained`` could not pass, by name.
         """
         config = self._hub_mixin_config or {}
         config = asdict(config) if is_dataclass(config) else config
@@ -200,7 +200,7 @@ class Pretrained(
     def _refuse_unknown(cls, path: Path) -> None:
         parameters = cls._hub_mixin_init_parameters
         if "config" in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-            return  # it takes whatever comes
+            return  # it takes any arguments
         header = _HEADER if cls.model_type else ()
         unknown = json.loads(path.read_text(encoding="utf-8")).keys() - {*parameters, *header}
         if unknown:
@@ -220,11 +220,11 @@ _NAMELESS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
 
 
 def verified_folder(name: str | Path, class_name: str, **hub: Any) -> Path:
-    """The local folder of a saved model of that class, downloaded if need be, all its listed files checked.
+    """Return the local folder of a saved model of that class, downloaded if necessary, all listed files checked.
 
     Args:
         name: a folder, or the id of a hub repository, from which only the listed files are taken.
-        class_name: the class that must have been saved.
+        class_name: the required class of the saved model.
         **hub: passed on to ``huggingface_hub.snapshot_download``.
 
     Raises:
@@ -250,19 +250,19 @@ def _downloaded(name: str, **hub: Any) -> Path:
 
 
 def save_tensors(model: nn.Module, path: Path) -> None:
-    """Writes the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
+    """Write the tensors of the model, tied ones once, under their first name; ``fill`` reads them."""
     once = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in once.values()}
-    # safetensors' save_model would note the ties too, in an order that changes the bytes from run to run
+    # safetensors' save_model would record the ties too, in an order that changes the bytes from run to run
     save_file(state, path, metadata={"format": "pt"})
 
 
 @torch.no_grad()
 def fill(model: nn.Module, path: Path) -> None:
-    """Puts the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
+    """Load the tensors of the file into the model, in the dtypes of the file; tied parameters stay tied.
 
     Raises:
-        ValueError: tensors that the model lacks, that the file lacks, or of another shape, each by name.
+        ValueError: missing or unknown tensors, or tensors of another shape, each by name.
     """
     given, own = load_file(path), model.state_dict(keep_vars=True)
     faults = [f"the model has no {name}" for name in given.keys() - own.keys()]
@@ -274,7 +274,7 @@ def fill(model: nn.Module, path: Path) -> None:
         raise ValueError(f"{path}: the weights do not fit: {'; '.join(sorted(faults))}")
     dtypes = {tensor.dtype for tensor in given.values() if tensor.is_floating_point()}
     if len(dtypes) == 1:
-        model.to(dtypes.pop())  # buffers that are not saved follow, as they did in the model that was
+        model.to(dtypes.pop())  # buffers that are not saved get the dtype they had in the saved model
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in given and tensor.dtype != given[name].dtype:
             tensor.data = tensor.to(given[name].dtype)
@@ -282,10 +282,12 @@ def fill(model: nn.Module, path: Path) -> None:
 
 
 def _untold(own: Mapping[str, Tensor], given: Collection[str]) -> list[str]:
-    """Tensors of the model that the file has under no name, or under two."""
+    """Return the tensors of the model that the file has under no name, or under two."""
     names: dict[int, list[str]] = {}
     for name, tensor in own.items():
         names.setdefault(id(tensor), []).append(name)
-    told = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
-    faults = [f"the file has no {' = '.join(tied)}" for tied, found in told.items() if not found]
-    return faults + [f"{' and '.join(found)} are one tensor in the model" for found in told.values() if len(found) > 1]
+    present = {tuple(tied): [name for name in tied if name in given] for tied in names.values()}
+    faults = [f"the file has no {' = '.join(tied)}" for tied, found in present.items() if not found]
+    return faults + [
+        f"{' and '.join(found)} are one tensor in the model" for found in present.values() if len(found) > 1
+    ]

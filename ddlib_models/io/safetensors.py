@@ -1,4 +1,4 @@
-"""Weights of others, read from safetensors by a class of transformers', all of them or none."""
+"""Third-party safetensors weights, loaded completely into a class of transformers or not at all."""
 
 import json
 import re
@@ -15,47 +15,47 @@ from ddlib_models.io.json_files import ADAPTER, is_there
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
-"""What safetensors calls numbers that are weights as they are."""
+"""Dtypes of unquantised weights in safetensors."""
 _SAID = 5
-"""Of more names than these a message gives the number."""
+"""Maximum number of names in a message; of more, their number is given."""
 
 
 def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Module:
-    """A network of transformers with its weights, which are read from safetensors only, in evaluation mode.
+    """Load a network of transformers from safetensors only, in evaluation mode.
 
-    Heads for other tasks may lie beside: what another network of the same configuration has is no fault. The files are
-    looked at before a network is made.
+    Weights of other heads of the same configuration in the files are ignored. The files are checked before a network is
+    built.
 
     Args:
-        kind: the class that reads them, or an auto class.
+        kind: the class of the network, or an auto class.
         name: a folder, or the id of a repository.
-        label: what messages call it.
-        options: of ``from_pretrained``.
+        label: the model's name in messages.
+        options: options of ``from_pretrained``.
 
     Raises:
         OSError: no safetensors among the files.
-        ValueError: an adapter lies beside; a file that is broken; quantised weights; weights that the network needs and
-            the files have not, or the files have and it has not, or of another shape; numbers that are not finite.
+        ValueError: an adapter beside the weights; a broken file; quantised weights; missing or unknown weights, or
+            weights of another shape; numbers that are not finite.
     """
     revision = options.get("revision")
     if is_there(name, ADAPTER, revision):
-        # transformers would read the model that it names, from wherever that is, and this adapter on top
+        # transformers would load the adapter's base model, from wherever that is, and this adapter on top
         raise ValueError(
             f"{label}: holds an adapter, which is not read; merge it into its model, model.merge_and_unload(), and "
             f"save that, or take {ADAPTER} away where the weights have it already"
         )
     _check(list(_files(name, revision)))
-    network, told = kind.from_pretrained(
+    network, report = kind.from_pretrained(
         name, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
-    unknown = set(told["unexpected_keys"])
+    unknown = set(report["unexpected_keys"])
     if unknown:
         unknown -= _elsewhere(network.config)
-    faults = {"the files have no": told["missing_keys"], "the network has no": unknown}
-    said = [f"{what} {_listed(keys)}" for what, keys in faults.items() if keys]
-    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in told["mismatched_keys"]}
-    if said := [*said, *([_listed(shapes)] if shapes else [])]:
-        raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(said)}")
+    faults = {"the files have no": report["missing_keys"], "the network has no": unknown}
+    messages = [f"{problem} {_listed(keys)}" for problem, keys in faults.items() if keys]
+    shapes = {f"{key} is {tuple(given)} and must be {tuple(own)}" for key, given, own in report["mismatched_keys"]}
+    if messages := [*messages, *([_listed(shapes)] if shapes else [])]:
+        raise ValueError(f"{label}: the weights do not fit {type(network).__name__}: {'; '.join(messages)}")
     for key, weight in network.named_parameters():
         if weight.numel() and not all(bool(end.isfinite()) for end in weight.detach().aminmax()):
             raise ValueError(f"{label}: {key} holds numbers that are not finite")
@@ -63,7 +63,7 @@ def filled_network(kind: Any, name: str, label: str, **options: Any) -> nn.Modul
 
 
 def _files(name: str, revision: str | None) -> Iterator[Path]:
-    """The files that hold the weights, one or, by an index, several; none where transformers shall say what lacks."""
+    """Return the files of the weights, one or, by an index, several; none where transformers reports the error."""
     from transformers.utils import cached_file
 
     def found(file: str) -> Path | None:
@@ -87,7 +87,7 @@ def _files(name: str, revision: str | None) -> Iterator[Path]:
 
 
 def _check(files: Collection[Path]) -> None:
-    """Refuses broken files, and quantised weights by what the headers say: config.json may be silent."""
+    """Raise for broken files, and for weights that are quantised by their headers: config.json may omit it."""
     kinds: dict[str, tuple[Path, str]] = {}
     for path in files:
         try:
@@ -96,7 +96,7 @@ def _check(files: Collection[Path]) -> None:
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: is broken or no file of safetensors: {error}") from error
     for key, (path, kind) in sorted(kinds.items()):
-        # integers may be positions or a mask that an older version saved
+        # integers may be positions or a mask saved by an older version
         counts = kind[0] in "IUB" and kind not in _FLOATS and "weight" not in key.rpartition(".")[2]
         scale = re.fullmatch(r"(.+)_(scale|scale_inv|scales)", key)
         if scale and scale[1] in kinds:
@@ -110,10 +110,10 @@ def _check(files: Collection[Path]) -> None:
 
 
 def _elsewhere(config: Any) -> set[str]:
-    """Names of weights of other networks of this configuration, which a file may have beside: poolers, other heads."""
-    import transformers  # not above: its absence is told by who asks for a network
+    """Return names of weights of other networks of this configuration that a file may include: poolers, other heads."""
+    import transformers  # local import: the caller raises the error for a missing transformers
 
-    known: set[str] = set()
+    names: set[str] = set()
     for mapping in (transformers.MODEL_MAPPING, transformers.MODEL_FOR_PRETRAINING_MAPPING):
         if type(config) not in mapping:
             continue
@@ -121,16 +121,16 @@ def _elsewhere(config: Any) -> set[str]:
             with torch.device("meta"):
                 made = kind(config)
             own = made.state_dict().keys()
-            known |= own | {f"{made.base_model_prefix}.{key}" for key in own}
-    return known
+            names |= own | {f"{made.base_model_prefix}.{key}" for key in own}
+    return names
 
 
 def _each(kinds: Any) -> tuple[Any, ...]:
-    """The classes of an entry of transformers' mappings, which may be one or several."""
+    """Return the classes of an entry of transformers' mappings, which may be one or several."""
     return kinds if isinstance(kinds, tuple) else (kinds,)
 
 
 def _listed(names: Collection[str]) -> str:
-    """The first of these names, and how many more there are."""
+    """Return the first of these names, and the number of the others."""
     first = ", ".join(sorted(names)[:_SAID])
     return first if len(names) <= _SAID else f"{first} and {len(names) - _SAID} more"

@@ -1,4 +1,4 @@
-"""One importer per family: where each keeps its weights, what it conditions on, which rows are what."""
+"""Importers of checkpoints, one per family: location of the weights, conditioning, layout of the rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,8 @@ from ddlib_models.official.files import Checkpoint, Source, load, read
 from ddlib_models.official.network import Layout, Network, Options, names_of
 
 SCALING = ("dvruette/gidd-unif-10b", "dvruette/gidd-mask-3b", "dvruette/gidd-unif-3b")
-_TOKENS = {50304: 50259}  # GPT-2's, padding and the mask
-_MASKS = {50258: 50258, 30522: 103}  # by the words that have a cluster: GPT-2's with padding, BERT's
+_TOKENS = {50304: 50259}  # GPT-2's, with padding and the mask
+_MASKS = {50258: 50258, 30522: 103}  # by the number of tokens that have a cluster: GPT-2's with padding, BERT's
 _ROUNDING = 128
 _OTHER_ARCHITECTURE = (
     f"{{}}: GIDD's scaling models ({', '.join(SCALING)}, model_type 'gidd') have another architecture than DiT "
@@ -32,18 +32,18 @@ def mdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or the authors' Lightning ``mdlm.ckpt``.
+    """Import MDLM (Sahoo et al., 2024): the hub's ``kuleshov-group/mdlm-owt`` or a Lightning ``mdlm.ckpt``.
 
-    Its networks see no time: they get sigma = 0 always. Ours is without time condition too, with what theirs adds for
-    sigma = 0 folded into the adaLN vectors.
+    The original networks have no time condition: they always get sigma = 0. The ``DiT`` has none either; the
+    condition at sigma = 0 is folded into the adaLN vectors.
 
     Args:
-        source: tensors by name, or what a Lightning checkpoint holds; a file, a folder or a hub id.
+        source: tensors by name, or the content of a Lightning checkpoint; a file, a folder or a hub id.
         ema: whether to take the moving average from a Lightning checkpoint, as MDLM does to evaluate. Other files hold
-            one set of weights, and that is taken.
+            one set of weights, which is taken.
         mask_id: the mask's token; by default the last one.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
-        revision: of a hub id.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
@@ -69,21 +69,21 @@ def gidd(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> DiT:
-    """GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` and its kin, or a training folder.
+    """Import GIDD (von Rütte et al., 2025): the hub's ``dvruette/gidd-small-p_unif-0.0`` etc., or a training folder.
 
-    Its networks are conditioned on t, as ours. The masked models that its repository trains have the same form.
+    The original networks are conditioned on t, as is the ``DiT``. The repository's masked models have the same form.
 
     Args:
         source: tensors by name, a file, a folder or a hub id.
-        tokens: how many rows are tokens, the mask included; the rest rounds their number up. By default what
-            ``noise_schedule.pt`` or ``config.json`` beside the weights say, else what follows from the number of rows.
-        mask_id: the mask's token; by default what ``noise_schedule.pt`` says, else the last one.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
-        revision: of a hub id.
+        tokens: number of rows that are tokens, the mask included; the others are padding. By default the value in
+            ``noise_schedule.pt`` or ``config.json`` beside the weights, else derived from the number of rows.
+        mask_id: the mask's token; by default that in ``noise_schedule.pt``, else the last one.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Raises:
-        ValueError: another family, a tensor that does not belong, or a number of tokens that nothing tells.
+        ValueError: another family, a tensor that does not belong, or an unknown number of tokens.
         FileNotFoundError: no such file, folder or hub id.
     """
     if isinstance(source, str) and source in SCALING:
@@ -113,36 +113,38 @@ def hdlm(
     revision: str | None = None,
     **options: Unpack[Options],
 ) -> tuple[DiT, Int[Tensor, " V"]]:
-    """HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
+    """Import HDLM (Zhou et al., 2025) with one level of clusters: a training folder, or its ``model.pt``.
 
-    Its second head is our head over clusters: its rows of clusters, the only ones it is read at.
+    The original second head becomes the head over clusters, restricted to the rows of clusters, the only ones used.
 
     Args:
         source: tensors by name, a file, a folder or a hub id; the authors have published none.
-        clusters: each token's cluster, from 0 or from the number of tokens on, or the file that holds them
-            (``semantic_cluster_dict_*.pt``); by default what ``noise_schedule.pt`` in the folder says.
-        mask_id: the mask's token. It is known for GPT-2's and BERT's vocabulary, and from ``noise_schedule.pt``.
-        heads: number of heads, if neither a rotary buffer nor ``config.json`` tells it.
-        revision: of a hub id.
+        clusters: each token's cluster, counted from 0 or from the number of tokens, or the file that holds them
+            (``semantic_cluster_dict_*.pt``); by default those in ``noise_schedule.pt`` in the folder.
+        mask_id: the mask's token; by default that of GPT-2's and BERT's vocabulary, or of ``noise_schedule.pt``.
+        heads: number of heads, if neither a rotary buffer nor ``config.json`` contains it.
+        revision: revision of a hub id.
         options: ``dropout``, ``attention`` and ``pad_to`` of ``DiT``.
 
     Returns:
-        The network, and the 0-based cluster of each word for ``ddlib.presets.hdlm``.
+        The network, and the 0-based cluster of each token for ``ddlib.presets.hdlm``.
 
     Raises:
-        ValueError: another family, a tensor that does not belong, or clusters or a mask that nothing tells.
+        ValueError: another family, a tensor that does not belong, or unknown clusters or mask.
         FileNotFoundError: no such file, folder or hub id.
     """
     checkpoint = read(source, revision)
     _refuse_other_family("HDLM", checkpoint.content)
     network = Network(checkpoint.content, checkpoint.config, heads)
-    told = _clusters(checkpoint, clusters)
+    assigned = _clusters(checkpoint, clusters)
     prior_tokens, prior_mask = _prior(checkpoint)
-    mask = _first(mask_id, prior_mask, _MASKS.get(len(told)))
+    mask = _first(mask_id, prior_mask, _MASKS.get(len(assigned)))
     if mask is None:
-        raise ValueError(f"mask_id=None: say which token is the mask of a vocabulary of {len(told)} clustered tokens")
-    tokens = prior_tokens or max(len(told), mask + 1)
-    parents = told - tokens if int(told.max()) >= tokens else told
+        raise ValueError(
+            f"mask_id=None: say which token is the mask of a vocabulary of {len(assigned)} clustered tokens"
+        )
+    tokens = prior_tokens or max(len(assigned), mask + 1)
+    parents = assigned - tokens if int(assigned.max()) >= tokens else assigned
     layout = Layout(tokens, mask, int(parents.max()) + 1)
     if len(parents) != layout.words or int(parents.bincount().min()) == 0:
         raise ValueError(f"clusters: must put each of {layout.words} words into one of 0..n-1, none of them empty")
@@ -151,7 +153,7 @@ def hdlm(
 
 
 def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
-    """MDLM's tensors under the names of its network, out of whichever container they are in."""
+    """Return MDLM's tensors under the names of its network, from any of its containers."""
     tensors = {name.removeprefix("backbone."): value for name, value in content.get("state_dict", content).items()}
     if "state_dict" not in content or not ema:
         return tensors
@@ -165,7 +167,7 @@ def _backbone(content: Mapping[str, Any], ema: bool) -> dict[str, Tensor]:
 
 
 def _family(tensors: Mapping[str, Any]) -> str:
-    """Whose names these are."""
+    """Return the family whose names these are."""
     marks = {"HDLM": "output_layer_clusters.", "MDLM": "backbone.", "GIDD": "rotary_emb.cos_cached"}
     for family, mark in marks.items():
         if any(name.startswith(mark) for name in tensors):
@@ -173,27 +175,34 @@ def _family(tensors: Mapping[str, Any]) -> str:
     return "MDLM" if "rotary_emb.inv_freq" in tensors or "state_dict" in tensors else ""
 
 
-def _refuse_other_family(wanted: str, tensors: Mapping[str, Any]) -> None:
+def _refuse_other_family(expected: str, tensors: Mapping[str, Any]) -> None:
     found = _family(tensors)
-    if found and found != wanted:
-        raise ValueError(f"this checkpoint has the form of {found}, not of {wanted}: import it with {found.lower()}()")
+    if found and found != expected:
+        raise ValueError(
+            f"this checkpoint has the form of {found}, not of {expected}: import it with {found.lower()}()"
+        )
 
 
 def _prior(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
-    """The number of tokens and the mask, which is where all noise ends, from ``noise_schedule.pt``."""
+    """Read the number of tokens and the mask, where all noise ends, from ``noise_schedule.pt``."""
     if "log_prior" not in checkpoint.noise:
         return None, None
     return len(checkpoint.noise["log_prior"]), int(checkpoint.noise["log_prior"].argmax())
 
 
 def _clusters(checkpoint: Checkpoint, clusters: Tensor | str | Path | None) -> Tensor:
-    told = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
-    told = checkpoint.noise.get("cluster_dict") if told is None else told
-    if told is None:
+    assigned = load(Path(clusters)) if isinstance(clusters, str | Path) else clusters
+    assigned = checkpoint.noise.get("cluster_dict") if assigned is None else assigned
+    if assigned is None:
         raise ValueError("clusters=None: no noise_schedule.pt tells each token's cluster, so pass them or their file")
-    if not isinstance(told, Tensor) or told.dtype != torch.int64 or told.ndim != 1 or int(told.min()) < 0:
+    if (
+        not isinstance(assigned, Tensor)
+        or assigned.dtype != torch.int64
+        or assigned.ndim != 1
+        or int(assigned.min()) < 0
+    ):
         raise ValueError("clusters: must be a vector of int64 >= 0, one for each token but the mask")
-    return told
+    return assigned
 
 
 def _check_rows(network: Network, layout: Layout) -> None:

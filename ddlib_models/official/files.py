@@ -1,4 +1,4 @@
-"""Reading a checkpoint of another library: from memory, a file, a folder or the hub, never running what it holds."""
+"""Checkpoints of other libraries, from memory, a file, a folder or the hub; no code in them is run."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 Source = Mapping[str, Any] | str | Path
-"""Tensors by name (or what ``torch.load`` gives for a Lightning checkpoint), a path, or a hub id ``owner/name``."""
+"""Tensors by name (or the content of a Lightning checkpoint), a path, or a hub id ``owner/name``."""
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
 CONFIG, NOISE = "config.json", "noise_schedule.pt"
@@ -18,7 +18,7 @@ CONFIG, NOISE = "config.json", "noise_schedule.pt"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read: the weights' file as it is, and from a folder also ``config.json`` and ``noise_schedule.pt``."""
+    """Content of a checkpoint: the weights' file, and from a folder also ``config.json`` and ``noise_schedule.pt``."""
 
     content: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Checkpoint:
 
 
 def read(source: Source, revision: str | None = None) -> Checkpoint:
-    """The checkpoint at ``source``, on the CPU if it comes from a file.
+    """Read the checkpoint at ``source``, to the CPU if it comes from a file.
 
     Args:
         source: see ``Source``.
@@ -52,7 +52,7 @@ def read(source: Source, revision: str | None = None) -> Checkpoint:
 
 
 def load(path: Path) -> Any:
-    """What ``torch.save`` wrote there, on the CPU, if it is tensors and plain values.
+    """Load a file of ``torch.save`` to the CPU, if it holds tensors and plain values only.
 
     Raises:
         ValueError: it holds other objects, which only running code could restore.

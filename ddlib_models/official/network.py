@@ -1,6 +1,6 @@
-"""From the names and rows of the authors' networks to ours.
+"""Conversion of the authors' networks: parameter names and order of the rows.
 
-The three share one architecture and one set of names. They differ in which rows are words, clusters and the mask.
+The three families share one architecture and one set of names. They differ in which rows are tokens, clusters and mask.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,11 +30,11 @@ _BLOCK = {
 _WORDS, _CLUSTERS = "output_layer", "output_layer_clusters"
 _PER_STATE = ("embedding.weight", "head.weight", "head.bias", "cluster_head.linear.weight", "cluster_head.linear.bias")
 FORBIDDEN = -1e4
-"""The logit of a word that must not be predicted: no probability in any dtype, and finite in float16."""
+"""Logit of a token that must not be predicted: no probability in any dtype, and finite in float16."""
 
 
 class Options(TypedDict, total=False):
-    """Arguments of ``DiT`` that a checkpoint leaves open."""
+    """Arguments of ``DiT`` that a checkpoint does not set."""
 
     dropout: float
     attention: str | Attention
@@ -43,11 +43,11 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows of the authors' matrices are which of our states.
+    """Mapping from rows of the authors' matrices to states of ddlib.
 
-    The tokens come first, the mask among them, then the clusters. A mask after all other tokens becomes our last state.
-    One between them (BERT's) leaves its row where it is, as a word of no probability, so that words keep their ids, and
-    is our last state as well.
+    The tokens come first, the mask among them, then the clusters. A mask after all other tokens becomes the last state.
+    A mask between them (BERT's) leaves its row in place, as a token of probability zero, so that tokens keep their ids,
+    and is the last state as well.
 
     Args:
         tokens: number of tokens, mask included.
@@ -68,32 +68,32 @@ class Layout:
 
     @property
     def words(self) -> int:
-        """Our number of words."""
+        """Number of tokens in ddlib's order."""
         return self.mask if self.mask == self.tokens - 1 else self.tokens
 
     @property
     def states(self) -> int:
-        """Our number of states."""
+        """Number of states in ddlib's order."""
         return self.words + self.clusters + 1
 
     def cluster_rows(self) -> Int[Tensor, " n"]:
         return torch.arange(self.tokens, self.tokens + self.clusters)
 
     def rows(self) -> Int[Tensor, " n"]:
-        """The authors' row of every state of ours."""
+        """The authors' row of every state of ddlib."""
         return torch.cat([torch.arange(self.words), self.cluster_rows(), torch.tensor([self.mask])])
 
 
 class Network:
-    """The tensors of one of the authors' DiTs, checked against what the network of their size has.
+    """Tensors of one of the authors' DiTs, checked against the architecture of their size.
 
     Args:
         tensors: by the authors' names.
-        config: ``config.json``, asked only for the number of heads.
-        heads: for where neither a rotary buffer nor ``config`` tells it; where they do, it must agree.
+        config: ``config.json``, used only for the number of heads.
+        heads: required where neither a rotary buffer nor ``config`` contains it; otherwise it must agree.
 
     Raises:
-        ValueError: a tensor that is missing, unknown, or of another shape or dtype than the others call for.
+        ValueError: a tensor that is missing, unknown, or of inconsistent shape or dtype.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], config: Mapping[str, object], heads: int | None) -> None:
@@ -111,7 +111,7 @@ class Network:
         self.tensors = {ours: tensors[theirs] for ours, theirs in names.items()}
 
     def build(self, layout: Layout, time_conditioned: bool, options: Options) -> DiT:
-        """Our network with these weights, on their device and in their dtype, in evaluation mode."""
+        """Build a ``DiT`` with these weights, on their device and in their dtype, in evaluation mode."""
         state = {key: value for key, value in self.tensors.items() if key not in _PER_STATE}
         if not time_conditioned:
             state = self._at_time_zero(state)
@@ -142,13 +142,13 @@ class Network:
         return dict(dim=self.dim, depth=self.depth, heads=self.heads, cond_dim=self.cond_dim)
 
     def _shapes(self, names: Mapping[str, str]) -> dict[str, torch.Size]:
-        """The shapes of a network whose words, states and clusters are all rows, as the authors' are."""
+        """Return the shapes of a network whose tokens, states and clusters are all rows, as the authors' are."""
         with torch.device("meta"):
             model = DiT(self.rows, self.rows, **self._size(), num_clusters=self.rows if self.has_clusters else 0)
         return {names[key]: value.shape for key, value in model.state_dict().items()}
 
     def _at_time_zero(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Without the condition, its value at 0 folded into the adaLN vectors: W c(0) + b, in double precision."""
+        """Fold the condition at time 0 into the adaLN vectors: W c(0) + b, in double precision."""
         with torch.device("meta"):
             time = TimeEmbedding(self.cond_dim)
         mlp = {key.removeprefix("time."): value.double() for key, value in state.items() if key.startswith("time.")}
@@ -165,15 +165,15 @@ class Network:
         self, tensors: Mapping[str, Tensor], config: Mapping[str, object], argument: int | None
     ) -> int:
         widths = [read(tensors[name]) for name, read in _HEAD_DIM.items() if name in tensors]
-        told = [self.dim // width for width in widths]
-        told += [config[key] for key in ("n_heads", "num_attention_heads") if key in config]
-        told += [argument] if argument is not None else []
-        if len(set(told)) != 1:
+        counts = [self.dim // width for width in widths]
+        counts += [config[key] for key in ("n_heads", "num_attention_heads") if key in config]
+        counts += [argument] if argument is not None else []
+        if len(set(counts)) != 1:
             raise ValueError(
-                f"heads={argument}: rotary buffers, config.json and this argument together say {told or 'nothing'}, "
+                f"heads={argument}: rotary buffers, config.json and this argument together say {counts or 'nothing'}, "
                 "they must agree on one number"
             )
-        return told[0]
+        return counts[0]
 
 
 _HEAD_DIM = {
@@ -184,7 +184,7 @@ _BUFFERS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cach
 
 
 def names_of(depth: int, with_clusters: bool = False) -> dict[str, str]:
-    """Our name of every parameter to the authors', in the order of their ``parameters()``."""
+    """Map the name of every parameter of ``DiT`` to the authors', in the order of their ``parameters()``."""
     names = dict(_BEFORE)
     for block in range(depth):
         names |= {f"blocks.{block}.{ours}": f"blocks.{block}.{theirs}" for ours, theirs in _BLOCK.items()}
@@ -211,7 +211,7 @@ def _require(tensors: Mapping[str, Tensor], name: str, ndim: int) -> Tensor:
 
 
 def _refuse_buffers(tensors: Mapping[str, Tensor]) -> None:
-    """Refuses what the authors' buffers can say and our network cannot."""
+    """Raise for buffers of the authors' that this network cannot represent."""
     if "logit_bias" in tensors and bool(tensors["logit_bias"].any()):
         raise ValueError("logit_bias is not 0: a bonus for the token that is there has no counterpart in DiT")
     if "rotary_emb.inv_freq" in tensors:
@@ -222,7 +222,7 @@ def _refuse_buffers(tensors: Mapping[str, Tensor]) -> None:
     else:
         return
     angles = rotary_angles(position + 1, 2 * len(turned), turned.device)[position]
-    if (turned.float() - angles.cos()).abs().max() > 0.01:  # bfloat16 keeps cosines to 0.004
+    if (turned.float() - angles.cos()).abs().max() > 0.01:  # bfloat16 has cosines to 0.004
         raise ValueError("rotary_emb: the frequencies are not those of base 10000 that DiT turns with")
 
 

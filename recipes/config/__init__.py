@@ -1,4 +1,4 @@
-"""What a run is, as plain values: in Python, on disk, on the command line."""
+"""Configuration of a run as plain values: in Python, on disk, on the command line."""
 
 from recipes.config.files import differences, numbers, plugins, read_loss, read_recipe, recipe_yaml
 from recipes.config.loss import Loss

@@ -1,4 +1,4 @@
-"""Recipes on the command line: every field, and every key of a part, is a flag, and nothing else passes."""
+"""Recipes on the command line: every field, and every key of a part, is a flag; unknown flags are errors."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from recipes.config.help import ALL, first_page
 from recipes.config.recipe import Recipe
 
 FILE = "file"
-"""The one variant where a file is read; nobody has to say it."""
+"""Name of the only variant where a file is read; optional on the command line."""
 
 NOTE = """\
 --smoke: the same recipe, tiny, on text that is here, in seconds.
@@ -29,28 +29,28 @@ Shrink = Callable[[Recipe], Recipe]
 def choose(
     variants: Mapping[str, tuple[str, Recipe]], smoke: Shrink, prog: str, arguments: Sequence[str] | None = None
 ) -> tuple[Recipe, argparse.Namespace]:
-    """The recipe that a command line asks for: a variant, or a file, and single values that differ.
+    """Return the recipe of a command line: a variant or a file, with single values replaced.
 
     Args:
         variants: description and recipe by name.
-        smoke: makes a recipe small enough to run in seconds on local text.
-        prog: how the program is called.
+        smoke: reduces a recipe so that it runs in seconds on local text.
+        prog: name of the program in the usage line.
         arguments: in place of those of the process.
 
     Returns:
-        The recipe, and the switches that are no part of it, but for ``folder``: the prepared text, if it was named.
+        The recipe, and the switches that are not part of it, except ``folder``: the prepared text, if given.
 
     Raises:
-        FileNotFoundError, ValueError: no prepared text in the folder that was named.
-        ValueError: values that a recipe refuses.
-        SystemExit: flags that do not exist, with the nearest that do; help was asked for.
+        FileNotFoundError, ValueError: no prepared text in the given folder.
+        ValueError: invalid values of a recipe.
+        SystemExit: unknown flags, with the nearest known one; or a request for help.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")
     parser.add_argument("--recipe", type=Path)
-    parser.add_argument("--data.folder", type=Path, dest="folder")  # before all else: it says what the corpus is
+    parser.add_argument("--data.folder", type=Path, dest="folder")  # first, as it determines the corpus
     switches, rest = parser.parse_known_args(words)
     if switches.recipe is not None:
         variants = {FILE: (f"as {switches.recipe} says", read_recipe(switches.recipe))}
@@ -70,7 +70,7 @@ def choose(
         print(first_page(prog, {name: recipe for name, (_, recipe) in variants.items()}, described, NOTE))
         raise SystemExit(0)
     if ALL in rest:
-        # without a variant, as the first has them: others have other keys of their process
+        # without a variant, the keys of the first one: others have other keys of their process
         given = [word for word in rest if word != ALL]
         rest = [*(given if given and given[0] in variants else [next(iter(variants)), *given]), "--help"]
     shown = {name: (text, typed(recipe)) for name, (text, recipe) in variants.items()}
@@ -82,8 +82,8 @@ def choose(
 
 
 def _of_folder(recipe: Recipe, folder: Path | None, read: bool) -> Recipe:
-    """The recipe on the text of a folder that was named, or on that of its own folder if it says no corpus."""
+    """Return the recipe on the text of the given folder, or on that of its default folder if it has no corpus."""
     data = recipe.data if folder is None else replace(recipe.data, folder=folder)
-    if not read or not data.folder.is_dir():  # for the run to refuse: the command line can be read and helped with
+    if not read or not data.folder.is_dir():  # the run raises later: parsing and help work without the folder
         return replace(recipe, data=data)
     return replace(recipe, data=data.whole() if folder is None else replace(data, corpus=None).whole())

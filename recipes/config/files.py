@@ -1,4 +1,4 @@
-"""Recipes on disk: every field is a key of YAML, and nothing else passes."""
+"""Recipe files: every field is a key of YAML, and unknown keys are errors."""
 
 import difflib
 import math
@@ -17,14 +17,14 @@ from recipes.config.loss import Loss
 from recipes.config.recipe import PARTS, Recipe, part
 
 APART = ("output.", "hardware.", "data.folder")
-"""Parts of a recipe that decide no number: on what machine it runs, where its text lies and where its results go."""
+"""Parts of a recipe that do not affect results: the machine, the folder of its text and the folder of its output."""
 
 PLUGINS = "plugins"
-"""Key under which a file names the packages that its parts come from."""
+"""Key of a file for the packages of its plug-ins."""
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """A recipe with all its values as YAML, and the package and version of every plug-in in it."""
+    """Return a recipe with all its values as YAML, and the package and version of every plug-in in it."""
     values = TypeAdapter(Recipe).dump_python(recipe, mode="json")
     if found := plugins(recipe):
         values[PLUGINS] = found
@@ -32,19 +32,19 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 
 def plugins(recipe: Recipe) -> dict[str, dict[str, str | None]]:
-    """Package and version of every part that is not ddlib's own, by its kind."""
+    """Return package and version of every part that is not in ddlib, by its kind."""
     found = (parts.origins(group, part(recipe, place), run) for place, (group, run) in PARTS.items())
     return {one.kind: {"package": one.package, "version": one.version} for many in found for one in many}
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Reads what ``recipe_yaml`` gave, today or in an earlier version, or what was written by hand.
+    """Read a file of ``recipe_yaml``, of this or an earlier version, or a hand-written one.
 
-    Warns where a plug-in is of another version than the file says.
+    Warns if the version of a plug-in differs from that in the file.
 
     Raises:
-        ValueError: no YAML; a key that does not exist, with the nearest that does; a value of another type; a plug-in
-            that is not installed, with the command that does.
+        ValueError: no YAML; an unknown key, with the nearest known one; a value of another type; a plug-in that is not
+            installed, with the command that installs it.
         PermissionError: see ``ddlib.registry.trusting``.
     """
     try:
@@ -61,13 +61,13 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def numbers(recipe: Recipe) -> dict[str, Any]:
-    """All values that decide what a run computes, by name."""
+    """Return all values that affect the results of a run, by name."""
     values = _leaves(TypeAdapter(Recipe).dump_python(recipe, mode="json"))
     return {name: value for name, value in values if not name.startswith(APART)}
 
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
-    """The values that differ, each by name."""
+    """Return the values that differ, each by name."""
     old, new = numbers(before), numbers(now)
     return [
         f"{name} is {new.get(name)!r}, was {old.get(name)!r}"
@@ -77,9 +77,9 @@ def differences(before: Recipe, now: Recipe) -> list[str]:
 
 
 def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Whether the packages are here that a file names."""
-    for kind, said in named.items():
-        package, before = said["package"], said["version"]
+    """Raise or warn about packages named in a file that are missing or of another version."""
+    for kind, expected in named.items():
+        package, before = expected["package"], expected["version"]
         try:
             now = version(package)
         except PackageNotFoundError:
@@ -88,15 +88,15 @@ def _check_plugins(path: Path, named: Mapping[str, Mapping[str, str | None]]) ->
                     f"{path}: {kind} comes from {package} {before}, which is not installed: "
                     f"pip install {package}=={before}"
                 ) from None
-            continue  # a module that no package installed; its import says where it is missing
+            continue  # a module outside of any package; its import reports where it is missing
         if before is not None and now != before:
             warnings.warn(f"{path}: {kind} was made with {package} {before}, here is {now}", stacklevel=3)
 
 
 def _modern(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a file from before networks were parts, or weightings, as they are said today.
+    """Convert the values of a file from before networks or weightings were parts to the current format.
 
-    Such a file has no kind of model, but what runs filled in; and limits of the weights.
+    Such a file has no kind of model except what runs filled in, and limits in place of a weighting.
     """
     if isinstance(values.get("loss"), dict):
         values = values | {"loss": _modern_loss(values["loss"])}
@@ -110,7 +110,7 @@ def _modern(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a loss, with limits of the weights as the weighting that they are."""
+    """Convert limits of the weights in the values of a loss to a weighting."""
     match values:
         case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
             return rest | {"weighting": {"kind": "clip", "high": None if high == math.inf else high, "low": low}}
@@ -118,10 +118,10 @@ def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_loss(values: dict[str, Any]) -> Loss:
-    """The loss of a recipe, whatever else is in that; its values as ``recipe_yaml`` gave them, today or earlier.
+    """Read the loss of a recipe alone, from values of ``recipe_yaml`` of this or an earlier version.
 
     Raises:
-        ValueError, ImportError: as ``read_recipe``.
+        ValueError, ImportError: as in ``read_recipe``.
     """
     return TypeAdapter(Loss).validate_python(_modern_loss(values))
 
@@ -135,11 +135,11 @@ def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, A
 
 
 def _explain(error: Mapping[str, Any]) -> str:
-    """What is wrong, where, and the nearest name if it is the name."""
+    """Return the problem, its place, and the nearest name if the name is unknown."""
     place = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{place}: is missing"
-    if error["type"] == "value_error":  # of ours, which says all
+    if error["type"] == "value_error":  # raised in ddlib, with a complete message
         return f"{place}: {error['ctx']['error']}" if place else str(error["ctx"]["error"])
     if error["type"] != "unexpected_keyword_argument":
         return f"{place}: {error['msg']}, got {error.get('input')!r}"
@@ -148,7 +148,7 @@ def _explain(error: Mapping[str, Any]) -> str:
 
 
 def _names(kind: Any) -> Iterator[str]:
-    """The names of all fields of a dataclass, of those inside it, and of those in its unions."""
+    """Yield the names of all fields of a dataclass, of those inside it, and of those in its unions."""
     for inner in get_args(kind):
         yield from _names(inner)
     if is_dataclass(kind):

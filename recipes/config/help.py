@@ -1,4 +1,4 @@
-"""The first page of help: the values of a recipe that people change first, as its fields mark themselves."""
+"""First page of help: the recipe fields marked as most often changed."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +11,21 @@ from recipes.config.recipe import FIRST, PARTS, Recipe
 
 WIDTH = 100
 DIFFERS = "by variant"
-"""What stands for a value that is not the same in all variants."""
+"""Placeholder of a value that differs between variants."""
 
 ALL = "--help-all"
 
 
 def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str, str], note: str) -> str:
-    """What ``--help`` prints.
+    """Return the text of ``--help``.
 
     Args:
-        prog: how the program is called.
+        prog: name of the program in the usage line.
         variants: the recipes whose values are shown.
-        described: every variant that can be asked for, and what it is; none where a file is read.
-        note: what there is besides values, a sentence a line.
+        described: description of every variant; empty where a file is read.
+        note: further notes besides values, one sentence per line.
     """
-    names = " VARIANT" if described else " FILE"  # which there are is told below
+    names = " VARIANT" if described else " FILE"  # the variants are listed below
     lines = [f"usage: {prog}{names} [--smoke] [--NAME VALUE ...]", ""]
     lines += _table([(name, text) for name, text in described.items()]) + ([""] if described else [])
     of = f" Values are those of {next(iter(variants))}." if len(variants) == 1 and described else ""
@@ -34,19 +34,19 @@ def first_page(prog: str, variants: Mapping[str, Recipe], described: Mapping[str
 
 
 def rows(recipes: Sequence[Recipe]) -> Iterator[tuple[str, str]]:
-    """A flag with its value, and what it means, for every field of a recipe that is marked as ``FIRST``."""
+    """Yield a flag with its value, and its meaning, for every field of a recipe that is marked as ``FIRST``."""
     yield from _marked(Recipe, recipes, "--")
 
 
 def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[str, str]]:
-    said = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
+    descriptions = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
     for field in fields(kind):
         values = [getattr(holder, field.name) for holder in holders]
         name = prefix + field.name.replace("_", "-")
         if is_dataclass(field.type):
             yield from _marked(field.type, values, f"{name}.")
         elif FIRST.items() <= field.metadata.items():
-            text = said.get(field.name, "").replace("``", "")
+            text = descriptions.get(field.name, "").replace("``", "")
             if field.name in PARTS:
                 yield f"{name}.kind {_shown([value['kind'] for value in values])}", text
                 yield from _keys(name, values)
@@ -55,7 +55,7 @@ def _marked(kind: type, holders: Sequence[Any], prefix: str) -> Iterator[tuple[s
 
 
 def _keys(name: str, values: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """The keys of a part, in one row: they are those of its kind, and no fields of a recipe."""
+    """Yield the keys of a part in one row: they are those of its kind, not fields of a recipe."""
     if any(value != values[0] for value in values):
         yield "", "Its keys are shown behind a variant."
         return
@@ -74,7 +74,7 @@ def _shown(values: Sequence[Any]) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Two columns, the second wrapped."""
+    """Format two columns, the second wrapped."""
     width = max((len(left) for left, _ in rows), default=0) + 4
     lines = []
     for left, right in rows:

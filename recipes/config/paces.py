@@ -1,4 +1,4 @@
-"""The pace of a recipe: which position is noised when."""
+"""Pace of a recipe: the noise schedule of each position."""
 
 import torch
 
@@ -6,20 +6,20 @@ from ddlib import parts
 from ddlib.paces import Pace
 
 TOGETHER = "together"
-"""The pace of diffusion, and of every recipe that says none."""
+"""Default pace: all positions share one time."""
 
 
 def make_pace(values: dict[str, object] | str) -> Pace:
-    """The pace that plain values describe.
+    """Build the pace from plain values.
 
     Raises:
-        ValueError: no such pace, or values that it refuses, by their place.
+        ValueError: no such pace, or invalid values, by their place.
     """
     return parts.build("paces", values, place="pace")
 
 
 def fitting(pace: Pace, length: int) -> Pace:
-    """The pace, once it is known to serve texts of this length.
+    """Return the pace after checking that it supports sequences of this length.
 
     Raises:
         ValueError: it does not.
@@ -32,15 +32,15 @@ def fitting(pace: Pace, length: int) -> Pace:
 
 
 def own_times(pace: Pace, length: int) -> bool:
-    """Whether the positions of a text have times of their own, and not one for all."""
+    """Return whether the positions of a sequence have different times."""
     return _draw(pace, length).ndim == 2
 
 
 def at_once(pace: Pace, network: object) -> bool:
-    """Whether all blocks of a text are noised and measured in one call: where the network is made for these blocks.
+    """Return whether one call covers all blocks of a sequence: if the network is made for these blocks.
 
-    Its blocks see nothing behind them and, told the clean text, no noise before them. One call then says what a call
-    per block would, for the work of two.
+    Each block then attends to the clean blocks before it and to no later one. One call replaces a call per block, at
+    the cost of two.
     """
     return pace.block is not None and getattr(network, "block_size", None) == pace.block
 

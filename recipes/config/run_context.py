@@ -1,4 +1,4 @@
-"""What only a run knows: arguments of these names are filled in, see ``ddlib.parts.build``."""
+"""Run context: the arguments that a run fills in by name, see ``ddlib.parts.build``."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -11,39 +11,39 @@ from ddlib.processes import ForwardProcess
 
 
 class RunContext(ABC):
-    """What a run knows when it composes its process; the arguments of a method are keys of the part that asks."""
+    """Values for building a run's process; the arguments of a method are keys of the part's configuration."""
 
     @abstractmethod
     def vocab_size(self) -> int:
-        """Number of words V of the tokenizer, special ones included."""
+        """Vocabulary size V of the tokenizer, special tokens included."""
 
     @abstractmethod
     def vocabulary(self) -> dict[str, int]:
-        """The tokenizer's token -> id."""
+        """Token ids of the tokenizer, by token."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Of the vocabulary, see ``ddlib.vocabulary.fingerprint``."""
+        """Fingerprint of the vocabulary, see ``ddlib.vocabulary.fingerprint``."""
 
     @abstractmethod
     def counts(self) -> Int[Tensor, " V"]:
-        """How often each word occurs in the training text, or in about 20 million tokens of it."""
+        """Number of occurrences of each token in the training text, or in about 20 million tokens of it."""
 
     @abstractmethod
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
-        """The cluster of each word, then of each cluster of the level below, as ``Tree`` takes them.
+        """Return the cluster of each token, then of each cluster of the level below, in the format of ``Tree``.
 
-        ``clusters`` says how many, finest level first, made from the text's own co-occurrences and kept beside it; or
-        the path, without suffix, of what ``python -m recipes.clusters`` saved; or that of a CSV file, ``x.csv``, with a
-        row ``token,parent`` per token.
+        ``clusters`` is their number, finest level first, for clusters from the text's co-occurrences, which are stored
+        beside it; or the path, without suffix, of a result of ``python -m recipes.clusters``; or that of a CSV file,
+        ``x.csv``, with a row ``token,parent`` per token.
         """
 
 
 class ModelContext:
-    """What a run knows when it composes its network: the process, and what the run itself knows.
+    """Values available when a run builds its network: the process and the run context.
 
     Args:
-        known: by the run.
+        known: context of the run.
         process: the noise.
     """
 
@@ -51,27 +51,27 @@ class ModelContext:
         self._known, self._process = known, process
 
     def vocab_size(self) -> int:
-        """Number of words V."""
+        """Vocabulary size V."""
         return self._process.vocab_size
 
     def num_states(self) -> int:
-        """Number of states S: words, then whatever the noise uses, the mask last if there is one."""
+        """Number of states S: tokens, then those of the noise, the mask last if there is one."""
         return self._process.num_states
 
     def vocabulary(self) -> dict[str, int]:
-        """The tokenizer's token -> id."""
+        """Token ids of the tokenizer, by token."""
         return self._known.vocabulary()
 
     def fingerprint(self) -> str:
-        """Of the vocabulary."""
+        """Fingerprint of the vocabulary."""
         return self._known.fingerprint()
 
     def counts(self) -> Int[Tensor, " V"]:
-        """How often each word occurs in the training text."""
+        """Number of occurrences of each token in the training text."""
         return self._known.counts()
 
     def parents(self) -> list[list[int]]:
-        """The clusters of the process's hierarchy, as ``Tree`` takes them.
+        """Clusters of the process's hierarchy, in the format of ``Tree``.
 
         Raises:
             ValueError: it has none.
@@ -81,22 +81,22 @@ class ModelContext:
     def tree(
         self, head: Literal["words", "children"] = "words", clusters: int | list[int] | str | None = None
     ) -> list[list[int]] | None:
-        """The tree whose children the output layer predicts; None for a ``head`` over words.
+        """Return the tree whose children the output layer predicts; None for a ``head`` over tokens.
 
-        ``clusters`` are asked for as for a process. Without them the tree is that of the process, or if it has no
-        clusters one with as many as the square root of its words: then a softmax over the clusters and one inside a
-        cluster are of the same size.
+        ``clusters`` is as for a process. Without it the tree is that of the process; if that has no clusters, a tree
+        with as many clusters as the square root of the vocabulary size, so that the softmax over clusters and the one
+        inside a cluster have the same size.
         """
         if head == "words":
             return None
         process = self._process.hierarchy
         if clusters is None and process is not None and process.depth > 1:
             return self.parents()
-        wanted = round(self.vocab_size() ** 0.5) if clusters is None else clusters
-        return [level.tolist() for level in self._known.parents(wanted)]
+        count = round(self.vocab_size() ** 0.5) if clusters is None else clusters
+        return [level.tolist() for level in self._known.parents(count)]
 
     def num_clusters(self) -> int:
-        """Clusters of the finest level.
+        """Number of clusters of the finest level.
 
         Raises:
             ValueError: the process has none.

@@ -1,4 +1,4 @@
-"""From which density a run draws its times: a registered one, or the process's own."""
+"""Density of training times: a registered one, or the optimal one of the process."""
 
 import warnings
 
@@ -6,14 +6,14 @@ import ddlib as dd
 from ddlib import parts
 
 UNIFORM, OPTIMAL = "uniform", "optimal"
-"""Every time alike; and no part, the density that ``process.time_density`` finds for texts of the run's length."""
+"""Name of the uniform density; and of the one that ``process.time_density`` finds for the run's sequence length."""
 
 IN_STRATA = 0.2
-"""What the strata of times leave of the bound's mean to chance when many texts are measured: what they differ by."""
+"""Share of the integrand's mean that remains random under stratified times: sequences differ from each other."""
 
 
 def check_times(place: str, kind: str) -> None:
-    """Raises ValueError, with the place, unless ``kind`` names a density of times and its arguments."""
+    """Raise ValueError, with the place, unless ``kind`` names a density of times and its arguments."""
     if kind not in (UNIFORM, OPTIMAL):
         parts.build("times", kind, place=place)
 
@@ -25,19 +25,19 @@ def time_density(
     chance: float = 1.0,
     pace: dd.paces.Pace | None = None,
 ) -> dd.times.TimeDensity | None:
-    """The density that a recipe names; None for the uniform one, which nothing need be multiplied by.
+    """Build the density that a recipe names; None for the uniform one, which has weight 1.
 
-    A large process that offers no reduction to fewer words has none of its own: it gets the uniform one, and a warning.
+    A large process without a smaller equivalent copy has no optimal density: it gets the uniform one, and a warning.
 
     Args:
         kind: ``optimal``, or as ``python -m ddlib`` lists densities, such as ``bell:mean=-1,spread=2``.
         process: the noise.
         length: tokens of a sequence.
-        chance: of ``process.time_density``; ``IN_STRATA`` for the bound of many texts.
-        pace: which positions share a time; None is all.
+        chance: argument of ``process.time_density``; ``IN_STRATA`` for the bound of many sequences.
+        pace: the schedule of positions, which decides the ones that share a time; None: all.
 
     Raises:
-        ValueError: as ``check_times``; a length that the pace cannot serve.
+        ValueError: as in ``check_times``; a length that the pace does not support.
     """
     length = length if pace is None else length // pace.parts(length)
     if kind == OPTIMAL:

@@ -1,4 +1,4 @@
-"""What commands show."""
+"""Console output of the commands."""
 
 from recipes.console.bar import TrainingBar, training_progress
 from recipes.console.screen import make_console, on_its_way, plain_errors, render, sign

@@ -15,14 +15,14 @@ SECONDS_PER_LINE = 30.0
 class TrainingBar:
     """Loss, tokens/s and time left: one bar on a terminal, elsewhere a line every tenth of the run and every 30 s.
 
-    Speed and time left are means since the bar was made; what ``leave_out`` leaves out does not count.
+    Speed and time left are means since the bar was made, without the time excluded by ``leave_out``.
 
     Args:
-        console: where it is shown.
-        name: stands before the number of steps.
-        steps: of the whole run.
+        console: the console that shows it.
+        name: label in front of the number of steps.
+        steps: steps of the whole run.
         done: steps that were made before.
-        about: what the loss is, to be said beside it.
+        about: description of the loss, shown beside it.
     """
 
     def __init__(self, console: Console, name: str, steps: int, done: int = 0, about: str = "") -> None:
@@ -54,11 +54,11 @@ class TrainingBar:
         return self._tokens / max(self.seconds, 1e-9)
 
     def leave_out(self) -> None:
-        """What happened since the last step was not training."""
+        """Exclude the time since the last step from the training time."""
         self._mark = time.perf_counter()
 
     def step(self, number: int, loss: float, tokens: int) -> None:
-        """Shows that ``number`` steps are made, the last one of so many tokens."""
+        """Show that ``number`` steps are made, the last one of so many tokens."""
         now = time.perf_counter()
         self.seconds, self._mark = self.seconds + now - self._mark, now
         self._tokens += tokens
@@ -80,6 +80,6 @@ Report = Callable[[int, float], None]
 def training_progress(
     console: Console, name: str, steps: int, tokens_per_step: int, about: str = ""
 ) -> Iterator[Report]:
-    """Yields ``report(step, loss)``, to be called after every step; ``about`` says what the loss is."""
-    with TrainingBar(console, f"{name:<12} step", steps, about=about) as bar:  # several below each other
+    """Yield ``report(step, loss)``, to be called after every step; ``about`` describes the loss."""
+    with TrainingBar(console, f"{name:<12} step", steps, about=about) as bar:  # several bars, one below the other
         yield lambda step, loss: bar.step(step, loss, tokens_per_step)

@@ -1,4 +1,4 @@
-"""The console, noisy text in colour, and errors in one line."""
+"""Console output: noisy text in colour, and errors in one line."""
 
 import os
 import sys
@@ -15,15 +15,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 MASK, CLUSTER = "_", "\u2039{}\u203a"
-"""What stands for a mask and for a cluster in noisy text: brackets that hardly any text is written with."""
+"""Symbols of a mask and of a cluster in noisy text: brackets that are rare in natural text."""
 OURS = ("ddlib", "ddlib_models", "recipes")
-"""Packages whose refusals of objects are told in one line."""
+"""Packages whose TypeErrors are reported in one line."""
 CLUSTER_STYLE, MASK_STYLE = "dark_orange italic", "grey50"
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What a user can mend ends a command in one line; with the traceback where DDLIB_DEBUG is set."""
+    """Report user errors in one line; with the traceback where DDLIB_DEBUG is set."""
     try:
         yield
     except (ValueError, OSError, ImportError, TypeError) as error:
@@ -35,9 +35,9 @@ def plain_errors() -> Iterator[None]:
 
 
 def refused(error: TypeError) -> bool:
-    """Whether a ``raise`` of our own packages raised it: a refusal, and neither a bug nor another library's error.
+    """Return whether a ``raise`` statement of these packages raised the error, not a bug or another library.
 
-    What the interpreter raises, such as for None + 1, comes of another instruction.
+    Errors of the interpreter, such as for None + 1, come from another instruction.
     """
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -49,7 +49,7 @@ def refused(error: TypeError) -> bool:
 
 
 def make_console(file: TextIO | None = None) -> Console:
-    """A console that wraps plain output at 100 columns and never fails on what the terminal cannot spell."""
+    """Return a console that wraps plain output at 100 columns and never fails on unsupported characters."""
     file = sys.stdout if file is None else file
     if hasattr(file, "reconfigure"):
         file.reconfigure(errors="replace")
@@ -57,30 +57,30 @@ def make_console(file: TextIO | None = None) -> Console:
 
 
 def sign(state: int, vocab_size: int, names: Sequence[str]) -> str:
-    """What stands for a state that is no word: ‹name› for a cluster, _ for a mask.
+    """Return the symbol of a state that is not a token: ‹name› for a cluster, _ for a mask.
 
     Args:
         state: at least ``vocab_size``.
-        vocab_size: number of words.
-        names: of the clusters, in the order of their states.
+        vocab_size: number of tokens.
+        names: names of the clusters, in the order of their states.
     """
     return CLUSTER.format(names[state - vocab_size]) if state < vocab_size + len(names) else MASK
 
 
 def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]) -> Text:
-    """Noisy text of one sequence: words as they are, clusters as ‹name›, masks as _, the end of a line as ¶.
+    """Render one noisy sequence: tokens decoded, clusters as ‹name›, masks as _, the end of a line as ¶.
 
-    A space stands on either side of a mask or a cluster, also where it is a piece of a word. A text that has neither is
-    what the tokenizer makes of it, space by space.
+    A space stands on either side of a mask or a cluster, also within a word of the text. A sequence without them
+    is exactly the tokenizer's output.
 
     Args:
-        tokenizer: spells the words 0..V-1.
-        states: words, then clusters, then the mask.
-        names: of the clusters, in the order of their states.
+        tokenizer: decodes the tokens 0..V-1.
+        states: tokens, then clusters, then the mask.
+        names: names of the clusters, in the order of their states.
     """
     vocab_size = tokenizer.get_vocab_size()
     pieces: list[Text] = []
-    # Neighbouring words are decoded together: a character may be spread over several of them.
+    # Neighbouring tokens are decoded together: a character may be spread over several of them.
     for is_words, run in groupby(states.tolist(), lambda state: state < vocab_size):
         if is_words:
             pieces.append(Text(tokenizer.decode(list(run)).replace("\n", "¶")))
@@ -96,5 +96,5 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]
 
 
 def on_its_way(t: float, text: str | Text) -> Text:
-    """One line of a text on its way from noise: when, and what there is."""
+    """Format one line of a denoising trajectory: time and noisy text."""
     return Text.assemble((f"t = {t:.3f}:", "bold"), " ", text)

@@ -1,15 +1,15 @@
-"""Files that a command is to write."""
+"""Checks of the files that a command will write."""
 
 import os
 from pathlib import Path
 
 
 def check_file(name: str, path: Path) -> None:
-    """Makes the folder of a file, before the work is done that it is to hold.
+    """Create the folder of a file before the work for its content is done.
 
     Args:
-        name: of the argument, for messages.
-        path: of the file.
+        name: name of the argument, for messages.
+        path: path of the file.
 
     Raises:
         ValueError: no file can be written there.

@@ -1,4 +1,4 @@
-"""Text for training: prepared once, then read in an order that (seed, position) decides.
+"""Text for training: prepared once, then read in an order determined by (seed, position).
 
 prepare(openwebtext(), folder)    tokens on disk, or: python -m recipes.prepare owt --out folder
 examples(open_prepared(folder).train, length=512, ...)    batches, from any position on
@@ -26,7 +26,7 @@ _LATER = {
     "pack": "packing",
     "prepare": "making",
 }
-"""What imports for seconds, and where it is: a recipe, and the help on it, can do without."""
+"""Names with slow imports, and their modules: a recipe, and its help, do not need them."""
 
 __all__ = [
     "Batch",

@@ -1,4 +1,4 @@
-"""Comparison of two tokenizers, wherever ids that one of them made are read by what was trained on the other's."""
+"""Comparison of two tokenizers: that of the text's ids, and that of the model which reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,15 +31,15 @@ def check_same_tokens(
     size: int | None = None,
     padding: int | None = None,
 ) -> None:
-    """Refuse ids that mean other tokens to a model than to the tokenizer that made them.
+    """Raise for ids that are other tokens in the model's vocabulary than in that of the tokenizer that made them.
 
     Args:
-        argument: name and value of the argument that brought the two together, e.g. ``data.folder=data/mine``.
+        argument: name and value of the argument that combines the two, e.g. ``data.folder=data/mine``.
         text: tokenizer of the ids.
         model: tokenizer that the model was trained with.
         advice: what to do instead.
         size: only ids below it are compared; None for all.
-        padding: an id that fills up rows of the text and is not compared; None compares all.
+        padding: an id of padding, which is not compared; None compares all.
 
     Raises:
         ValueError: a token has another id, or only one of the two has it. The message names both tokenizers, each with
@@ -56,5 +56,5 @@ def check_same_tokens(
 
 
 def prepare_with(tokenizer: object) -> str:
-    """The command that prepares text with a tokenizer, by its name or its place."""
+    """Return the command that prepares text with a tokenizer, by its name or path."""
     return f"python -m recipes.prepare local --files FILES --tokenizer {tokenizer} --out FOLDER"

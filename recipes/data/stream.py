@@ -1,4 +1,4 @@
-"""Batches without end: what stands at a position of the global order depends on the seed and the position alone."""
+"""Infinite stream of batches; the example at each position of the global order depends only on seed and position."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -14,24 +14,24 @@ from recipes.data.packing import pack
 from recipes.data.prepared import Documents
 
 before = logging.root.manager.disable
-logging.disable(logging.WARNING)  # grain warns that there is no profiler of jax
+logging.disable(logging.WARNING)  # grain warns about a missing profiler of jax
 import grain  # noqa: E402
 
 logging.disable(before)
 
 SMALL = 1024
-"""Rows below which grain's shuffle, which walks through 16 bits to find each place, is too slow: 30 ms for one row."""
+"""Number of rows below which grain's shuffle, which searches 16 bits per position, is too slow: 30 ms for one row."""
 
 END = 2**62
-"""Where the endless order ends: grain rounds the number of batches up to a double, which must stay an index."""
+"""Length of the infinite order: grain rounds the number of batches up to a double, which must stay an index."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows of tokens, padded at their ends.
 
-    Unpacked, a row is one example. Packed, the rows one after another are cut into pieces by ``cu_seqlens``: documents,
-    and what is left of a row, padding alone.
+    Unpacked, a row is one example. Packed, the concatenated rows are cut into pieces by ``cu_seqlens``: documents, and
+    the remainder of each row, which is only padding.
     """
 
     x: Int[Tensor, "B L"]
@@ -39,12 +39,12 @@ class Batch:
     """True at real tokens, False at padding."""
     index: Int[Tensor, " N"]
     """Position of each example in the global order. Packed, of each piece: the position of its first token in the
-    global order of tokens, so that ``index + offset`` is a number of its own for every token."""
+    global order of tokens, so that ``index + offset`` is unique for every token."""
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Packed: where pieces begin in ``x.flatten()``, and its length."""
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device."""
+        """Move the batch to another device."""
         return Batch(*(None if part is None else part.to(device) for part in vars(self).values()))
 
 
@@ -71,23 +71,23 @@ def examples(
     packed: bool = False,
     threads: int = 4,
 ) -> Iterator[Batch]:
-    """Batches of this rank from position ``start`` of the global order on, for ever.
+    """Yield batches of this rank from position ``start`` of the global order on, without end.
 
     The global order goes through all rows in an order drawn anew every epoch; a document longer than ``length`` gives a
     window drawn anew every epoch. Rank r of W reads the positions start + r, start + r + W, ...: the W ranks together
-    read what one rank with W times the batch does. To resume, ``start`` is the next position.
+    read the same examples as one rank with W times the batch. To resume, ``start`` is the next position.
 
     Args:
         documents: token ids.
         length: tokens of a row.
-        pad_id: fills it up.
+        pad_id: id of padding.
         batch_size: rows of a batch.
-        seed: of order and windows, and of what is packed together.
+        seed: seed of order and windows, and of packing.
         start: first position of the whole world.
-        rank: of this process.
+        rank: rank of this process.
         world: number of processes.
         packed: rows of several documents, see ``pack``, instead of one document each.
-        threads: that read ahead; 0 to read only when asked.
+        threads: number of read-ahead threads; 0 to read on demand only.
 
     Raises:
         ValueError: naming the argument, its value and the rule it breaks; fewer rows than ranks.
@@ -117,7 +117,7 @@ def examples(
 
 @dataclass(frozen=True)
 class Shuffled(Sequence[Any]):
-    """A few rows without end, every epoch in an order of its own, which is drawn at each access."""
+    """A few rows without end, in a new order every epoch, which is drawn at each access."""
 
     rows: Sequence[Any]
     seed: int
@@ -132,7 +132,7 @@ class Shuffled(Sequence[Any]):
 
 
 def window(document: Int[np.ndarray, " m"], length: int, random: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """The document, or ``length`` tokens of it from a place drawn uniformly."""
+    """Return the document, or a window of ``length`` tokens at a uniformly drawn place."""
     spare = len(document) - length
     if spare <= 0:
         return document
@@ -169,7 +169,7 @@ def _read(
     batch_size: int,
     threads: int,
 ) -> Iterator[Batch]:
-    """All that is asked of grain: an order without memory, a random generator for each position, and read-ahead."""
+    """Build grain's pipeline: a stateless order, a random generator for each position, and read-ahead."""
     order, windows = (int(part) for part in np.random.SeedSequence(seed).generate_state(2))
     if len(rows) < SMALL:
         data = grain.MapDataset.source(Shuffled(rows, order))

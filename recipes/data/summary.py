@@ -1,4 +1,4 @@
-"""What prepared text holds, as a table: how much of it, how it was cut, and what its tokenizer lacks."""
+"""Summary of prepared text as a table: its size, how it was cut, and symbols that its tokenizer lacks."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from recipes.data.source import cutting
 from recipes.data.unknown import listed
 
 MANY = 0.2
-"""Share of empty lines from which a text looks as if they separated its documents."""
+"""Share of empty lines above which they are likely to separate the documents of a text."""
 
 
 def table(prepared: Prepared, length: int) -> str:
-    """Documents, tokens and bytes of both splits, the rule that cut them, and the symbols that the tokenizer lacks.
+    """Return documents, tokens and bytes of both splits, the rule that cut them, and unknown symbols, as a table.
 
     Args:
         prepared: the text.
@@ -33,7 +33,7 @@ def table(prepared: Prepared, length: int) -> str:
 
 
 def _unknown(prepared: Prepared, name: str) -> str:
-    """The number of unknown symbols; a folder of version 0.1.0 does not have it."""
+    """Return the number of unknown symbols; a folder of version 0.1.0 does not have it."""
     found = prepared.manifest.get("unknown")
     return "not counted" if found is None else f"{found[name]['count']:,}"
 

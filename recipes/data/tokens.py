@@ -1,4 +1,4 @@
-"""From documents to token ids: the tokenizer, its special tokens, and the bytes that the tokens stand for."""
+"""Tokenisation of documents: the tokenizer, its special tokens, and the bytes of each document."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,48 +18,48 @@ from recipes.data.unknown import Symbols
 TRAIN = "train:"
 END_OF_TEXT = "<|endoftext|>"
 BEGINNINGS, ENDINGS = (END_OF_TEXT, "[CLS]", "<s>"), (END_OF_TEXT, "[SEP]", "</s>")
-"""What tokenizers call the beginning and the end of a text."""
+"""Common names of the tokens for the beginning and the end of a text."""
 
 BRACKETED = re.compile(r"\[\w+\]|<\W*\w+\W*>")
-"""How tokens are written that stand for no text."""
+"""Pattern of tokens that represent no text."""
 
 LEARNED_FROM = 50_000
-"""Documents from which a vocabulary is learned."""
+"""Number of documents from which a vocabulary is learned."""
 
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of the tokens that stand for no text. A tokenizer of somebody else's may lack any of them."""
+    """Ids of the tokens that represent no text. A third-party tokenizer may lack any of them."""
 
     pad: int | None
     bos: int | None
     eos: int | None
     others: tuple[int, ...] = ()
-    """Others that end a text."""
+    """Further tokens that end a text."""
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Those that end a text."""
+        """All tokens that end a text."""
         return tuple(dict.fromkeys(word for word in (self.eos, *self.others) if word is not None))
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
-    """A tokenizer from the hub, a tokenizer.json, or a folder with one; it neither cuts off nor fills up texts.
+    """Load a tokenizer from the hub, a tokenizer.json, or a folder with one, without truncation and padding.
 
     Args:
-        name: of a model on the hub, or a path.
+        name: name of a model on the hub, or a path.
         revision: branch, tag or commit of the model on the hub.
 
     Raises:
         FileNotFoundError: a file or folder without a tokenizer.
-        ValueError: a file that is none, or a name that the hub does not know.
+        ValueError: a file that is not a tokenizer, or a name that is not on the hub.
     """
     path = Path(name)
     path = path / "tokenizer.json" if path.is_dir() else path
     if path.is_file():
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises nothing more special
+        except Exception as error:  # tokenizers raises no narrower class
             raise ValueError(f"tokenizer={name!r}: {path} is no tokenizer: {error}") from error
     elif path.name.endswith(".json"):
         raise FileNotFoundError(f"tokenizer={name!r}: there is no file {path}")
@@ -74,10 +74,10 @@ def load_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
 
 
 def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
-    """Byte-level BPE of as many words as "train:4096" says, and the end of a text.
+    """Learn a byte-level BPE of as many tokens as in "train:4096", and the end of a text.
 
     Raises:
-        ValueError: not a number, or fewer words than bytes or more than the text yields.
+        ValueError: not a number, or fewer tokens than bytes or more than the text yields.
     """
     if not name.removeprefix(TRAIN).isdigit():
         raise ValueError(f"tokenizer={name!r}: must be {TRAIN} and a number of words, like {TRAIN}4096")
@@ -91,16 +91,16 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
 
 
 def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
-    """Finds the special tokens; padding is added to the vocabulary if it has none.
+    """Find the special tokens; padding is added to the vocabulary if it has none.
 
     Raises:
-        ValueError: no token for the beginning or the end, with the flag that names one and the special tokens that
-            there are; ids that are not 0..V-1.
+        ValueError: no token for the beginning or the end, with the flag that names one and the special tokens of the
+            tokenizer; ids that are not 0..V-1.
     """
-    wanted = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
-    found = {role: _find(tokenizer, *names) for role, names in wanted.items()}
+    roles = {"bos": (corpus.bos, BEGINNINGS), "eos": (corpus.eos, ENDINGS)}
+    found = {role: _find(tokenizer, *names) for role, names in roles.items()}
     if missing := [role for role, number in found.items() if number is None]:
-        raise ValueError(_missing(tokenizer, {role: wanted[role] for role in missing}))
+        raise ValueError(_missing(tokenizer, {role: roles[role] for role in missing}))
     if tokenizer.token_to_id(corpus.pad) is None:
         tokenizer.add_special_tokens([AddedToken(corpus.pad, normalized=False)])
     size, highest = tokenizer.get_vocab_size(), max(tokenizer.get_vocab().values())
@@ -112,25 +112,25 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
 
 
 def id_dtype(vocab_size: int) -> str:
-    """The smallest type that holds every id."""
+    """Return the smallest integer dtype that holds every id."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def tokenize(
     documents: datasets.Dataset, tokenizer: Tokenizer, special: Special, corpus: Corpus, cache: Path, workers: int
 ) -> datasets.Dataset:
-    """The documents as "tokens" and "bytes", in the same order; without the empty ones.
+    """Tokenise the documents into columns "tokens" and "bytes", in the same order, without the empty ones.
 
-    "unknown" holds the symbols of each that the tokenizer does not have; a document of nothing else has no tokens.
-    Bytes are those of the UTF-8 text that the tokenizer reads; the special tokens stand for none.
+    "unknown" holds the symbols of each document that the tokenizer lacks; a document of such symbols only has no
+    tokens. Bytes are those of the UTF-8 text that the tokenizer reads; special tokens count none.
 
     Args:
         documents: with the column "text".
         tokenizer: makes the ids.
-        special: is put around each document.
-        corpus: says how texts are cleaned.
+        special: tokens put around each document.
+        corpus: determines how texts are cleaned.
         cache: file for the result.
-        workers: number of processes; it changes nothing but the time.
+        workers: number of processes; the result does not depend on it.
     """
     kind = id_dtype(tokenizer.get_vocab_size())
     clean = DETOKENIZERS[corpus.detokenizer]
@@ -157,21 +157,21 @@ def tokenize(
         num_proc=workers if workers > 1 else None,
         cache_file_name=str(cache),
         load_from_cache_file=False,
-        new_fingerprint=cache.stem,  # its own would be a hash of this function
+        new_fingerprint=cache.stem,  # the default would be a hash of this function
         desc=f"Tokens of {cache.stem}",
     )
 
 
-def _find(tokenizer: Tokenizer, wanted: str | None, known: Iterable[str]) -> int | None:
-    ids = map(tokenizer.token_to_id, known if wanted is None else (wanted,))
+def _find(tokenizer: Tokenizer, name: str | None, candidates: Iterable[str]) -> int | None:
+    ids = map(tokenizer.token_to_id, candidates if name is None else (name,))
     return next((found for found in ids if found is not None), None)
 
 
 def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequence[str]]]) -> str:
-    """What is said of ends that a tokenizer lacks."""
+    """Return the message about the special tokens that a tokenizer lacks."""
     faults = [
-        f"{role}={wanted!r}: the tokenizer has no token {', '.join(known) if wanted is None else wanted}"
-        for role, (wanted, known) in roles.items()
+        f"{role}={name!r}: the tokenizer has no token {', '.join(candidates) if name is None else name}"
+        for role, (name, candidates) in roles.items()
     ]
     flags = " and ".join(f"--{role} TOKEN" for role in roles)
     special = _special_looking(tokenizer)
@@ -180,7 +180,7 @@ def _missing(tokenizer: Tokenizer, roles: Mapping[str, tuple[str | None, Sequenc
 
 
 def _special_looking(tokenizer: Tokenizer, most: int = 12) -> list[str]:
-    """Tokens that are marked as special, or written like [CLS] or <s>; in the order of their ids."""
+    """Return tokens that are marked as special, or written like [CLS] or <s>, in the order of their ids."""
     marked = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     vocabulary = tokenizer.get_vocab()
     found = [token for token in vocabulary if token in marked or BRACKETED.fullmatch(token)]

@@ -1,4 +1,4 @@
-"""Symbols of a text that a tokenizer does not have: found, counted, and refused where there are too many."""
+"""Unknown symbols: parts of a text that a tokenizer lacks, counted and limited."""
 
 import json
 import math
@@ -11,22 +11,21 @@ from tokenizers import Tokenizer
 from recipes.data.corpora import Corpus
 
 UNKNOWN = 0.01
-"""Largest share of unknown symbols that passes by default."""
+"""Largest share of unknown symbols that is accepted by default."""
 
 LISTED = 10
-"""Distinct symbols that are listed."""
+"""Maximum number of distinct symbols that are listed."""
 
 LONGEST = 40
-"""Characters of a symbol that are listed."""
+"""Maximum number of characters listed of a symbol."""
 
 
 class Symbols:
-    """Token ids of texts, and the symbols that the tokenizer does not have.
+    """Token ids of texts, and the symbols that the tokenizer lacks.
 
-    What a symbol is depends on the tokenizer: a word of a word-level one, a run of characters or a single one of
-    others. Such a symbol becomes the tokenizer's unknown token. Where it has none, byte-pair encoding leaves the symbol
-    out and other tokenizers cannot read the text. Byte-level tokenizers, and those that fall back to bytes, have every
-    symbol.
+    The unit depends on the tokenizer: a word of a word-level one, a run of characters or a single one of others. Such a
+    symbol becomes the tokenizer's unknown token. Without one, byte-pair encoding drops the symbol and other tokenizers
+    cannot read the text. Byte-level tokenizers, and those with byte fallback, have every symbol.
 
     Args:
         tokenizer: makes the ids.
@@ -47,24 +46,24 @@ class Symbols:
 
     @property
     def become(self) -> str:
-        """What unknown symbols become, for messages."""
+        """Return what replaces unknown symbols, for messages."""
         return becoming(self.token, self.reads_all)
 
     def read(self, texts: Sequence[str]) -> list[tuple[list[int], list[str]]]:
-        """Ids of each text, without special tokens, and its unknown symbols in their order.
+        """Return the ids of each text, without special tokens, and its unknown symbols in their order.
 
-        A text that cannot be read has no ids.
+        A text that cannot be encoded has no ids.
         """
         try:
             found = [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-        except Exception:  # tokenizers raises nothing more special where the unknown token is missing
+        except Exception:  # tokenizers raises no narrower class where the unknown token is missing
             if self.reads_all:
                 raise
             found = [self._ids(text) for text in texts]
         return [(ids or [], self._unknown(text, ids)) for text, ids in zip(texts, found, strict=True)]
 
     def unknown(self, text: str) -> list[str]:
-        """The unknown symbols of a text in their order."""
+        """Return the unknown symbols of a text in their order."""
         return self.read([text])[0][1]
 
     def _ids(self, text: str) -> list[int] | None:
@@ -84,10 +83,10 @@ class Symbols:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         spans = zip(encoded.ids, encoded.offsets, strict=True)
         found = [text[begin:end] for number, (begin, end) in spans if number == self._id]
-        return [symbol for symbol in found if symbol != self.token]  # the token itself may be written in a text
+        return [symbol for symbol in found if symbol != self.token]  # a text may contain the token itself
 
     def _is_left_out(self, letter: str) -> bool:
-        """Whether a character has no token although neither normalizer nor pre-tokenizer removes it."""
+        """Return whether a character has no token although neither normalizer nor pre-tokenizer removes it."""
         if letter not in self._left_out:
             self._left_out[letter] = not self._ids(letter) and any(self._pieces(letter))
         return self._left_out[letter]
@@ -100,29 +99,29 @@ class Symbols:
                 yield piece
 
     def _pieces(self, text: str) -> list[str]:
-        """What the model of the tokenizer gets of a text."""
+        """Return the pieces of a text that the tokenizer's model receives."""
         normalizer, pre_tokenizer = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         text = text if normalizer is None else normalizer.normalize_str(text)
         return [text] if pre_tokenizer is None else [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
 
 
 def becoming(token: str | None, reads_all: bool) -> str:
-    """What symbols become that a tokenizer does not have, for messages; arguments as the attributes of ``Symbols``."""
+    """Return what replaces unknown symbols, for messages; arguments as the attributes of ``Symbols``."""
     return f"would become {token}" if token else "would be left out" if reads_all else "cannot be read"
 
 
 def counted(symbols: Mapping[str, int]) -> dict[str, Any]:
-    """What a manifest holds of a split's unknown symbols: their number, and how often each of the first ten occurs."""
+    """Return the manifest's entry on unknown symbols of a split: their number, and the counts of the first ten."""
     return {"count": sum(symbols.values()), "symbols": dict(list(symbols.items())[:LISTED])}
 
 
 def listed(symbols: Mapping[str, int]) -> str:
-    """Symbols with their numbers; characters that cannot be printed by their code points."""
+    """Return symbols with their counts; characters that cannot be printed by their code points."""
     return ", ".join(f"{shown(symbol)} ({count:,})" for symbol, count in symbols.items())
 
 
 def shown(symbol: str) -> str:
-    """A symbol in quotes, or the code points and names of its characters if one of them cannot be printed."""
+    """Return a symbol in quotes, or the code points and names of its characters if one cannot be printed."""
     symbol = symbol if len(symbol) <= LONGEST else f"{symbol[:LONGEST]}..."
     if symbol.isprintable() and not symbol.isspace():
         return repr(symbol)
@@ -132,21 +131,21 @@ def shown(symbol: str) -> str:
 def check_unknown(
     name: str, facts: Mapping[str, Any], unknown: Mapping[str, Any], corpus: Corpus, largest: float
 ) -> None:
-    """Refuse a split of which the tokenizer lacks too much.
+    """Raise for a split with too many unknown symbols.
 
     Args:
-        name: of the split.
+        name: name of the split.
         facts: its numbers of tokens and documents.
-        unknown: what the manifest holds under this key.
+        unknown: the manifest's entry under this key.
         corpus: the text and its tokenizer.
-        largest: share of unknown symbols that passes, of the tokens without the two ends of each document.
+        largest: accepted share of unknown symbols, of the tokens without the two ends of each document.
 
     Raises:
         ValueError: a larger share, with the first of the symbols; any symbol where the tokenizer has no unknown token
             and cannot read it.
     """
     token, reads_all, count = unknown["token"], unknown["reads_all"], unknown[name]["count"]
-    # without an unknown token the symbols are none of the tokens
+    # without an unknown token the symbols are not among the tokens
     total = facts["tokens"] - 2 * facts["documents"] + (count if token is None else 0)
     share = count / max(total, 1)
     if not count or (reads_all and share <= largest):

@@ -1,1 +1,1 @@
-"""What is known of the words before training: their embeddings, their clusters, the start of a network."""
+"""Token statistics before training: embeddings, clusters, the initialisation of a network."""

@@ -1,7 +1,7 @@
-"""Word embeddings from the training text itself, and the clusters that make the middle level of a hierarchy.
+"""Token embeddings from the training text, and the clusters that form the middle level of a hierarchy.
 
-PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means; and back
-again: the network's embeddings of clusters from what was clustered.
+PPMI + SVD (Levy & Goldberg 2014, "Neural word embedding as implicit matrix factorization"), then k-means; conversely,
+the network's embeddings of clusters from the centroids.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from ddlib_models import DiT
 
 
 def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr_array:
-    """How often two tokens stand at most ``reach`` apart, nearer pairs counting more: sparse (V, V), symmetric.
+    """Count how often two tokens stand at most ``reach`` apart, weighted by distance: sparse (V, V), symmetric.
 
-    A pair at distance d counts (reach + 1 - d) / reach, as in word2vec's expectation over random window sizes.
+    A pair at distance d counts (reach + 1 - d) / reach, the expectation of word2vec over random window sizes.
     """
     stream = tokens.numpy()
     size = (vocab_size, vocab_size)
@@ -33,7 +33,7 @@ def cooccurrences(tokens: Int[Tensor, " N"], vocab_size: int, reach: int) -> csr
 def word_embeddings(
     tokens: Int[Tensor, " N"], vocab_size: int, dim: int, reach: int = 4, smoothing: float = 0.75, seed: int = 0
 ) -> Float[Tensor, "V dim"]:
-    """Unit vectors whose inner products follow the positive pointwise mutual information of neighbouring tokens.
+    """Return unit vectors whose inner products follow the positive pointwise mutual information of neighbours.
 
         PPMI(w, c) = max(0, log [ P(w, c) / (P(w) P_s(c)) ]),    P_s(c) ~ count(c)^smoothing,    rows of U sqrt(S)
 
@@ -41,11 +41,11 @@ def word_embeddings(
 
     Args:
         tokens: the training text.
-        vocab_size: number of words V.
+        vocab_size: vocabulary size V.
         dim: number of singular values kept.
-        reach: how far to either side a neighbour may stand.
+        reach: maximum distance of a neighbour to either side.
         smoothing: exponent that keeps rare neighbours from dominating.
-        seed: of the singular value iteration's start.
+        seed: seed of the singular value iteration's start.
 
     Raises:
         ValueError: if the text is not longer than ``reach``, or ``dim`` not below the vocabulary.
@@ -68,10 +68,10 @@ def word_embeddings(
 
 
 def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0) -> Int[Tensor, " V"]:
-    """k-means cluster of every word, (V,) int64 in 0..num_clusters-1, each of them taken.
+    """Return the k-means cluster of every token, (V,) int64 in 0..num_clusters-1, each of them used.
 
     Raises:
-        ValueError: if there are fewer different words than clusters.
+        ValueError: if there are fewer different vectors than clusters.
     """
     distinct = len(torch.unique(embeddings, dim=0))
     if not 1 < num_clusters <= distinct:
@@ -85,7 +85,7 @@ def cluster(embeddings: Float[Tensor, "V dim"], num_clusters: int, seed: int = 0
 def typical_words(
     embeddings: Float[Tensor, "V dim"], parents: Int[Tensor, " V"], counts: Int[Tensor, " V"], num: int
 ) -> list[list[int]]:
-    """The ``num`` most typical words of each cluster, most typical first: near the centre and frequent.
+    """Return the ``num`` most typical tokens of each cluster, most typical first: near the centre and frequent.
 
     Typical = cosine to the cluster's mean times log(1 + count).
     """
@@ -100,14 +100,14 @@ def typical_words(
 
 
 def start_at_centroids(model: DiT, clusters: Clusters) -> None:
-    """Makes the centroids of all levels the network's embeddings of the clusters, in the order of the states.
+    """Set the network's embeddings of the clusters to the centroids of all levels, in the order of the states.
 
-    HDLM clusters vectors as wide as the network and takes their centroids as they are. Centroids of another width are
-    turned onto their principal axes, of which the first ones are kept, or all with zeros behind them: no other turn
-    keeps their inner products better (Eckart & Young 1936).
+    HDLM clusters vectors as wide as the network and takes their centroids unchanged. Centroids of another width are
+    rotated onto their principal axes, of which the first ones are kept, or all and padded with zeros: no other rotation
+    preserves their inner products better (Eckart & Young 1936).
 
     Raises:
-        ValueError: if the states of the network are not these words, these clusters and the mask.
+        ValueError: if the states of the network are not these tokens, these clusters and the mask.
     """
     words, rows = len(clusters.parents[0]), torch.cat(clusters.centroids).float()
     states, dim = words + len(rows) + 1, model.embedding.embedding_dim

@@ -1,4 +1,4 @@
-"""The clusters that a recipe's process needs: read from where they were saved, or made from the text."""
+"""Clusters for a recipe's process: read from a file, or computed from the text."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from recipes.data import Prepared
 from recipes.embeddings.embeddings import word_embeddings
 
 TEXT = 20_000_000
-"""Tokens whose neighbourhoods are counted."""
+"""Number of tokens whose neighbourhoods are counted."""
 
 
 def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
-    """Clusters of the vocabulary of ``data``.
+    """Return clusters of the vocabulary of ``data``.
 
-    Numbers are made of the text's own co-occurrences, once, and kept beside the data. A path is that of a CSV file,
-    ``x.csv``, as ``csv_parents`` reads it, or (without suffix) what ``python -m recipes.clusters`` or
-    ``save_clusters`` wrote.
+    Numbers request clusters from the text's co-occurrences, computed once and stored beside the data. A path is that of
+    a CSV file, ``x.csv``, in the format of ``csv_parents``, or (without suffix) a result of
+    ``python -m recipes.clusters`` or ``save_clusters``.
 
     Raises:
-        FileNotFoundError: nothing is saved there.
-        ValueError: clusters of another tokenizer; what ``csv_parents`` refuses, such as a token without a row.
+        FileNotFoundError: nothing is stored there.
+        ValueError: clusters of another tokenizer; errors of ``csv_parents``, such as a token without a row.
     """
     path = _path(wanted, data)
     if not clusters_there(wanted, data):
-        parents = _listed(wanted, data) if _is_list(wanted) else None  # refused before vectors are made
+        parents = _listed(wanted, data) if _is_list(wanted) else None  # raises before vectors are made
         vectors = neighbourhoods(stream(data), data.vocab_size)
         if parents is None:
             found = semantic_clusters(vectors, wanted, nested="up", fingerprint=data.fingerprint)
@@ -48,18 +48,18 @@ def clusters_for(wanted: int | list[int] | str, data: Prepared) -> Clusters:
 
 
 def clusters_there(wanted: int | list[int] | str, data: Prepared) -> bool:
-    """Whether ``clusters_for`` only has to read; a path that leads nowhere is for it to refuse."""
+    """Return whether ``clusters_for`` only has to read; it reports a missing path itself."""
     made = not isinstance(wanted, str) or _is_list(wanted)
     return not made or Path(f"{_path(wanted, data)}.json").exists()
 
 
 def given_clusters(vectors: Float[Tensor, "V dim"], parents: Sequence[Int[Tensor, " n"]], fingerprint: str) -> Clusters:
-    """Clusters that are given, with the centroids that they have among unit vectors of the words, by angle.
+    """Complete given clusters with their centroids among unit vectors of the tokens, by angle.
 
     Args:
         vectors: (V, dim) unit vectors.
-        parents: as ``Tree`` takes them.
-        fingerprint: of the vocabulary.
+        parents: in the format of ``Tree``.
+        fingerprint: fingerprint of the vocabulary.
     """
     centroids, coherence, objective, words = [], [], [], torch.arange(len(vectors))
     for level in parents:
@@ -76,17 +76,17 @@ def given_clusters(vectors: Float[Tensor, "V dim"], parents: Sequence[Int[Tensor
 
 
 def _is_list(wanted: int | list[int] | str) -> bool:
-    """Whether clusters are the path of a CSV file."""
+    """Return whether clusters are the path of a CSV file."""
     return isinstance(wanted, str) and wanted.lower().endswith(".csv")
 
 
 def _listed(wanted: int | list[int] | str, data: Prepared) -> list[Int[Tensor, " n"]]:
-    """The parents in a CSV file."""
+    """Read the parents in a CSV file."""
     return csv_parents(str(wanted), data.tokenizer.get_vocab())[0]
 
 
 def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
-    if _is_list(wanted):  # kept beside the data as other clusters are, until the file changes
+    if _is_list(wanted):  # stored beside the data as other clusters are, until the file changes
         return data.folder / f"clusters-csv-{hashlib.sha256(Path(str(wanted)).read_bytes()).hexdigest()[:12]}"
     if isinstance(wanted, str):
         return Path(wanted)
@@ -95,7 +95,7 @@ def _path(wanted: int | list[int] | str, data: Prepared) -> Path:
 
 
 def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> Float[Tensor, "V dim"]:
-    """Unit vectors of the words by what stands next to them; words that do not occur are drawn at random."""
+    """Return unit vectors of the tokens by their neighbours; tokens that do not occur are drawn at random."""
     vectors = word_embeddings(text, vocab_size, min(dim, vocab_size - 1), reach=1)
     absent = vectors.square().sum(1) == 0
     vectors[absent] = torch.nn.functional.normalize(
@@ -105,7 +105,7 @@ def neighbourhoods(text: Int[Tensor, " N"], vocab_size: int, dim: int = 64) -> F
 
 
 def stream(data: Prepared) -> Int[Tensor, " N"]:
-    """The training text, or every so many-th document of it: about ``TEXT`` tokens."""
+    """Return the training text, or a regular sample of its documents: about ``TEXT`` tokens."""
     step = -(-int(data.train.lengths.sum()) // TEXT)
     chosen = [data.train[index] for index in range(0, len(data.train), step)]
     return torch.from_numpy(np.concatenate(chosen).astype(np.int64))

@@ -1,4 +1,4 @@
-"""What clusters are called in texts on their way from noise."""
+"""Readable names of clusters in noisy text."""
 
 import torch
 from tokenizers import Tokenizer
@@ -12,22 +12,22 @@ from recipes.embeddings.embeddings import typical_words
 def cluster_names(
     process: dd.processes.ForwardProcess, model: nn.Module, clusters: Clusters | None, tokenizer: Tokenizer
 ) -> list[str]:
-    """A name for every state between words and the mask: where the run made clusters, a word that stands for it.
+    """Return a name for every state between tokens and the mask: a typical token, if the run made clusters.
 
-    That is the word whose embedding in the network is nearest to the cluster's mean. A cluster whose word is no
-    readable text is called by its number, c17, and so are all of a network without such a table.
+    It is the token whose embedding in the network is nearest to the cluster's mean. A cluster whose token is not
+    readable has its number as name, c17, and so have all clusters of a network without such a table.
 
     Args:
-        process: says how many there are.
+        process: determines the number of clusters.
         model: the network.
         clusters: those of the run, if it made any.
-        tokenizer: spells the words.
+        tokenizer: decodes the tokens.
     """
     numbers = [f"c{n}" for n in range(sum(process.levels[1:-1]))]
     weight = getattr(getattr(model, "embedding", None), "weight", None)
     if clusters is None or not isinstance(weight, Tensor):
         return numbers
-    # weights may be spread over processes, all of which come here
+    # weights may be sharded over processes, all of which execute this
     whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
     vectors = whole[: process.vocab_size].detach().float().cpu()
     alike = torch.ones(len(vectors), dtype=torch.int64)
@@ -38,6 +38,6 @@ def cluster_names(
     ]
     names = [tokenizer.decode([word]).strip() for word in words]
     readable = [name.isprintable() and bool(name.strip("\ufffd")) for name in names]
-    if len(names) != len(numbers):  # a process that has other states besides
+    if len(names) != len(numbers):  # a process that has further states
         return numbers
     return [name if good else number for name, good, number in zip(names, readable, numbers, strict=True)]

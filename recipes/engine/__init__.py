@@ -1,4 +1,4 @@
-"""Training on one process or many, with checkpoints that survive being killed."""
+"""Training on one process or many, with checkpoints that survive a kill at any moment."""
 
 from recipes.engine.loop import train
 from recipes.engine.run import NonFiniteError

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: whole or not there, checked byte by byte, the damaged ones passed over.
+"""Checkpoints of a run: written atomically, verified by hashes, damaged ones skipped.
 
 A checkpoint is a folder ``step_00001000`` that ``torch.distributed.checkpoint`` writes under another name; it gets a
-manifest and is renamed. Its metadata is a pickle, so it serves to resume one's own run and nothing else: what is
-published is ``weights``, safetensors and JSON.
+manifest and is renamed. Its metadata is a pickle, so it serves only to resume trusted runs; the published format is
+``weights``, safetensors and JSON.
 """
 
 import os
@@ -31,12 +31,12 @@ from recipes.engine.speeds import Speeds
 
 @dataclass(frozen=True)
 class Facts:
-    """What a checkpoint says of itself."""
+    """Metadata of a checkpoint."""
 
     step: int
-    """Steps that were made; the next example is number ``step`` times the batch."""
+    """Steps that were made; the next example has the index ``step`` times the batch size."""
     recipe: str
-    """Hash of what decides the numbers."""
+    """Hash of the values that affect results."""
     vocabulary: str
     """Fingerprint of the tokenizer."""
     world: int
@@ -47,7 +47,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class State:
-    """What training changes."""
+    """State that training changes."""
 
     model: torch.nn.Module
     optimizers: list[torch.optim.Optimizer]
@@ -55,7 +55,7 @@ class State:
     speeds: Speeds | None = None
 
     def tensors(self) -> dict[str, Any]:
-        """All of it by name, the same names however the model is spread."""
+        """Return all of it by name; the names do not depend on how the model is sharded."""
         state: dict[str, Any] = {
             "model": get_model_state_dict(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizers),
@@ -67,7 +67,7 @@ class State:
         return state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Takes over what ``tensors`` gave; the averages were read in place."""
+        """Restore the result of ``tensors``; the averages were read in place."""
         set_model_state_dict(self.model, state["model"])
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
         if self.speeds is not None:
@@ -75,17 +75,17 @@ class State:
 
 
 def name_of(step: int) -> str:
-    """The folder of a step's checkpoint."""
+    """Return the folder name of a step's checkpoint."""
     return f"step_{step:08d}"
 
 
 def found(folder: Path) -> list[Path]:
-    """The checkpoints in a run's folder, newest first."""
+    """Return the checkpoints in a run's folder, newest first."""
     return sorted((path for path in folder.glob("step_*") if path.suffix != ".tmp"), reverse=True)
 
 
 def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> Path:
-    """Writes a checkpoint; removes those that are neither among the newest ``keep`` nor the one of the best bound."""
+    """Write a checkpoint; remove those that are neither among the newest ``keep`` nor the one of the best bound."""
     final = folder / name_of(facts.step)
     temporary = final.with_name(final.name + ".tmp")
     if world.first:
@@ -97,7 +97,7 @@ def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> P
     world.barrier()
     if world.first:
         write_manifest(temporary, vars(facts))
-        shutil.rmtree(final, ignore_errors=True)  # one of this step that was damaged
+        shutil.rmtree(final, ignore_errors=True)  # a damaged checkpoint of this step
         os.replace(temporary, final)
         flush(folder)
         _prune(folder, keep)
@@ -106,7 +106,7 @@ def save(folder: Path, state: State, facts: Facts, world: World, keep: int) -> P
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Facts]]:
-    """The whole checkpoints, newest first; ``say`` is told of each damaged one that is passed over."""
+    """Yield the intact checkpoints, newest first; ``say`` is called for each damaged one that is skipped."""
     for path in found(folder):
         try:
             yield path, Facts(**check_manifest(path))
@@ -115,7 +115,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
 
 
 def load(path: Path, state: State, world: World) -> None:
-    """Reads a checkpoint into the model, the optimizer and the averages, whatever the number of processes was."""
+    """Read a checkpoint into the model, the optimizer and the averages, for any earlier number of processes."""
     tensors = state.tensors()
     with quietly():
         dcp.load(tensors, checkpoint_id=path, no_dist=world.size == 1)
@@ -124,7 +124,7 @@ def load(path: Path, state: State, world: World) -> None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without the warning that a single process is one."""
+    """Suppress the warning about a single process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""The weights for others: safetensors and JSON, with all that is needed to sample and to measure."""
+"""Export of the weights: safetensors and JSON, with all that sampling and evaluation require."""
 
 import tempfile
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ saved = open_saved("...")  # this folder, or a repository on the hub
 
 
 def publish(run: Run, folder: Path) -> None:
-    """Writes the averaged weights (the last ones if there is no average), recipe, tokenizer, clusters and counts."""
+    """Write the averaged weights (the last ones if there is no average), recipe, tokenizer, clusters and counts."""
     model = _blank(run)
     with run.averaged():  # on one CPU the dictionary holds the weights themselves, not copies
         weights = get_model_state_dict(run.objective, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
@@ -47,7 +47,7 @@ def publish(run: Run, folder: Path) -> None:
 
 
 def _blank(run: Run) -> nn.Module:
-    """A network to be filled: made as it will be loaded, which may take less than the recipe: no pretrained weights."""
+    """Return a network to be filled, built as for loading, which may require less than the recipe: no checkpoint."""
     trained = run.objective.model
     if isinstance(trained, Pretrained):
         return type(trained)(**trained.saved_arguments())
@@ -55,12 +55,12 @@ def _blank(run: Run) -> nn.Module:
 
 
 def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str], card: Mapping[str, str]) -> None:
-    """Writes a network as its class saves itself, or its tensors alone, which the recipe says how to put together.
+    """Save a network by its own method, or its tensors alone, from which the recipe rebuilds it.
 
     Args:
         model: the network.
-        folder: of the weights.
-        files: what lies beside them, by name.
+        folder: folder of the weights.
+        files: further files by name.
         card: ``title`` and ``about`` of README.md.
     """
     if isinstance(model, Pretrained):
@@ -74,7 +74,7 @@ def save_network(model: nn.Module, folder: Path, files: Mapping[str, bytes | str
 
 
 def _card(run: Run) -> dict[str, str]:
-    """What the model card says besides how to load the network."""
+    """Return the content of the model card besides the instructions for loading."""
     return {
         "title": run.recipe.output.folder.name,
         "about": f"A discrete diffusion language model, {run.process!r}, trained by `{RECIPE}`. "
@@ -83,7 +83,7 @@ def _card(run: Run) -> dict[str, str]:
 
 
 def known_files(known: FromText) -> dict[str, bytes]:
-    """What a run filled in that nobody else can know, as files by name."""
+    """Return the values that a run filled in and that cannot be recomputed, as files by name."""
     files = {} if known.counted is None else {COUNTS: save({"counts": known.counted})}
     if known.clusters is not None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Training: one loop for one process and for many; killed at any moment, it goes on as if it had not been."""
+"""Training loop for one process and for many; a run that is killed at any moment resumes with identical results."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,19 +23,19 @@ CHECKPOINTS = "checkpoints"
 
 
 def train(recipe: Recipe, accept_changes: bool = False) -> bool:
-    """Trains, from the newest whole checkpoint in the run's folder if there is one.
+    """Train, from the newest intact checkpoint in the run's folder if there is one.
 
     Under ``torchrun`` all its processes train together. SIGTERM and SIGINT save and return.
 
     Args:
-        recipe: what to train.
+        recipe: the run's configuration.
         accept_changes: whether to resume although recipe, vocabulary or number of processes changed.
 
     Returns:
-        Whether all steps are made; False if it was asked to stop before.
+        Whether all steps are made; False if a signal stopped it before.
 
     Raises:
-        ValueError, OSError: before the first step, whatever would fail later.
+        ValueError, OSError: before the first step, for anything that would fail later.
         NonFiniteError: after the batch that caused it was saved.
     """
     with ExitStack() as stack:
@@ -43,12 +43,12 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
         signals = stack.enter_context(Signals())
         run = Run.prepare(recipe, world)
         recipe = run.recipe
-        said = resume(run, accept_changes)
+        messages = resume(run, accept_changes)
         if world.first:
             (recipe.output.folder / RECIPE).write_text(recipe_yaml(recipe), encoding="utf-8")
-            said += record(recipe.output.folder, run.facts.step, plugins(recipe))
+            messages += record(recipe.output.folder, run.facts.step, plugins(recipe))
         watch = stack.enter_context(Watch(recipe, world.first, run.facts.step))
-        for message in said:
+        for message in messages:
             watch.say(message)
         if run.facts.step >= recipe.steps:
             watch.say(f"{recipe.steps} steps were made already: nothing to do")
@@ -57,18 +57,18 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             measured(run, watch)
             watch.samples(0, *draw(run))
         for batches in run.batches():
-            told = run.step(batches, signals.asked)
-            watch.step(run.facts.step, told)
-            attend(run, watch, told.stop)
-            if told.stop:
+            result = run.step(batches, signals.asked)
+            watch.step(run.facts.step, result)
+            attend(run, watch, result.stop)
+            if result.stop:
                 watch.say(f"asked to stop: saved after step {run.facts.step}; the same command goes on from there")
-            if told.stop or run.facts.step == recipe.steps:
+            if result.stop or run.facts.step == recipe.steps:
                 break
         return run.facts.step >= recipe.steps
 
 
 def attend(run: Run, watch: Watch, stop: bool) -> None:
-    """What is due after a step: the bound, samples, a checkpoint."""
+    """Do what is due after a step: the bound, samples, a checkpoint."""
     recipe, number = run.recipe, run.facts.step
     output, last = recipe.output, number == recipe.steps
     if number % output.validate_every == 0 or last:
@@ -82,7 +82,7 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
 
 
 def measured(run: Run, watch: Watch) -> None:
-    """The bound, which the next checkpoint notes."""
+    """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
     watch.bound(run.facts.step, terms)
     if run.state.speeds is not None:
@@ -91,14 +91,14 @@ def measured(run: Run, watch: Watch) -> None:
 
 
 def resume(run: Run, accept_changes: bool) -> list[str]:
-    """Goes on from the newest whole checkpoint, if there is one; returns what there is to say.
+    """Resume from the newest intact checkpoint, if there is one; return messages for the user.
 
     Raises:
         ValueError: it is of another recipe, vocabulary or number of processes, and that was not accepted.
     """
-    said: list[str] = []
+    messages: list[str] = []
     folder = run.recipe.output.folder
-    for path, facts in checkpoint.newest(folder / CHECKPOINTS, said.append):
+    for path, facts in checkpoint.newest(folder / CHECKPOINTS, messages.append):
         changes = changed(run, facts)
         if changes and not accept_changes:
             raise ValueError(
@@ -106,12 +106,12 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
             )
         checkpoint.load(path, run.state, run.world)
         run.facts = replace(facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size)
-        return [*said, f"going on from step {facts.step}", *changes]
-    return said
+        return [*messages, f"going on from step {facts.step}", *changes]
+    return messages
 
 
 def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
-    """What differs between the run that wrote a checkpoint and this one."""
+    """Return the differences between the run that wrote a checkpoint and this one."""
     changes = []
     if facts.vocabulary != run.facts.vocabulary:
         changes.append(f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}")
@@ -125,7 +125,7 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
 
 @torch.no_grad()
 def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
-    """Texts, and the first one on its way; every process draws the same."""
+    """Draw samples, and the trajectory of the first one; every process draws the same."""
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
     with run.averaged():
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)

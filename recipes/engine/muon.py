@@ -1,4 +1,4 @@
-"""Muon, which turns a matrix's momentum into the nearest matrix of orthogonal rows or columns before it steps."""
+"""Muon optimizer, which orthogonalises a matrix's momentum before the step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,18 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Muon):
-    """``torch.optim.Muon`` with rates for AdamW, whose products are float32 wherever that is no slower.
+    """``torch.optim.Muon`` with AdamW's learning rates and float32 products where these are no slower.
 
-    torch's rounds to bfloat16 on every processor. A CPU without instructions for it computes such products 20 to 30
-    times slower than float32's: more than half of the time of a step of a small network.
+    torch's version rounds to bfloat16 on every processor. A CPU without instructions for it computes such products 20
+    to 30 times slower than float32's: more than half of the time of a step of a small network.
 
     Args:
         weights: matrices.
-        lr: learning rate, as AdamW has it: an update has its root mean square (Liu et al. 2025, arXiv 2502.16982).
-        weight_decay: of the weights, times ``lr``, in each step.
+        lr: learning rate of AdamW, whose root mean square an update has (Liu et al. 2025, arXiv 2502.16982).
+        weight_decay: decay of the weights in each step, times ``lr``.
 
     Raises:
-        ValueError: weights that are no matrices; a negative ``lr`` or ``weight_decay``.
+        ValueError: weights that are not matrices; a negative ``lr`` or ``weight_decay``.
     """
 
     def __init__(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
@@ -28,7 +28,7 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of all weights that have a gradient."""
+        """Take one step of all weights that have a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for weight in group["params"]:
@@ -50,9 +50,10 @@ class Muon(torch.optim.Muon):
 def orthogonal(
     matrix: Float[Tensor, "m n"], coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Float[Tensor, "m n"]:
-    """U V' of a matrix U S V', singular values roughly 1, by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x x'.
+    """Return U V' of a matrix U S V', by Newton-Schulz steps x <- a x + (b y + c y y) x, y = x x'.
 
-    The steps of Jordan et al. (2024, https://kellerjordan.github.io/posts/muon): in bfloat16 on a GPU, else in float32.
+    Singular values end at roughly 1. The steps are those of Jordan et al. (2024,
+    https://kellerjordan.github.io/posts/muon): in bfloat16 on a GPU, else in float32.
     """
     a, b, c = coefficients
     x = matrix.to(torch.bfloat16 if matrix.is_cuda else torch.float32)

@@ -1,4 +1,4 @@
-"""AdamW, the learning rate over the steps, and the running average of the weights."""
+"""Optimizers, learning-rate schedule and moving average of the weights."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ from recipes.engine.muon import Muon
 
 
 def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimizer]:
-    """AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest.
+    """Return AdamW for all weights, or Muon for the matrices of the blocks and AdamW for the rest.
 
     Raises:
-        ValueError: Muon is asked for a network without blocks.
+        ValueError: Muon for a network without blocks.
     """
     matrices = []
     if config.muon:
@@ -31,7 +31,7 @@ def optimizers(model: nn.Module, config: Optimizer) -> list[torch.optim.Optimize
 
 
 def rate(config: Optimizer, step: int, steps: int) -> float:
-    """The learning rate of step 0, 1, ..., steps - 1: a linear rise, then a cosine down to ``final`` of the peak."""
+    """Return the learning rate of step 0, 1, ..., steps - 1: a linear rise, then a cosine to ``final`` of the peak."""
     if step < config.warmup:
         return config.lr * (step + 1) / config.warmup
     done = (step - config.warmup) / max(steps - config.warmup, 1)
@@ -39,7 +39,7 @@ def rate(config: Optimizer, step: int, steps: int) -> float:
 
 
 def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
-    """A step of all of them at a learning rate; the gradients are used up."""
+    """Take a step of all optimizers at a learning rate, and clear the gradients."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -48,7 +48,7 @@ def update(optimizers: Iterable[torch.optim.Optimizer], rate: float) -> None:
 
 
 class Average:
-    """The exponential moving average of a model's weights: a <- decay a + (1 - decay) w after every step.
+    """Exponential moving average of a model's weights: a <- decay a + (1 - decay) w after every step.
 
     The decay rises with the steps, (1 + k) / (10 + k), so that a short run is not averaged with its start. Sharded
     weights have sharded averages.
@@ -61,19 +61,19 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Takes in the weights after step 0, 1, ..."""
+        """Update the average with the weights after step 0, 1, ..."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.weights.values()), list(self._weights.values()), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchanges average and weights; a second call exchanges them back."""
+        """Exchange average and weights; a second call exchanges them back."""
         for name, weight in self._weights.items():
             kept = weight.detach().clone()
             weight.copy_(self.weights[name])
             self.weights[name].copy_(kept)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes over saved averages."""
+        """Restore saved averages."""
         for name, value in weights.items():
             self.weights[name].copy_(value)

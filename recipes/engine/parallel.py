@@ -1,4 +1,4 @@
-"""One process or many: who this one is, and how a model is spread over all of them."""
+"""Distributed training: process group, and the distribution of a model over its processes."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from recipes.engine.objective import Objective
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run. ``torchrun`` starts several; without it there is one."""
+    """Processes of a run. ``torchrun`` starts several; without it there is one."""
 
     rank: int
     size: int
@@ -29,22 +29,22 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """True if this process writes files and output."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Waits for all."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sum over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def gather(self, value: object) -> list[object]:
-        """What each process has, by rank."""
+        """Return the value of each process, by rank."""
         if self.size == 1:
             return [value]
         values: list[object] = [None] * self.size
@@ -54,7 +54,7 @@ class World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """This process's place among those that ``torchrun`` started; leaves them at the end."""
+    """Join the process group of ``torchrun``; leave it at the end."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
@@ -72,12 +72,12 @@ def joined() -> Iterator[World]:
 
 
 def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
-    """Puts the network on its device, its blocks recomputed, compiled and sharded as asked; returns what to call.
+    """Move the network to its device, recompute, compile and shard its blocks as configured; return what to call.
 
-    Blocks are treated one by one: they are alike, so that one compilation serves all.
+    Blocks are treated one by one: they are alike, so one compilation serves all.
 
     Raises:
-        ValueError: recomputing is asked of a network without blocks.
+        ValueError: recomputation for a network without blocks.
     """
     model = objective.to(world.device).model
     if hardware.recompute:
@@ -89,7 +89,7 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
             block.compile()
     if hardware.shard and world.size > 1:
         half = torch.bfloat16 if hardware.bf16 else None
-        # inputs keep their type: a time in bfloat16 would have two digits
+        # inputs keep their dtype: a time in bfloat16 would have two digits
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         mesh = init_device_mesh(world.device.type, (world.size,))
         for part in (*(model.blocks if isinstance(model, Blocks) else ()), objective):
@@ -103,7 +103,7 @@ def spread(objective: Objective, hardware: Hardware, world: World) -> nn.Module:
 
 
 def gathered_anew(objective: Objective) -> None:
-    """Makes sharded weights be gathered again: between two passes the outermost ones are kept whole."""
+    """Make sharded weights be gathered again: between two passes the outermost ones stay gathered."""
     for module in objective.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -111,7 +111,7 @@ def gathered_anew(objective: Objective) -> None:
 
 @contextmanager
 def accumulating(called: nn.Module, objective: Objective, last: bool) -> Iterator[None]:
-    """Lets gradients be exchanged only in the ``last`` of several backward passes."""
+    """Restrict the exchange of gradients to the ``last`` of several backward passes."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(last)
     apart = isinstance(called, DistributedDataParallel) and not last

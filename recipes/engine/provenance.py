@@ -1,4 +1,4 @@
-"""Which code, on which machine, by which command."""
+"""Provenance of a run: code, machine and command."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ PACKAGES = ("ddlib", "torch", "datasets", "grain", "tokenizers")
 
 
 def provenance(plugins: Mapping[str, Mapping[str, str | None]] | None = None) -> dict[str, Any]:
-    """Commit (and the hash of what was changed since), versions, device, command, time.
+    """Return commit (and the hash of uncommitted changes), versions, device, command, time.
 
     Args:
-        plugins: package and version of the parts that are not ddlib's own, by kind.
+        plugins: package and version of the parts that are not in ddlib, by kind.
     """
     others = {part["package"]: part["version"] for part in (plugins or {}).values()}
     changes = _git("diff", "HEAD")
@@ -36,26 +36,26 @@ def provenance(plugins: Mapping[str, Mapping[str, str | None]] | None = None) ->
 
 
 def record(folder: Path, step: int, plugins: Mapping[str, Mapping[str, str | None]] | None = None) -> list[str]:
-    """Adds a line to ``starts.jsonl``: this start of the run, and the step that it begins at.
+    """Append a line to ``starts.jsonl``: this start of the run, and the step that it begins at.
 
     Returns:
-        What of the code and its packages is not as it was at the last start.
+        The changes of the code and its packages since the last start.
     """
     path, now = folder / STARTS, provenance(plugins)
     before = _last(path) or now
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"step": step} | now) + "\n")
-    said = []
+    messages = []
     if (before["commit"], before["changes"]) != (now["commit"], now["changes"]):
-        said.append("the code is not the same as at the last start: its losses may differ")
+        messages.append("the code is not the same as at the last start: its losses may differ")
     for name, value in now["versions"].items():
         if before["versions"].get(name) != value:
-            said.append(f"{name} is {value}, was {before['versions'].get(name)}")
-    return said
+            messages.append(f"{name} is {value}, was {before['versions'].get(name)}")
+    return messages
 
 
 def _last(path: Path) -> dict[str, Any] | None:
-    """The last line; None where there is none, or where a kill has torn it."""
+    """Return the last line; None if there is none, or an interrupted write truncated it."""
     try:
         return json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     except (FileNotFoundError, IndexError, json.JSONDecodeError):
@@ -63,7 +63,7 @@ def _last(path: Path) -> dict[str, Any] | None:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout that this code is from; None where there is none."""
+    """Return git's output for the checkout of this code; None outside of one."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20, check=True

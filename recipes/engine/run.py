@@ -1,4 +1,4 @@
-"""Everything a training run is made of, and one step of it."""
+"""Objects of a training run, and one training step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -38,12 +38,12 @@ from recipes.metrics import Terms
 
 
 class NonFiniteError(RuntimeError):
-    """The loss or its gradient is NaN or infinite; what led to it was saved."""
+    """Error for a loss or gradient that is NaN or infinite, after its cause was saved."""
 
 
 @dataclass
 class Run:
-    """The objects of a run; ``facts`` follows its progress."""
+    """Objects of a run; ``facts`` follows its progress."""
 
     recipe: Recipe
     world: World
@@ -51,23 +51,23 @@ class Run:
     known: FromText
     process: dd.processes.ForwardProcess
     density: dd.times.TimeDensity | None
-    """That training times are drawn from; None for the uniform one."""
+    """Density of the training times; None for the uniform one."""
     objective: Objective
     called: nn.Module
     state: State
     facts: Facts
     pace: dd.paces.Pace = field(default_factory=dd.paces.Together)
     at_once: bool = False
-    """Whether all blocks of a text are trained in one call."""
+    """Whether all blocks of a sequence are trained in one call."""
     last: Noisy | None = None
-    """What the network saw last."""
+    """Last noisy input of the network."""
 
     @classmethod
     def prepare(cls, recipe: Recipe, world: World) -> "Run":
-        """Builds all of it; its recipe has the corpus of the prepared text, whoever named it.
+        """Build all objects; the recipe gets the corpus of the prepared text.
 
         Raises:
-            ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
+            ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
@@ -75,23 +75,23 @@ class Run:
         data = open_prepared(recipe.data.folder, recipe.data.corpus)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
-        known = FromText(recipe, data, world)
-        process = make_process(recipe, known, data, world)
-        model = make_model(recipe, ModelContext(known, process))
+        context = FromText(recipe, data, world)
+        process = make_process(recipe, context, data, world)
+        model = make_model(recipe, ModelContext(context, process))
         check_folder(recipe, model)
-        start(recipe, model, process, data, known.clusters)
+        start(recipe, model, process, data, context.clusters)
         density = time_density(recipe.loss.times, process, recipe.data.length, pace=pace)
         objective = Objective(model, process, recipe.loss, recipe.hardware.bf16)
-        objective.train()  # a pretrained network comes without dropout
+        objective.train()  # a pretrained network is in evaluation mode
         called = spread(objective, recipe.hardware, world)
         average = Average(objective, recipe.optimizer.ema) if recipe.optimizer.ema else None
         state = State(objective, optimizers(model, recipe.optimizer), average, Speeds.of(process, recipe))
         facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
         blocks = at_once(pace, model)
-        return cls(recipe, world, data, known, process, density, objective, called, state, facts, pace, blocks)
+        return cls(recipe, world, data, context, process, density, objective, called, state, facts, pace, blocks)
 
     def batches(self) -> Iterator[list[Batch]]:
-        """From the next step on, the micro-batches of this process: their order is one for the whole world."""
+        """Yield, from the next step on, the micro-batches of this process, from one order for all processes."""
         recipe, world = self.recipe, self.world
         micro = micro_batch(recipe, world)
         stream = examples(
@@ -110,18 +110,18 @@ class Run:
             yield batches
 
     def step(self, batches: list[Batch], stop: bool) -> Step:
-        """One step of the optimizer.
+        """Take one optimizer step.
 
         Raises:
-            NonFiniteError: on every process, after the batch was saved on those that met it.
+            NonFiniteError: on every process, after the processes concerned saved the batch.
         """
         recipe, world, number = self.recipe, self.world, self.facts.step
-        # dropout: nothing to save, and the same after a resume
+        # seed of dropout: derived from the step, so there is no state to save
         torch.manual_seed(((recipe.seed * 1_000_003 + number) * 1_000_003 + world.rank) % 2**63)
         if isinstance(self.objective.model, Steps):
             self.objective.model.at_step(number)
-        how = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
-        noisy = [noised(self.process, batch.to(world.device), *how) for batch in batches]
+        options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
+        noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
         kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
@@ -137,9 +137,9 @@ class Run:
         self.last = noisy[-1]
         norm = _full(nn.utils.clip_grad_norm_(self.objective.parameters(), recipe.optimizer.max_grad_norm))
         own = loss.isfinite() & norm.isfinite()
-        asked = torch.full_like(loss, stop)
-        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), asked]), sums.flatten()]))
-        # the one place where the host waits: before the optimizer, so that a NaN never reaches the weights
+        stopping = torch.full_like(loss, stop)
+        summed = world.sum(torch.cat([torch.stack([loss, (~own).double(), stopping]), sums.flatten()]))
+        # the only synchronisation with the host: before the optimizer, so that a NaN never reaches the weights
         read = torch.cat([torch.stack([norm.double(), total.double()]), summed]).tolist()
         length, tokens, loss_sum, bad, stopping, *by_level = read
         if bad:
@@ -155,7 +155,7 @@ class Run:
         return Step(loss_sum / tokens, length, value, levels, level_names(self.process), bool(stopping))
 
     def validate(self) -> Terms:
-        """The bound of the first validation sequences, by the averaged weights if there are any."""
+        """Measure the bound of the first validation sequences, by the averaged weights if there are any."""
         recipe = self.recipe
         with self.averaged():
             return validate(
@@ -176,7 +176,7 @@ class Run:
             )
 
     def weights(self) -> Float[Tensor, " n"]:
-        """The loss weights, not clipped, of the noisy tokens that were seen last."""
+        """Return the loss weights, not clipped, of the last noisy tokens."""
         if self.last is None:
             return torch.zeros(0)
         weights = self.process.loss_weight(self.last.x, self.last.z, self.last.t)
@@ -184,7 +184,7 @@ class Run:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The averaged weights in place of the last ones, and no dropout."""
+        """Return a context with the averaged weights in place of the last ones, and no dropout."""
         self.objective.eval()
         self._swap()
         try:
@@ -211,5 +211,5 @@ class Run:
 
 
 def _full(norm: Tensor) -> Tensor:
-    """A number that is spread over the processes, whole."""
+    """Gather a number that is sharded over the processes."""
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

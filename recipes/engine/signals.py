@@ -1,4 +1,4 @@
-"""Being asked to stop: by a scheduler (SIGTERM) or at the keyboard (SIGINT)."""
+"""Graceful stop on SIGTERM (from a scheduler) or SIGINT (from the keyboard)."""
 
 import signal
 from types import FrameType, TracebackType
@@ -6,10 +6,10 @@ from typing import Self
 
 
 class Signals:
-    """A context in which SIGTERM and SIGINT are noted instead of killing; a second SIGINT kills as usual."""
+    """Context in which SIGTERM and SIGINT are recorded instead of killing; a second SIGINT kills as usual."""
 
     asked = False
-    """Whether one came."""
+    """Whether a signal arrived."""
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}

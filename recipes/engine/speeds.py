@@ -1,4 +1,4 @@
-"""Speeds of the noise that a run learns beside its network."""
+"""Learned speeds of the noise, trained beside the network."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from recipes.engine.objective import Objective
 from recipes.engine.parallel import World
 
 _STREAM = 2**60
-"""Added to the index of an example: its noise here is not the one that its loss was measured on."""
+"""Added to the index of an example, so that its noise here is independent of that of its loss."""
 
 
 class Speeds:
-    """The parameters of a process and their optimizer, Adam at a rate of its own.
+    """Learned parameters of a process and their optimizer, Adam at a separate rate.
 
     Args:
         process: the noise.
-        recipe: of the run.
+        recipe: recipe of the run.
     """
 
     def __init__(self, process: dd.processes.ForwardProcess, recipe: Recipe) -> None:
@@ -33,10 +33,10 @@ class Speeds:
 
     @classmethod
     def of(cls, process: dd.processes.ForwardProcess, recipe: Recipe) -> "Speeds | None":
-        """Of a process with something to learn.
+        """Create the object for a process with learned parameters.
 
         Raises:
-            ValueError: the text is packed, or its positions have times of their own.
+            ValueError: the text is packed, or its positions have different times.
         """
         if not any(value.requires_grad for value in process.parameters()):
             return None
@@ -48,7 +48,7 @@ class Speeds:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A context in which they are constants: the training loss would pass on a part of their gradient."""
+        """Return a context in which they are constants, as the training loss would add a partial gradient."""
         for value in self.parameters.values():
             value.requires_grad_(False)
         try:
@@ -60,15 +60,15 @@ class Speeds:
     def step(
         self, objective: Objective, batches: Sequence[Batch], seed: int, number: int, share: float, world: World
     ) -> None:
-        """A step down the gradient of the bound, of the network as it is.
+        """Take a step down the gradient of the bound at the current network.
 
         Args:
             objective: the network.
-            batches: of this process.
-            seed: of the noise.
-            number: of the step.
-            share: of the learning rate's peak.
-            world: this process among others.
+            batches: batches of this process.
+            seed: seed of the noise.
+            number: number of the step.
+            share: share of the learning rate's peak.
+            world: the distributed processes.
 
         Raises:
             ValueError: a speed was learned to 0 or infinity, or its gradient is not finite.
@@ -93,19 +93,19 @@ class Speeds:
         self.optimizer.step()
         self.optimizer.zero_grad()
         for module in self._learned():
-            module()  # refuses what went to 0 or infinity
+            module()  # raises at 0 or infinity
 
     def about(self) -> str:
-        """What they are now."""
+        """Return their current values as text."""
         return ", ".join(f"{module.name} {module!r}" for module in self._learned())
 
     def tensors(self) -> dict[str, Any]:
-        """What a checkpoint holds of them."""
+        """Return their state for a checkpoint."""
         values = {name: value.detach() for name, value in self.parameters.items()}
         return {"values": values, "optimizer": get_optimizer_state_dict(self.process, self.optimizer)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Takes over what ``tensors`` gave; the values were read in place."""
+        """Restore the result of ``tensors``; the values were read in place."""
         set_optimizer_state_dict(self.process, self.optimizer, state["optimizer"])
 
     def _learned(self) -> Iterator[PositiveParameter]:

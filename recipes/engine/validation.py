@@ -1,4 +1,4 @@
-"""The bound of the validation text, the same in training and in evaluation, on one process and on many."""
+"""Bound on the validation text, the same in training and in evaluation, on one process and on many."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -14,12 +14,12 @@ from recipes.engine.parallel import World
 from recipes.metrics import Terms, measure
 
 WINDOWS = 0
-"""Seed of the windows that are cut from long documents: those of every evaluation, and of validation in training."""
+"""Seed of the windows cut from long documents, in every evaluation and in validation during training."""
 
 NOISE = 0
-"""Seed of times and noise of validation in training, whatever the recipe's; and of an evaluation that names no other.
+"""Seed of times and noise of validation in training, whatever the recipe's; and the default of an evaluation.
 
-So runs of several seeds are validated alike, and the first draw of an evaluation is the validation, text by text.
+So runs of several seeds have the same validation noise, and the first draw of an evaluation equals the validation.
 """
 
 
@@ -42,42 +42,42 @@ def validate(
     alone: bool = False,
     leads: bool = False,
 ) -> Terms:
-    """One draw of time and noise for the first validation sequences; the same terms in every process.
+    """Draw time and noise once for the first validation sequences; the same terms in every process.
 
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
         data: the prepared text.
         length: tokens of a sequence.
-        world: this process among others; each measures its share.
-        sequences: how many; all if there are fewer.
-        batch: sequences that one process takes at a time.
-        seed: of times and noise.
+        world: the distributed processes; each measures its part.
+        sequences: number of sequences; all if there are fewer.
+        batch: sequences per call on one process.
+        seed: seed of times and noise.
         replicate: number of the draw; others are independent.
-        density: of the times within a part of the pace; None is uniform.
-        parameterization: what the logits mean.
-        steps: of the bound in discrete time; None for continuous time.
-        levels: how the tokens of a text share its noise, as ``ddlib.bound``; by default as ``quietest`` says.
-        pace: which position when; None is all together. All blocks in one call where the network can.
+        density: density of the times within a part of the pace; None is uniform.
+        parameterization: meaning of the logits.
+        steps: steps of the bound in discrete time; None for continuous time.
+        levels: coupling of the noise between tokens of a sequence, as ``ddlib.bound``; by default that of ``quietest``.
+        pace: the schedule of positions; None: all together. All blocks in one call where the network supports it.
         alone: see ``measure``.
         leads: see ``measure``.
 
     Raises:
-        TypeError, ValueError: as ``shared`` and ``ddlib.bound``.
+        TypeError, ValueError: as in ``shared`` and ``ddlib.bound``.
     """
     pace = dd.paces.Together() if pace is None else pace
-    how = shared(process, pace, length, levels)
+    coupling = shared(process, pace, length, levels)
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        ways = density, steps, how, pace, blocks, alone, leads
+        ways = density, steps, coupling, pace, blocks, alone, leads
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)
 
 
 def check_sequences(argument: str, asked: int | None, data: Prepared) -> int:
-    """The number of validation sequences that are measured, at least two.
+    """Return the number of validation sequences that are measured, at least two.
 
     Args:
         argument: name of the option that limits the number, for messages.
@@ -99,7 +99,7 @@ def check_sequences(argument: str, asked: int | None, data: Prepared) -> int:
 
 
 def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = None, length: int = 1) -> str:
-    """How the tokens of a text share its noise with the smallest error: balanced, where they have one time and can."""
+    """Return the noise coupling with the smallest error: balanced, if supported and tokens share one time."""
     if pace is not None and own_times(pace, length):
         return "independent"
     try:
@@ -110,20 +110,20 @@ def quietest(process: dd.processes.ForwardProcess, pace: dd.paces.Pace | None = 
 
 
 def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: int, levels: str | None) -> str:
-    """How the tokens of a text share its noise: as ``levels`` asks for, else as ``quietest`` says.
+    """Return the noise coupling of the tokens of a sequence: ``levels`` if given, else that of ``quietest``.
 
     Raises:
-        ValueError: no bound can be measured so.
+        ValueError: the bound does not support it.
     """
-    how = quietest(process, pace, length) if levels is None else levels
+    coupling = quietest(process, pace, length) if levels is None else levels
     try:
-        check_unbiased(process, how)
+        check_unbiased(process, coupling)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
-    if how != "independent" and own_times(pace, length):
+    if coupling != "independent" and own_times(pace, length):
         rule = "positions have times of their own; must be 'independent'"
-        raise ValueError(f"bound_levels={how!r}: not with pace={pace!r}, whose {rule}")
-    return how
+        raise ValueError(f"bound_levels={coupling!r}: not with pace={pace!r}, whose {rule}")
+    return coupling
 
 
 def over(
@@ -134,8 +134,8 @@ def over(
     batch: int,
     measured: Callable[[Iterable[Batch]], Terms],
 ) -> Terms:
-    """What is ``measured`` of the first validation sequences by all processes together; the same in each."""
-    wanted = min(sequences, len(data.validation))
+    """Distribute the first validation sequences over all processes and join the results of ``measured`` in each."""
+    count = min(sequences, len(data.validation))
     stream = examples(
         data.validation,
         length=length,
@@ -146,6 +146,6 @@ def over(
         world=world.size,
     )
     with closing(stream):
-        # equally many batches everywhere: sharded weights are gathered in every pass
-        own = measured(part.to(world.device) for part in islice(stream, -(-wanted // (batch * world.size))))
-    return Terms.join(world.gather(own)).first(wanted)
+        # equal numbers of batches everywhere: sharded weights are gathered in every pass
+        own = measured(part.to(world.device) for part in islice(stream, -(-count // (batch * world.size))))
+    return Terms.join(world.gather(own)).first(count)

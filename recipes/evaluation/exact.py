@@ -1,4 +1,4 @@
-"""The exact likelihood of the validation text, as an evaluation reports it."""
+"""Exact likelihood of the validation text in the results of an evaluation."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,10 +15,10 @@ from recipes.model_io import LoadedModel
 
 
 def reader(saved: LoadedModel, name: str) -> Sampler:
-    """The order that a name, with its options, stands for.
+    """Return the order with this name and options.
 
     Raises:
-        ValueError: no such sampler; texts have no exact likelihood by it, and why.
+        ValueError: no such sampler; or it defines no exact likelihood, with the reason.
     """
     order = parts.build("samplers", name, place="likelihood")
     try:
@@ -38,31 +38,31 @@ def exact(
     world: World,
     length: int | None = None,
 ) -> dict[str, Any]:
-    """The likelihood of the first validation sequences in its units, and how it was found.
+    """Return the likelihood of the first validation sequences in its units, and the method.
 
-    Padding is given, as where gaps are filled; a network that was trained on packed rows sees none.
+    Padding is given, as in infilling; a network that was trained on packed rows gets none.
 
     Args:
         saved: the model.
         data: the prepared text.
-        order: which position goes next.
-        steps: network calls of a sequence, at most; None for one per edge.
-        sequences: how many; None for all.
-        batch: sequences that one process takes at a time.
-        world: this process among others.
+        order: the order of positions.
+        steps: maximum number of network calls of a sequence; None for one per edge.
+        sequences: number of sequences; None for all.
+        batch: sequences per call on one process.
+        world: the distributed processes.
         length: tokens of a sequence; by default the model's.
     """
     packed, free = saved.rows != "padded", saved.rows == "free"
-    wanted = min(sequences or len(data.validation), len(data.validation))
+    count = min(sequences or len(data.validation), len(data.validation))
     ways = saved.parameterization, free
     calls: list[int] = []
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        terms, most = read(saved.process, saved.denoiser, batches, order, steps, wanted, packed, *ways)
+        terms, most = read(saved.process, saved.denoiser, batches, order, steps, count, packed, *ways)
         calls.append(most)
         return terms
 
-    terms = over(data, length or saved.length, world, wanted, min(batch, -(-wanted // world.size)), measured)
+    terms = over(data, length or saved.length, world, count, min(batch, -(-count // world.size)), measured)
     found = in_units(Estimate.of(terms.per_token, []), data, int(free))
     return {name: asdict(estimate) for name, estimate in found.items()} | {
         "protocol": {
@@ -77,9 +77,9 @@ def exact(
 
 
 def how_exact(likely: dict[str, Any]) -> str:
-    """What is said below the table."""
-    how = likely["protocol"]
+    """Return the note below the table."""
+    setup = likely["protocol"]
     return (
-        f"likelihood: exact, over {how['sequences']:,} texts, {how['tokens']} tokens, by {how['order']}; "
-        f"{how['calls']} network calls per batch, padding: {how['padding']}"
+        f"likelihood: exact, over {setup['sequences']:,} texts, {setup['tokens']} tokens, by {setup['order']}; "
+        f"{setup['calls']} network calls per batch, padding: {setup['padding']}"
     )

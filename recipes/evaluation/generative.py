@@ -1,4 +1,4 @@
-"""Generative perplexity, as an evaluation reports it."""
+"""Generative perplexity in the results of an evaluation."""
 
 import math
 import sys
@@ -14,11 +14,11 @@ from recipes.metrics.scoring import Scorer, generative, load_scorer, score
 from recipes.model_io import LoadedModel
 
 NONE = "none"
-"""Says that nobody is to score."""
+"""Name for no scorer."""
 
 
 def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None]:
-    """Who scores samples, in the process that does so; or why nobody does."""
+    """Return the scorer, in the process that uses it; or the reason that there is none."""
     if name == NONE or not world.first:
         return None, "not asked for"
     try:
@@ -28,7 +28,7 @@ def judge(name: str, bos: bool, world: World) -> tuple[Scorer | None, str | None
 
 
 def warned(error: Exception) -> str:
-    """What is missing, after it was told: the bound is worth having without it."""
+    """Warn about what is missing, and return it: the bound is useful without it."""
     print(f"warning: no generative perplexity, the bound alone: {error}", file=sys.stderr)
     return str(error)
 
@@ -42,16 +42,16 @@ def generated(
     bos: bool = False,
     batch: int = 16,
 ) -> dict[str, Any]:
-    """Generative perplexity and entropy of samples, and how they were found.
+    """Return generative perplexity and entropy of samples, and the method.
 
     Args:
         saved: the model.
-        scorer: who reads them.
-        drawn: words of each sample, all of one length.
-        sampling: how they were drawn.
-        seed: of their noise.
+        scorer: the language model.
+        drawn: tokens of each sample, all of one length.
+        sampling: options of the draws.
+        seed: seed of their noise.
         bos: see ``score``.
-        batch: samples that the scorer reads at a time.
+        batch: samples that the scorer takes at a time.
 
     Raises:
         ValueError: fewer than two samples have anything to score.
@@ -64,7 +64,7 @@ def generated(
         raise ValueError(
             f"only 1 of the {found.samples} samples has text to score, so there is no standard error: draw more samples"
         )
-    apart = len(saved.beginning) if saved.leads else 0  # no part of what is drawn at the pace
+    apart = len(saved.beginning) if saved.leads else 0  # not part of what is drawn at the pace
     return {
         "perplexity": asdict(per_token.perplexity("per scorer token")),
         "nats_per_token": asdict(per_token),

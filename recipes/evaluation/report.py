@@ -1,4 +1,4 @@
-"""What an evaluation found, told on a console."""
+"""Report of an evaluation on a console."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from recipes.metrics import basis
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """A table of all that ``recipes.evaluate`` measured, and below it how."""
-    asked = result["protocol"]
-    table = Table(title=f"{asked['run']}  {asked['checkpoint_sha256'][:12]}", title_justify="left")
+    """Show a table of all results of ``recipes.evaluate``, and below it the method."""
+    setup = result["protocol"]
+    table = Table(title=f"{setup['run']}  {setup['checkpoint_sha256'][:12]}", title_justify="left")
     for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
         table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
     rows = dict(result["bound"])
@@ -26,13 +26,13 @@ def show(result: dict[str, Any], console: Console) -> None:
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
-    grid = "" if isinstance(asked["steps"], str) else f"in {asked['steps']} steps, "
-    if asked["pace"] != repr(Together()):
-        grid = f"at {asked['pace']}, {grid}"
+    grid = "" if isinstance(setup["steps"], str) else f"in {setup['steps']} steps, "
+    if setup["pace"] != repr(Together()):
+        grid = f"at {setup['pace']}, {grid}"
     console.print(
-        f"bound: {grid}over {basis(asked['sequences'], asked['replicates'])}, {asked['tokens']} tokens; over sequences "
+        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'])}, {setup['tokens']} tokens; over sequences "
         "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
-        f"{asked['density_of_times']}, errors {asked['method']}" + (f"; {asked['caveat']}" if asked["caveat"] else "")
+        f"{setup['density_of_times']}, errors {setup['method']}" + (f"; {setup['caveat']}" if setup["caveat"] else "")
     )
     if (same := result["validation"]) is not None:
         console.print(
@@ -42,8 +42,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     if likely is not None:
         console.print(how_exact(likely))
     if generative is not None:
-        how = generative["protocol"]
+        drawn = generative["protocol"]
         console.print(
-            f"generative: {generative['samples']} samples of {how['length']} tokens "
-            f"({generative['empty_samples']} empty), {told(how)}; scored by {how['scorer']}"
+            f"generative: {generative['samples']} samples of {drawn['length']} tokens "
+            f"({generative['empty_samples']} empty), {told(drawn)}; scored by {drawn['scorer']}"
         )

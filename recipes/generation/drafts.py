@@ -1,4 +1,4 @@
-"""Texts on their way from noise, as they stand, while they are drawn."""
+"""Live display of noisy sequences during sampling."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -15,14 +15,14 @@ Render = Callable[[int, Tensor], Text]
 
 
 class Drafts:
-    """The present state of some texts: redrawn in place on a terminal; elsewhere a line for each that has changed.
+    """Current state of some sequences: redrawn in place on a terminal; elsewhere a line for each that has changed.
 
-    What it shows goes when it ends, so that the finished texts can be printed in its place.
+    The display is removed at the end, so that the finished texts can be printed in its place.
 
     Args:
-        console: where it is shown.
-        names: of the texts, by row.
-        render: makes the states of a row readable, given its number.
+        console: the console.
+        names: names of the sequences, by row.
+        render: converts the states of a row to text, given its number.
     """
 
     def __init__(self, console: Console, names: Sequence[str], render: Render) -> None:
@@ -42,7 +42,7 @@ class Drafts:
             self._live.stop()
 
     def __call__(self, k: int, t: Tensor, z: Tensor) -> None:
-        """Shows the states after a step, as ``dd.sample`` tells them."""
+        """Show the states after a step; the signature is that of ``on_step`` in ``dd.sample``."""
         times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
         lines = []
         for number, (name, when, states) in enumerate(zip(self._names, times.tolist(), z.cpu(), strict=False)):

@@ -1,4 +1,4 @@
-"""What is to be drawn: a text that begins, one with gaps, or nothing yet, as states in a row."""
+"""Prompts: a beginning, a text with gaps, or none, as states in a row."""
 
 import re
 from collections import Counter
@@ -19,43 +19,43 @@ from recipes.model_io import LoadedModel
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
-"""What others write for one."""
+"""Spellings of a gap in other software."""
 
 NEW = 128
-"""Tokens behind a prompt, where neither the model nor anybody else says how many."""
+"""Default number of tokens behind a prompt, without another limit."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of which a part stands."""
+    """States of one sequence to draw, part of which are given."""
 
     text: str | None
     """The prompt as it was given."""
     states: Int[Tensor, " n"]
-    """What stands, with masks where it is free; what follows them is free too."""
+    """Given states, with masks at free positions; all positions behind them are free too."""
     length: int
     """Tokens of the whole row."""
     first: int
-    """Where the text begins that a reader looks for: behind its beginning; of a chat behind the message."""
+    """Index where the text for the reader begins: behind the initial tokens; in a chat behind the message."""
     chat: bool = False
     """Whether it is the answer to a message."""
     lead: int = 0
-    """Words at its front that the network reads apart: what is drawn begins behind them."""
+    """Number of tokens at the front that the network encodes separately: sampling begins behind them."""
     said: int = 0
-    """States at its front that are the prompt's own: an end of a text among them ends nothing."""
+    """Number of states at the front that belong to the prompt: an end token among them ends nothing."""
 
     def end(self, words: Sequence[int], ends: Collection[int]) -> int:
-        """Position of the first of ``ends`` in the text, but those that the prompt said; else the number of words."""
+        """Return the first position of ``ends`` behind those of the prompt; else the number of tokens."""
         own = self.states[: self.said].tolist()
         places = range(self.first, len(words))
         return next((i for i in places if words[i] in ends and own[i : i + 1] != [words[i]]), len(words))
 
 
 def check_prompt(text: str, chat: bool = False) -> None:
-    """Refuses what would not be read as it is meant.
+    """Raise for a prompt that would be misread.
 
     Raises:
-        ValueError: no text; a gap in another spelling than ours, or in a message of a chat.
+        ValueError: no text; a gap in another spelling, or in a message of a chat.
     """
     check_text("prompt", text)
     if found := LIKE_A_GAP.search(GAP.sub("", text)):
@@ -65,13 +65,13 @@ def check_prompt(text: str, chat: bool = False) -> None:
 
 
 def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False) -> None:
-    """Refuse a text with symbols that the model's tokenizer does not have.
+    """Raise for a text with symbols that the model's tokenizer lacks.
 
     Args:
         saved: the model.
-        name: of the argument, for messages.
-        text: which may have gaps.
-        allowed: whether such symbols may become the unknown token, or be left out where there is none.
+        name: name of the argument, for messages.
+        text: a text, which may have gaps.
+        allowed: whether such symbols may become the unknown token, or be dropped without one.
 
     Raises:
         ValueError: naming the first ten symbols.
@@ -90,7 +90,7 @@ def check_known(saved: LoadedModel, name: str, text: str, allowed: bool = False)
 
 
 def check_text(name: str, text: str) -> None:
-    """Raises ValueError for what a shell gave that is no UTF-8: half a character stands in it for each such byte."""
+    """Raise ValueError for text from a shell that is not UTF-8: it has a surrogate for each such byte."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -98,7 +98,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """The lines of a file that are not empty.
+    """Read the lines of a file that are not empty.
 
     Raises:
         OSError: there is none that can be read.
@@ -114,10 +114,10 @@ def read_prompts(path: Path) -> tuple[str, ...]:
 
 
 def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tensor, " n"], int]:
-    """What stands and what is free: words, and the mask at every free position of a text with gaps; how much is said.
+    """Return the given states, with masks at the free positions of a text with gaps, and the number of given ones.
 
-    A text with gaps is a whole document: behind it come the end of text and, where the model knows texts with padding
-    behind them, that up to ``length``. A text without gaps is a beginning: what follows it is free.
+    A text with gaps is a whole document: behind it come the end of text and, where the model was trained on padding
+    behind it, padding up to ``length``. A text without gaps is a beginning: all positions behind it are free.
 
     Raises:
         ValueError: it is longer than ``length``; a gap where the process has no mask.
@@ -128,7 +128,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
     states += saved.encode(text[end:])
-    said = len(states)
+    given = len(states)
     if end and not has_mask(saved):
         raise ValueError(f"prompt: has gaps, and {saved.process!r} no mask that could stand there")
     if end and saved.special.eos is not None:
@@ -136,16 +136,16 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
-    return torch.tensor(states, dtype=torch.int64), said
+    return torch.tensor(states, dtype=torch.int64), given
 
 
 def has_mask(saved: LoadedModel) -> bool:
-    """Whether a position may be said to be free among others that stand."""
+    """Return whether single positions can be marked as free."""
     return saved.process.num_states > saved.process.vocab_size
 
 
 def check_fits(states: Sequence[int], length: int) -> None:
-    """Raises ValueError for a prompt that is longer than its row."""
+    """Raise ValueError for a prompt that is longer than its row."""
     if len(states) > length:
         raise ValueError(f"prompt: {len(states)} tokens with its special ones, the sequence has only {length}")
 
@@ -159,30 +159,30 @@ def row(
     chat: bool = False,
     system: str | None = None,
 ) -> Row:
-    """The row for a prompt; it depends on no other prompt.
+    """Build the row for a prompt; it depends on no other prompt.
 
     Args:
         saved: the model.
-        text: of the prompt; None for a text from nothing.
-        pace: which position when: where rows are as long as their texts they are of whole blocks.
-        length: tokens of the row; None for those that the model knows, or as many as it takes.
-        new: tokens behind the prompt, in its place.
-        chat: whether the prompt is what a user says to the model, whose answer is drawn.
-        system: what is said to the model before.
+        text: text of the prompt; None for an unconditional sample.
+        pace: the schedule of positions: where rows are as long as their texts, they consist of whole blocks.
+        length: tokens of the row; None for the model's length, or as many as required.
+        new: tokens behind the prompt, instead of ``length``.
+        chat: whether the prompt is a user's message to the model, whose answer is drawn.
+        system: system message before it.
 
     Raises:
-        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model knows, or as
+        ValueError: a prompt that does not fit or leaves nothing to draw, more tokens than the model supports, or as in
             ``LoadedModel.chat``.
     """
     block = pace.block or 1
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
     if text is not None and GAP.search(text):
-        states, said = prompt_states(saved, text, length or saved.length)
+        states, given = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
             more = torch.full((-len(states) % block,), saved.behind)
             states = torch.cat([states, more])
-        return Row(text, states, len(states), len(saved.beginning), said=said)
+        return Row(text, states, len(states), len(saved.beginning), said=given)
     if chat:
         before = [] if system is None else [{"role": "system", "content": system}]
         stands = saved.encode(saved.chat([*before, {"role": "user", "content": text or ""}]))
@@ -192,17 +192,17 @@ def row(
         stands = prompt_states(saved, text, length or saved.length)[0].tolist()
     lead = len(stands) if saved.leads else 0
     if length is None:
-        asked = None if new is None else len(stands) + new
+        requested = None if new is None else len(stands) + new
         if saved.rows == "free":
-            drawn = (asked or len(stands) + NEW) - lead
+            drawn = (requested or len(stands) + NEW) - lead
             most = max(saved.length - lead, 0) // block * block
             if new is not None and drawn > most:
                 blocks = f" in whole blocks of {block}" if block > 1 else ""
                 raise ValueError(
                     f"new={new}: {len(stands)} tokens stand before them, and {saved.name} knows {lead + most}{blocks}"
                 )
-            asked = lead + min(-(-drawn // block) * block, most)
-        length = asked or saved.length
+            requested = lead + min(-(-drawn // block) * block, most)
+        length = requested or saved.length
     check_fits(stands, length)
     if text is not None and len(stands) == length:
         raise ValueError(
@@ -213,20 +213,20 @@ def row(
 
 
 class Batch(NamedTuple):
-    """Rows that are drawn together."""
+    """Rows that are drawn in one batch."""
 
     states: Int[Tensor, "B P"] | None
-    """What stands and what is free, as ``dd.sample`` takes them; None where nothing stands."""
+    """Given and free states in the format of ``dd.sample``; None without given ones."""
     length: int
-    """Tokens of the longest."""
+    """Length of the longest row."""
     lengths: Int[Tensor, " B"] | None
-    """Tokens of each, where they are not the same."""
+    """Length of each row, if they differ."""
 
 
 def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
-    """The states of a row, filled up with masks, so that rows of several prompts can be drawn together.
+    """Return the states of a row, filled up with masks, so that rows of several prompts can be drawn together.
 
-    Where the process has no mask they stay as they are.
+    Without a mask in the process they stay unchanged.
     """
     more = row.length - len(row.states) if has_mask(saved) and len(row.states) else 0
     return torch.cat([row.states, torch.full((more,), saved.process.num_states - 1)])
@@ -235,20 +235,20 @@ def masked(saved: LoadedModel, row: Row) -> Int[Tensor, " n"]:
 def together(
     saved: LoadedModel, rows: Sequence[Row], block: int | None, sampler: Sampler, size: int
 ) -> Iterator[list[int]]:
-    """Numbers of rows that can be drawn together, at most ``size``: each is what it is alone.
+    """Yield indices of rows that can be drawn together, at most ``size``, with the same result as each alone.
 
-    Where the network can leave positions out these are rows of any length, the shorter ones with padding behind them,
-    where a position's noise does not depend on how long the row is; else those of one length.
+    If the network supports padding, these are rows of any length, the shorter ones padded at the end, provided that a
+    position's noise does not depend on the row's length; otherwise those of one length.
 
     Args:
         saved: the model.
-        rows: all that are asked for.
+        rows: all requested rows.
         block: positions of a block of the pace, None for no blocks.
-        sampler: what draws.
-        size: of a batch.
+        sampler: the sampler.
+        size: size of a batch.
     """
     states = [masked(saved, row) for row in rows]
-    # a sampler that puts several texts in the place of a row is not asked about it by its number
+    # a sampler that replaces a row by several sequences does not use the row's index
     pads = saved.leaves_out and has_mask(saved) and sampler.supports_stopping
 
     def alike(number: int) -> tuple[int, ...]:
@@ -262,7 +262,7 @@ def together(
 
 
 def stacked(saved: LoadedModel, rows: Sequence[Row]) -> Batch:
-    """Rows that ``together`` found, as one batch; padding is a word that stands in the row."""
+    """Stack rows of ``together`` into one batch; padding is a token of the row."""
     states, lengths = [masked(saved, row) for row in rows], torch.tensor([row.length for row in rows])
     longest = int(lengths.max())
     if bool((lengths == longest).all()):

@@ -1,4 +1,4 @@
-"""How words are drawn from a trained model."""
+"""Sampling from a trained model: options and draws."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -19,42 +19,42 @@ from recipes.engine.model_protocols import served
 from recipes.model_io import LoadedModel, padded
 
 NOISE = 2**62
-"""Number of the step whose noise samples are drawn with; passes over a corpus have small ones."""
+"""Number of the step whose noise samples use; passes over a corpus have small ones."""
 
 T = TypeVar("T")
 OnStep = Callable[[int, Tensor, Tensor], None]
 Scheduled = float | tuple[float, float]
-"""A number, or two: at noise and at words, and in between what lies between them."""
+"""A number, or two: at noise and at data, interpolated in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How words are drawn."""
+    """Options of sampling."""
 
     steps: int = 128
-    """Of the sampler; at a pace of blocks those of each block."""
+    """Steps of the sampler; at a pace of blocks those of each block."""
     pace: str | None = None
-    """Which position when: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
+    """Schedule of positions: together, blocks:size=16, left_to_right, ...; by default as the model was trained."""
     sampler: str = "ancestral"
     """A name that ``python -m ddlib`` lists or package.module:object, with options: ancestral:force_transition=true"""
     temperature: Scheduled = 1.0
-    """Of every law that is drawn from; 0 is greedy. Two numbers: at the start, and at the end."""
+    """Temperature of all distributions that are sampled; 0 is greedy. Two numbers: at the start, and at the end."""
     top_p: Scheduled = 1.0
-    """Keep the fewest words that hold this much probability. Two numbers: at the start, and at the end."""
+    """Keep the fewest tokens with this total probability. Two numbers: at the start, and at the end."""
     top_k: int | None = None
-    """Keep the likeliest so many."""
+    """Keep this many of the most probable tokens."""
     min_p: float = 0.0
-    """Keep words that are at least this share as likely as the likeliest."""
+    """Keep tokens whose probability is at least this share of the largest."""
     repetition_penalty: float = 1.0
-    """A word that stands elsewhere in the text counts this many times less."""
+    """Divide the probability of a token that stands elsewhere in the sequence by this number."""
     forbidden: tuple[str, ...] = ()
     """Tokens that are never drawn, as text: " Boston" with its space is another one than "Boston"."""
     end: Literal["free", "last"] = "free"
-    """What may follow the end of a text: anything, as in rows of several texts, or nothing."""
+    """Tokens allowed behind the end of a text: any, as in rows of several texts, or none."""
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
     stop_entropy: float | None = None
-    """Stop early: when no likeliest word has changed in a step, and their mean entropy in nats is at most this."""
+    """Stop early: when no most probable token changed in a step, and their mean entropy in nats is at most this."""
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, top_k=1 if self.top_k is None else self.top_k)
@@ -72,10 +72,10 @@ class Sampling:
             make_pace(self.pace)
 
     def named(self, saved: LoadedModel) -> Pace:
-        """The pace that is asked for, or that of the model.
+        """Return the pace of the options, or that of the model.
 
         Raises:
-            ValueError: blocks that are not those of a model of others.
+            ValueError: blocks that differ from those of a third-party model.
         """
         if self.pace is None:
             return saved.pace
@@ -85,7 +85,7 @@ class Sampling:
                 f"pace={self.pace!r}: nothing says whether {saved.name} was trained by blocks. Say "
                 f"block_size={pace.block} if it was, block_size=0 if every position sees all"
             )
-        # of a run its recipe says what it is, and another pace is another measurement
+        # for a run, the recipe determines the default, and another pace is another measurement
         if pace.block is not None and seen and saved.recipe is None and seen % pace.block:
             raise ValueError(
                 f"pace={self.pace!r}: {saved.name} reads blocks of {seen}, block_size={seen}: those of the pace "
@@ -94,18 +94,18 @@ class Sampling:
         return pace
 
     def order(self, saved: LoadedModel, length: int) -> Pace:
-        """The same for texts of a length.
+        """Return the pace after checking a sequence length.
 
         Raises:
-            ValueError: it, or the network, cannot serve texts of this length.
+            ValueError: the pace or the network does not support sequences of this length.
         """
         return served(fitting(self.named(saved), length), length, saved.model)
 
     def course(self, saved: LoadedModel, length: int) -> Pace:
-        """The same for texts that the sampler draws.
+        """Return the pace after checking a sequence length and the sampler.
 
         Raises:
-            ValueError: as ``order``; a sampler that cannot follow the pace.
+            ValueError: as in ``order``; a sampler that does not support the pace.
         """
         pace = self.order(saved, length)
         if pace.block is not None or own_times(pace, length):
@@ -116,10 +116,10 @@ class Sampling:
         return pace
 
     def endings(self, saved: LoadedModel) -> list[Ending]:
-        """When a text of this model is finished early.
+        """Return the rules for finishing a sequence of this model early.
 
         Raises:
-            ValueError: by its end, and the model knows none.
+            ValueError: a rule on its end, and the model has no end token.
         """
         found, last = list[Ending](), self.end == "last"
         if last or self.min_tokens:
@@ -130,7 +130,7 @@ class Sampling:
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
     def forbidden_words(self, saved: LoadedModel) -> list[int]:
-        """The numbers of the tokens that are never drawn.
+        """Return the ids of the tokens that are never drawn.
 
         Raises:
             ValueError: a text that is not one token.
@@ -154,24 +154,24 @@ def draw(
     lengths: Int[Tensor, " B"] | None = None,
     lead: int = 0,
 ) -> Int[Tensor, "B L"]:
-    """Samples with the noise of these numbers: each is the same whatever it is drawn together with.
+    """Draw samples with the noise of these indices: each is independent of the others in the batch.
 
     Args:
         saved: the model.
-        sampling: how.
-        seed: of the noise.
+        sampling: options.
+        seed: seed of the noise.
         index: number of each sample, on the model's device.
         length: tokens of a sample.
-        prompt: states as ``dd.sample`` takes them; the mask stands for what is free.
+        prompt: states in the format of ``dd.sample``; the mask marks free positions.
         on_step: see ``dd.sample``.
-        sampler: what draws; by default what ``sampling`` names.
-        lengths: tokens of each row, if some are shorter; behind them stands some word of the prompt. Only of a model
+        sampler: the sampler; by default that of ``sampling``.
+        lengths: tokens of each row, if some are shorter; any token of the prompt stands behind them. Only for a model
             that ``leaves_out``.
-        lead: words at the front of the prompt, (B, P), that a model that ``leads`` reads apart; ``on_step`` and the
-            sampler are told of what is behind them.
+        lead: tokens at the front of the prompt, (B, P), which a model that ``leads`` encodes separately; ``on_step``
+            and the sampler get only the positions behind them.
 
     Raises:
-        ValueError: a pace that the texts, the network or the sampler cannot follow.
+        ValueError: a pace that the sequences, the network or the sampler do not support.
     """
     denoiser = saved.denoiser if lengths is None else padded(saved.denoiser, lengths)
     front = None
@@ -203,7 +203,7 @@ def draw(
 
 
 def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> Iterator[list[int]]:
-    """Numbers of items that are alike, at most ``size`` together."""
+    """Yield the indices of items that are alike, at most ``size`` together."""
     order = sorted(range(len(items)), key=lambda number: alike(items[number]))
     for _, members in groupby(order, key=lambda number: alike(items[number])):
         group = list(members)
@@ -211,7 +211,7 @@ def batches(items: Sequence[T], alike: Callable[[T], Hashable], size: int) -> It
 
 
 def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> dict[str, Any]:
-    """All that decides a sample."""
+    """Return all values that determine a sample."""
     return {
         "checkpoint_sha256": saved.sha256,
         "ema": saved.ema,
@@ -224,13 +224,13 @@ def protocol(saved: LoadedModel, sampling: Sampling, seed: int, length: int) -> 
     }
 
 
-def told(how: Mapping[str, Any]) -> str:
-    """What a protocol says of the draws: sampler, steps, temperature, top-p, and every knob that was turned."""
+def told(settings: Mapping[str, Any]) -> str:
+    """Return a short description of a protocol: sampler, steps, temperature, top-p, and every option that was set."""
     always = ("temperature", "top_p")
-    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and how[f.name] != f.default]
+    turned = [f for f in fields(Sampling) if f.name not in ("sampler", "steps") and settings[f.name] != f.default]
     names = dict.fromkeys([*always, *(field.name for field in turned)])
-    knobs = [f"{name.replace('_', '-')} {_shown(how[name])}" for name in names]
-    return ", ".join([how["sampler"], f"{how['steps']} steps", *knobs])
+    knobs = [f"{name.replace('_', '-')} {_shown(settings[name])}" for name in names]
+    return ", ".join([settings["sampler"], f"{settings['steps']} steps", *knobs])
 
 
 def _shown(value: object) -> str:

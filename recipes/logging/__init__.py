@@ -1,4 +1,4 @@
-"""What a run shows while it trains, and what it leaves to be drawn: ``python -m recipes.plot RUN...``."""
+"""Output of a run during training, and its records for plots: ``python -m recipes.plot RUN...``."""
 
 from recipes.logging.metrics import METRICS, TIMING, Record, read_metrics
 from recipes.logging.step import Step

@@ -1,4 +1,4 @@
-"""Where curves, histograms and texts can be watched from afar: TensorBoard, Weights & Biases."""
+"""Remote boards for curves, histograms and texts: TensorBoard, Weights & Biases."""
 
 import html
 import textwrap
@@ -20,23 +20,23 @@ RUN_ID = "wandb_id"
 
 
 class Board(AbstractContextManager["Board"], ABC):
-    """Shows what it is told; closed when its context ends."""
+    """Abstract board; closed when its context ends."""
 
     @abstractmethod
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers by name, ``part/number``."""
+        """Log numbers by name, ``part/number``."""
 
     @abstractmethod
     def histogram(self, step: int, name: str, values: Float[np.ndarray, " N"]) -> None:
-        """How the values of one step are distributed."""
+        """Log the distribution of values at one step."""
 
     @abstractmethod
     def text(self, step: int, name: str, text: str) -> None:
-        """Lines as they are."""
+        """Log lines verbatim."""
 
 
 class TensorBoard(Board):
-    """Event files in the run's folder ``tensorboard``; those of steps that will be made again are hidden."""
+    """Event files in the run's folder ``tensorboard``; those of steps that will be repeated are hidden."""
 
     def __init__(self, module: ModuleType, recipe: Recipe, start: int) -> None:
         self._writer = module.SummaryWriter(str(recipe.output.folder / "tensorboard"), purge_step=start + 1)
@@ -44,14 +44,14 @@ class TensorBoard(Board):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-        # so that what is older than a checkpoint survives a kill
+        # so that events older than a checkpoint survive a kill
         self._writer.flush()
 
     def histogram(self, step: int, name: str, values: Float[np.ndarray, " N"]) -> None:
         self._writer.add_histogram(name, values, step)
 
     def text(self, step: int, name: str, text: str) -> None:
-        # TensorBoard reads Markdown: four spaces begin a block that is shown as it stands, and that it does not wrap
+        # TensorBoard reads Markdown: four spaces begin a verbatim block without line wraps
         lines = [part for line in text.splitlines() for part in textwrap.wrap(line, 100) or [""]]
         self._writer.add_text(name, "\n".join("    " + line for line in lines), step)
 
@@ -60,10 +60,9 @@ class TensorBoard(Board):
 
 
 class WandB(Board):
-    """A run of Weights & Biases, found again by the id that is kept in the run's folder.
+    """Run of Weights & Biases, resumed by the id in the run's folder.
 
-    Its own counter of steps cannot go back, so steps are an axis like any other: those that are made again after a kill
-    are logged twice.
+    The step counter of W&B cannot go back, so steps are an ordinary axis: steps repeated after a kill are logged twice.
     """
 
     def __init__(self, module: ModuleType, recipe: Recipe, start: int) -> None:
@@ -96,25 +95,25 @@ class WandB(Board):
 
 
 def run_id(path: Path) -> str:
-    """The id in the file; a new one if there is no file."""
+    """Return the id in the file; a new one if there is no file."""
     if not path.exists():
         path.write_text(uuid.uuid4().hex, encoding="utf-8")
     return path.read_text(encoding="utf-8")
 
 
 def chosen(recipe: Recipe) -> list[Callable[[int], Board]]:
-    """What opens the boards that a recipe asks for, given the steps that were made before.
+    """Return the constructors of the boards in a recipe, which take the number of steps made before.
 
     Raises:
         ModuleNotFoundError: one of them is not installed; nothing was opened.
     """
     output = recipe.output
-    wanted = [
+    requested = [
         (output.tensorboard, TensorBoard, "torch.utils.tensorboard", "output.tensorboard=True", "tensorboard"),
         (output.wandb is not None, WandB, "wandb", f"output.wandb={output.wandb!r}", "wandb"),
     ]
     makers: list[Callable[[int], Board]] = []
-    for is_wanted, board, name, flag, package in wanted:
+    for is_wanted, board, name, flag, package in requested:
         if is_wanted:
             module = _load(name, f"{flag} needs {package}: pip install {package}")
             makers.append(lambda start, board=board, module=module: board(module, recipe, start))

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a run measured, one JSON object a line, each with the step after which it was told."""
+"""Metrics of a run in metrics.jsonl, one JSON object per line, each with its step."""
 
 import json
 import math
@@ -9,13 +9,13 @@ from typing import Any, Self
 
 METRICS = "metrics.jsonl"
 TIMING = ("seconds", "tokens_per_second")
-"""The fields of a record that two equal runs differ in."""
+"""Fields of a record that differ between two equal runs."""
 
 Record = Mapping[str, Any]
 
 
 def read_metrics(path: Path) -> Iterator[tuple[bytes, Record]]:
-    """Every record, and the line it stands on; a last line that was cut off is left out.
+    """Yield every record and its line; a truncated last line is left out.
 
     Raises:
         ValueError: another line is not a record.
@@ -34,12 +34,12 @@ def read_metrics(path: Path) -> Iterator[tuple[bytes, Record]]:
 
 
 class Metrics:
-    """Writes records; those of steps that will be made again are cut off first.
+    """Writer of records; those of steps that will be repeated are cut off first.
 
-    A record reaches the file in one call, so a process that is killed leaves one broken line at most, the last.
+    A record is written in one call, so a process that is killed leaves one broken line at most, the last.
 
     Args:
-        path: of the file; its folder exists.
+        path: path of the file; its folder exists.
         start: the last step whose records stay.
     """
 
@@ -61,7 +61,7 @@ class Metrics:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """Adds a record; a number that is not finite, which JSON cannot spell, becomes null."""
+        """Append a record; a number that is not finite, which JSON does not support, becomes null."""
         values = {name: _finite(value) for name, value in record.items()}
         self._file.write((json.dumps(values, allow_nan=False) + "\n").encode())
 

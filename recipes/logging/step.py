@@ -1,4 +1,4 @@
-"""What a step of training tells."""
+"""Results of a training step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Step:
-    """After every step, the same on every process."""
+    """Results of a step, the same on every process."""
 
     loss: float
     """Nats per token, over all processes."""
     norm: float
-    """Of the gradient, before it was clipped."""
+    """Norm of the gradient before clipping."""
     rate: float
     levels: Float[Tensor, "n 2"]
     """Sum of the loss and number of tokens at every level of the noise."""
     names: Sequence[str]
-    """Of these levels."""
+    """Names of these levels."""
     stop: bool
-    """Whether any process was asked to stop."""
+    """Whether any process received a signal to stop."""

@@ -1,4 +1,4 @@
-"""All that a run tells while it trains, at one place: the bar, metrics.jsonl, the boards, the samples' files."""
+"""All output of a run during training: the bar, metrics.jsonl, the boards, the files of samples."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 TIMES = tuple(tenth / 10 for tenth in range(10, -1, -1))
-"""Where a sample's way from noise to data is shown."""
+"""Times at which the trajectory of a sample is shown."""
 
 
 def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Concatenate["Watch", P], None]:
@@ -35,18 +35,18 @@ def _first_only(method: Callable[Concatenate["Watch", P], None]) -> Callable[Con
 
 
 class Watch:
-    """What a run tells, of which only the first process tells anything.
+    """Output of a run, which only the first process writes.
 
     ``seconds`` in the records, tokens/s and the time left count training and saving, not validating and sampling, and
-    not what a step cost that a kill undid. Tokens are all positions that the network sees, padding too.
+    not steps lost by a kill. Tokens are all positions of the network's input, padding too.
 
     Args:
-        recipe: what is trained; its output folder exists.
+        recipe: configuration of the run; its output folder exists.
         first: whether this process is the first.
         start: steps that were made before; records of later ones are removed.
 
     Raises:
-        ModuleNotFoundError: a board is asked for that is not installed.
+        ModuleNotFoundError: a configured board is not installed.
         ValueError: the metrics in the folder are damaged.
     """
 
@@ -59,7 +59,7 @@ class Watch:
     def _open(self, recipe: Recipe, start: int) -> None:
         makers, folder = chosen(recipe), recipe.output.folder
         with ExitStack() as stack:
-            kept = start or -1  # what was measured before the first step is measured again
+            kept = start or -1  # the values before the first step are measured again
             self._metrics = stack.enter_context(Metrics(folder / METRICS, kept))
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
@@ -76,17 +76,17 @@ class Watch:
         self._stack.__exit__(*error)
 
     def close(self) -> None:
-        """Ends the bar, and writes what the boards still hold."""
+        """End the bar, and flush the boards."""
         self._stack.close()
 
     @_first_only
     def say(self, message: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         self._console.print(message, markup=False, soft_wrap=True)
 
     @_first_only
     def step(self, number: int, step: Step) -> None:
-        """After a step: ``number`` are made."""
+        """Report a step, after which ``number`` are made."""
         losses, tokens = step.levels.double().cpu().T.tolist()
         total = sum(tokens)
         self._bar.step(number, step.loss, round(total))
@@ -108,7 +108,7 @@ class Watch:
 
     @_first_only
     def weights(self, number: int, weights: Float[Tensor, " N"]) -> None:
-        """Loss weights of noisy tokens; none of them tells nothing."""
+        """Report loss weights of noisy tokens; empty ones are skipped."""
         values = weights.detach().double().cpu().numpy()
         if not len(values):
             return
@@ -119,7 +119,7 @@ class Watch:
 
     @_first_only
     def bound(self, number: int, terms: Terms) -> None:
-        """The bound of the validation text."""
+        """Report the bound on the validation text."""
         whole = terms.per_token
         names = ("diffusion", "prior", "reconstruction")
         parts = {name: terms.term(place).value for place, name in enumerate(names)}
@@ -139,12 +139,12 @@ class Watch:
 
     @_first_only
     def samples(self, number: int, texts: Sequence[str], trace: Sequence[tuple[float, str | Text]]) -> None:
-        """Finished texts, and the first one on its way: (t, noisy text)."""
+        """Report finished samples, and the trajectory of the first one: (t, noisy text)."""
         parts = [f"sample {place}\n{text}" for place, text in enumerate(texts, start=1)]
         if trace:
-            # several tenths can be nearest to one state
+            # one state can be the nearest to several tenths
             times = np.array([t for t, _ in trace])
-            near = dict.fromkeys(int(abs(times - wanted).argmin()) for wanted in TIMES)
+            near = dict.fromkeys(int(abs(times - time).argmin()) for time in TIMES)
             way = [str(on_its_way(*trace[place])) for place in near]
             parts.append("\n".join(["sample 1 as it denoises", *way]))
         text = "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""What a model is measured by: the bound of a corpus, and how another language model likes its samples."""
+"""Metrics of a model: the bound of a corpus, and the generative perplexity of its samples."""
 
 from recipes.metrics.bound import Terms, basis, measure
 from recipes.metrics.conditioned import given

@@ -1,4 +1,4 @@
-"""The bound of a corpus or its likelihood, sequence by sequence: whatever the batch size and number of processes."""
+"""Bound or likelihood of a corpus, sequence by sequence, independent of batch size and number of processes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,22 +17,22 @@ from recipes.metrics.conditioned import given
 
 @dataclass(frozen=True)
 class Terms:
-    """What was measured of every sequence, on the CPU, in the order of the corpus."""
+    """Measurements of every sequence, on the CPU, in the order of the corpus."""
 
     index: Int[Tensor, " N"]
     nats: Float[Tensor, "N terms"]
-    """Sums over the sequence's real tokens: of a bound diffusion, prior, reconstruction; -log p(x) alone."""
+    """Sums over the sequence's real tokens: for a bound diffusion, prior, reconstruction; -log p(x) alone."""
     tokens: Int[Tensor, " N"]
     draws: int = 1
-    """Of time and noise, over which the nats are the mean."""
+    """Number of draws of time and noise, over which the nats are the mean."""
     times: Float[Tensor, "N draws"] | None = None
-    """Of each draw, or its place on the path of a pace, stratified over the corpus; None of what has none, or many."""
+    """Time of each draw, or its place on the path of a pace, stratified over the corpus; None without one time."""
     apart: Float[Tensor, "N draws terms"] | None = None
     """The nats draw by draw, where there are several."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
-        """All parts as one, in the order of the corpus."""
+        """Concatenate all parts, in the order of the corpus."""
         parts = list(parts)
         columns = ("index", "nats", "tokens", "times", "apart")
         given = {name: [getattr(part, name) for part in parts] for name in columns}
@@ -41,7 +41,7 @@ class Terms:
 
     @classmethod
     def average(cls, replicates: Sequence["Terms"]) -> "Terms":
-        """The mean of several draws for the same sequences."""
+        """Average several draws for the same sequences."""
         nats = torch.stack([r.nats for r in replicates]).mean(0)
         times = None
         if all(r.times is not None for r in replicates):
@@ -50,33 +50,33 @@ class Terms:
         return replace(replicates[0], nats=nats, draws=sum(r.draws for r in replicates), times=times, apart=apart)
 
     def first(self, n: int) -> "Terms":
-        """The sequences with an index below ``n``, each once."""
+        """Select the sequences with an index below ``n``, each once."""
         keep = self.index < n
         keep[1:] &= self.index[1:] != self.index[:-1]
         return self._at(keep)
 
     def _at(self, rows: Tensor) -> "Terms":
-        """Some of the sequences."""
+        """Select some of the sequences."""
         held = ("index", "nats", "tokens", "times", "apart")
         return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in held})
 
     @property
     def drawn(self) -> Float[Tensor, "N draws terms"]:
-        """The nats draw by draw."""
+        """Return the nats draw by draw."""
         return self.nats[:, None] if self.apart is None else self.apart
 
     @property
     def basis(self) -> str:
-        """What the numbers rest on, to be said beside them."""
+        """Description of the sample behind the numbers, shown beside them."""
         return basis(len(self.index), self.draws)
 
     @property
     def per_token(self) -> dd.Measure:
-        """The sum of the terms in nats per token; its standard error is over sequences."""
+        """Return the sum of the terms in nats per token; its standard error is over sequences."""
         return self._ratio(self.drawn.sum(-1))
 
     def term(self, number: int) -> dd.Measure:
-        """One of the terms in nats per token."""
+        """Return one of the terms in nats per token."""
         return self._ratio(self.drawn[..., number])
 
     def _ratio(self, nats: Float[Tensor, "N draws"]) -> dd.Measure:
@@ -84,17 +84,17 @@ class Terms:
 
 
 def basis(texts: int, draws: int) -> str:
-    """What a bound rests on: how many texts, and how many draws of time and noise for each."""
+    """Describe the sample of a bound: number of texts, and of draws of time and noise for each."""
     return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
 def by_length(batch: Batch, block: int = 1, leads: bool = False) -> Iterator[Batch]:
-    """The sequences of a batch without their padding, equally long ones together; the first word is given.
+    """Yield the sequences of a batch without their padding, equally long ones together; the first token is given.
 
     Args:
-        batch: of unpacked sequences.
-        block: rows are whole blocks of so many: what fills them up is given too, their last word again and again.
-        leads: whether the first word is none of their block's.
+        batch: batch of unpacked sequences.
+        block: rows are whole blocks of this size, filled up with copies of the last token, which are given too.
+        leads: whether the first token is outside of their blocks.
     """
     lengths = batch.mask.sum(1)
     for length in lengths.unique().tolist():
@@ -123,37 +123,37 @@ def measure(
     alone: bool = False,
     leads: bool = False,
 ) -> Terms:
-    """One draw of time and noise for every sequence, stratified over the corpus, weights unclipped.
+    """Draw time and noise once for every sequence, stratified over the corpus, weights unclipped.
 
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: of unpacked sequences; padding is not counted.
-        seed: of times and noise.
+        batches: batches of unpacked sequences; padding is not counted.
+        seed: seed of times and noise.
         replicate: number of the draw; others are independent.
-        parameterization: what the logits mean.
-        density: of the times; None is uniform.
-        steps: of the bound in discrete time; None for continuous time.
-        levels: how the tokens of a text share its noise, as ``ddlib.bound``.
-        pace: which position when, likewise.
-        at_once: whether every block of a text has a draw of its own, likewise.
-        alone: whether each sequence is read in a row as long as it is, its first word given: see ``given``.
-        leads: whether that word is read apart from the row, by ``denoiser.after``.
+        parameterization: meaning of the logits.
+        density: density of the times; None is uniform.
+        steps: steps of the bound in discrete time; None for continuous time.
+        levels: coupling of the noise between tokens of a sequence, as in ``ddlib.bound``.
+        pace: the schedule of positions, likewise.
+        at_once: whether every block of a sequence has a separate draw, likewise.
+        alone: whether each sequence has a row of its length, its first token given: see ``given``.
+        leads: whether that token is encoded separately, by ``denoiser.after``.
 
     Raises:
-        ValueError: no sequence at all; as ``ddlib.bound``.
+        ValueError: no sequence at all; as in ``ddlib.bound``.
     """
     parts = []
     block = 1 if pace is None else pace.block or 1
     for batch in chain.from_iterable(by_length(batch, block, leads) for batch in batches) if alone else batches:
-        noise, asked = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
+        noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
         if leads:
-            asked = denoiser.after(batch.x[:, :1])
+            network = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index)
         if alone:
-            asked = given(asked, batch.x, ~batch.mask)
+            network = given(network, batch.x, ~batch.mask)
         bound = dd.bound(
-            process, asked, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
+            process, network, batch.x, noise, density=density, parameterization=parameterization, steps=steps,
             levels=levels, pace=pace, at_once=at_once,
         )  # fmt: skip
         terms = torch.stack([bound.diffusion, bound.prior, bound.reconstruction], -1).double()

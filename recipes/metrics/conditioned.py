@@ -1,4 +1,4 @@
-"""A network that is shown some words as they are."""
+"""Conditioning of a network on clean tokens at some positions."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from ddlib.typing import Denoiser, Tokens
 
 TOLD = ("own_times", "block_size")
-"""What a network says of itself that decides what it may be told, see ``ddlib.typing``."""
+"""Attributes of a network that determine its optional arguments, see ``ddlib.typing``."""
 
 
 def telling(denoiser: Denoiser, network: object) -> Denoiser:
-    """The function, once it says of itself what the network does."""
+    """Copy the network's attributes to the function, and return it."""
     denoiser.__qualname__ = type(network).__qualname__  # for messages
     for name in TOLD:
         if hasattr(network, name):
@@ -22,13 +22,13 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
 
 
 def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:
-    """A denoiser that sees x (B, L) where it is fixed, whatever noise is there.
+    """Return a denoiser whose input is x (B, L) where it is fixed, whatever the noise there.
 
-    The bound is a sum over positions, so those can be left out of it: what is left is that of a model that writes the
-    others as ``dd.sample`` does around what stands.
+    The bound is a sum over positions, so those can be left out of it: the rest is the bound of a model that samples the
+    others as ``dd.sample`` does around a prompt.
     """
 
-    def see(z: Tensor, t: Tensor, **told: Any) -> Tensor:
-        return denoiser(torch.where(fixed, x, z), t, **told)
+    def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        return denoiser(torch.where(fixed, x, z), t, **options)
 
     return telling(see, denoiser)

@@ -1,4 +1,4 @@
-"""Numbers that an evaluation reports: each with how far it may be off, and how much of that is time and noise."""
+"""Estimates of an evaluation, with their standard errors and the part due to time and noise."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ _TERMS = ("diffusion", "prior", "reconstruction")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, how far it may be off, and how much of that is time and noise."""
+    """A number with its standard error, and the part of it due to time and noise."""
 
     value: float
     error: float
-    """Standard error over sequences: other texts, and what is left of the noise after averaging over replicates."""
+    """Standard error over sequences: sampling of texts, and the noise that averaging over replicates leaves."""
     noise: float | None
-    """Standard error over replicates: the same texts, other times and noise. None of a single replicate."""
+    """Standard error over replicates: the same texts, other times and noise. None for a single replicate."""
     unit: str
 
     @classmethod
@@ -31,18 +31,18 @@ class Estimate:
         return cls(whole.value, whole.standard_error, noise, whole.unit)
 
     def scaled(self, factor: float, unit: str, value: float | None = None) -> "Estimate":
-        """Errors times ``factor``, and the value too unless another is given."""
+        """Multiply errors by ``factor``, and the value too unless another is given."""
         noise = None if self.noise is None else self.noise * factor
         return Estimate(self.value * factor if value is None else value, self.error * factor, noise, unit)
 
     def perplexity(self, unit: str) -> "Estimate":
-        """exp of nats."""
+        """Return exp of nats."""
         value = math.exp(self.value)
         return self.scaled(value, unit, value)
 
 
 def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
-    """Nats per token, and what follows from them; of each document so many words are ``given``, and cost nothing."""
+    """Convert nats per token to all units; ``given`` tokens of each document are known, and cost nothing."""
     return {
         "nats_per_token": per_token,
         "perplexity": per_token.perplexity("per token"),
@@ -51,7 +51,7 @@ def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, E
 
 
 def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
-    """The bound in its units, then its three terms; ``given`` as ``in_units``."""
+    """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
     whole = Terms.average(replicates)
     found = in_units(Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given)
     for number, name in enumerate(_TERMS):

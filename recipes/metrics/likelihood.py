@@ -1,4 +1,4 @@
-"""The exact likelihood of a corpus, sequence by sequence."""
+"""Exact likelihood of a corpus, sequence by sequence."""
 
 from collections.abc import Iterable
 
@@ -22,21 +22,21 @@ def read(
     parameterization: Parameterization = "cavity",
     alone: bool = False,
 ) -> tuple[Terms, int]:
-    """-log p(x) of every sequence by an order, and the most network calls that a batch took.
+    """Return -log p(x) of every sequence by an order, and the largest number of network calls of a batch.
 
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: of unpacked sequences; their padding is given.
-        order: which position goes next.
-        steps: at most so many calls; None for one per edge.
-        wanted: sequences from this number on are left out, since each call is dear.
-        packed: whether the network knows no padding: each sequence is read at its own length.
-        parameterization: what the logits mean.
-        alone: whether that holds and its first word is given, as ``measure``.
+        batches: batches of unpacked sequences; their padding is given.
+        order: the order of positions.
+        steps: maximum number of calls; None for one per edge.
+        wanted: sequences from this index on are left out, as each call is expensive.
+        packed: whether the network was trained without padding: each sequence is evaluated at its length.
+        parameterization: meaning of the logits.
+        alone: whether that holds and the first token is given, as in ``measure``.
 
     Raises:
-        TypeError, ValueError: as ``ddlib.likelihood``, before the network runs.
+        TypeError, ValueError: as in ``ddlib.likelihood``, before the network runs.
     """
     parts, most = [], 0
     for batch in batches:

@@ -1,10 +1,10 @@
-"""Generative perplexity and the entropy beside it: how another language model likes samples, and how varied they are.
+"""Generative perplexity under another language model, and the unigram entropy of the samples.
 
     perplexity = exp(sum of -log p(token | text before it) / number of tokens)   over all tokens of all samples
-    entropy    = -sum over words of f log f,   f = the word's share of one sample; then the mean over samples
+    entropy    = -sum over tokens of f log f,   f = the token's share of one sample; then the mean over samples
 
-Repetition lowers both, so the one says nothing without the other. The samples' text is retokenised for the scorer,
-since its words are others.
+Repetition lowers both, so either is meaningless alone. The samples' text is retokenised for the scorer, whose
+vocabulary differs.
 """
 
 import hashlib
@@ -36,24 +36,24 @@ class Scorer:
     model: Any
     tokenizer: Any
     limit: int | None
-    """The most tokens it reads; what is behind them is not scored."""
+    """Maximum number of tokens; the rest of a text is not scored."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the scorer says of each text."""
+    """Scores of each text."""
 
     nats: Float[Tensor, " N"]
-    """-log p of all tokens that were predicted."""
+    """Sum of -log p over all predicted tokens."""
     tokens: Int[Tensor, " N"]
-    """Their number; 0 for a text too short to predict anything in."""
+    """Number of predicted tokens; 0 for a text too short to predict anything in."""
     cut: int
-    """Texts whose end was not scored, since the scorer reads no further."""
+    """Number of texts longer than the scorer's limit, whose end was not scored."""
 
 
 @dataclass(frozen=True)
 class Generative:
-    """Both numbers of a set of samples, and what they rest on."""
+    """Perplexity and entropy of a set of samples, and their basis."""
 
     per_token: dd.Measure
     """Nats per token of the scorer; its standard error is over samples."""
@@ -61,24 +61,24 @@ class Generative:
     """Nats; its standard error is over samples."""
     samples: int
     empty: int
-    """Samples without a word: they count in neither number."""
+    """Samples without a token: they count in neither number."""
     cut: int
     scored_tokens: int
 
 
 def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False) -> Scorer:
-    """A causal language model from a folder, or from the hub or its cache. The hub is asked once.
+    """Load a causal language model from a folder, or from the hub or its cache, with one request to the hub.
 
     Raises:
-        ModuleNotFoundError: transformers is not installed, with the command that does.
-        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` asks for one; says what to do without
-            a network.
+        ModuleNotFoundError: transformers is not installed, with the command that installs it.
+        ValueError: it cannot be loaded, or has no beginning of text where ``bos`` requires one; explains what to do
+            without a network.
     """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise ModuleNotFoundError('generative perplexity needs transformers: pip install "ddlib[eval]"') from error
-    # transformers asks five times for each of its files; whether the hub answers is known by then
+    # transformers tries five times for each of its files; by then it is known whether the hub can be reached
     silent = None if Path(name).is_dir() else ask(name)
     here = silent is not None or Path(name).is_dir()
     try:
@@ -99,16 +99,16 @@ def load_scorer(name: str, device: torch.device | str = "cpu", bos: bool = False
 
 @torch.no_grad()
 def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 16) -> Scores:
-    """-log p of every text in nats, and the number of tokens that were predicted.
+    """Return -log p of every text in nats, and the number of tokens that were predicted.
 
     Args:
-        scorer: who reads.
+        scorer: the language model.
         texts: samples.
         bos: put the scorer's beginning of text before each; without it the first token is given, not predicted.
         batch: texts at a time.
 
     Raises:
-        ValueError: a beginning of text is asked of a scorer that has none.
+        ValueError: ``bos`` for a scorer without a beginning of text.
     """
     start = beginning(scorer) if bos else []
     ids = [start + scorer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
@@ -120,7 +120,7 @@ def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 
 
 
 def beginning(scorer: Scorer) -> list[int]:
-    """The scorer's beginning of text.
+    """Return the scorer's beginning of text.
 
     Raises:
         ValueError: it has none.
@@ -131,18 +131,18 @@ def beginning(scorer: Scorer) -> list[int]:
 
 
 def unigram_entropy(words: Sequence[Hashable]) -> float:
-    """Of the word frequencies of one sample, in nats: 0 if it repeats one word, log n if all differ; NaN if empty."""
+    """Return the entropy of one sample's token frequencies in nats: 0 to log n; NaN if the sample is empty."""
     if not words:
         return math.nan
     return sum(count / len(words) * math.log(len(words) / count) for count in Counter(words).values())
 
 
 def generative(scores: Scores, documents: Sequence[Sequence[int]]) -> Generative:
-    """Perplexity and entropy of samples.
+    """Compute perplexity and entropy of samples.
 
     Args:
-        scores: of their texts.
-        documents: their words by our own tokenizer, without special ones.
+        scores: scores of their texts.
+        documents: their tokens in the model's vocabulary, without special ones.
 
     Raises:
         ValueError: no sample has anything to score.
@@ -174,7 +174,7 @@ def _nats(scorer: Scorer, rows: Sequence[Sequence[int]]) -> Float[Tensor, " B"]:
 
 
 def _hash(folder: Path) -> str:
-    """Of all weights of a folder."""
+    """Return a hash of all weights of a folder."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in WEIGHTS for path in folder.glob(pattern)):
         with path.open("rb") as content:

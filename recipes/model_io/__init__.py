@@ -1,4 +1,4 @@
-"""Models that are there: what a run published, and what others did."""
+"""Loading of trained models: published runs and third-party denoisers."""
 
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded

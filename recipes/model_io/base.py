@@ -1,4 +1,4 @@
-"""A model that is there, with all that is asked of it."""
+"""Loaded models, with all that sampling and evaluation require."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,105 +20,105 @@ from recipes.data.unknown import Symbols
 from recipes.model_io.spelling import Talks, TokenizerProtocol
 
 Precision = Literal["float32", "bfloat16"]
-"""Of the network's products. Whatever it is, words are drawn with float64 uniforms and cumulative sums."""
+"""Precision of the network's products. In either, tokens are drawn with float64 uniforms and cumulative sums."""
 
 Rows = Literal["padded", "packed", "free"]
-"""What a network knows texts in: rows of one length with padding behind each text; rows of one length that several
-texts fill; a row as long as the text, whose beginning is given."""
+"""Layout of the training sequences: rows of one length with padding behind each text; rows of one length with several
+texts; a row as long as the text, whose beginning is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model with all that is needed to sample from it and to measure it, whoever trained it."""
+    """A model with all that is required to sample from it and to measure it, from a recipe or a third party."""
 
     process: dd.processes.ForwardProcess
     model: nn.Module
     denoiser: Denoiser
-    """The network as ``ddlib`` calls it; in float32 samplers may use its halves."""
+    """The network in the form that ``ddlib`` calls; in float32 samplers may use its two parts separately."""
     law: str
-    """What its logits over words mean, "cavity" or "posterior"."""
+    """Meaning of its logits over tokens, "cavity" or "posterior"."""
     tokenizer: TokenizerProtocol
     special: Special
     length: int
-    """Tokens of a row; of rows as long as their texts the most."""
+    """Tokens of a row; the maximum where rows are as long as their texts."""
     rows: Rows
     pace: dd.paces.Pace
-    """Which position when, unless somebody asks for another."""
+    """Default schedule of positions."""
     sha256: str
-    """Of the weights."""
+    """Hash of the weights."""
     name: str = ""
-    """What it is called, for messages."""
+    """Name for messages."""
     precision: Precision = "float32"
     clusters: Clusters | None = None
     plugins: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    """Package and version of every part that is not ddlib's own, by its kind."""
+    """Package and version of every part that is not in ddlib, by its kind."""
     leaves_out: bool = False
-    """Whether the network can be told, by ``present``, at which positions there is nothing."""
+    """Whether the network supports padding, by ``present``."""
     leads: bool = False
-    """Whether the network reads what stands before a text apart from it: ``denoiser.after(words)`` (B, P) goes on."""
+    """Whether the network encodes the prompt separately: ``denoiser.after(words)`` (B, P) continues it."""
     undecided: bool = False
-    """Whether nobody says if the network was trained by blocks, and it could be."""
+    """Whether the files leave open if the network was trained by blocks, and it could be."""
     recipe: Recipe | None = None
-    """Of the run that trained it; None where no recipe did."""
+    """Recipe of the run that trained it; None for other models."""
 
     @cached_property
     def parameterization(self) -> Parameterization:
-        """What the network's output means."""
+        """Meaning of the network's output."""
         return meaning(self.model, self.law)
 
     @property
     def data(self) -> Path | None:
-        """Where the text lies that it was trained on, if that is known."""
+        """Folder of the text that it was trained on, if known."""
         return None if self.recipe is None else self.recipe.data.folder
 
     @property
     def ema(self) -> float | None:
-        """Decay of the average that the weights are, if that is known."""
+        """Decay of the moving average of the weights, if known."""
         return None if self.recipe is None else self.recipe.optimizer.ema or None
 
     @property
     def beginning(self) -> list[int]:
-        """The words that every text begins with."""
+        """Tokens at the beginning of every text."""
         return [] if self.special.bos is None else [self.special.bos]
 
     @property
     def behind(self) -> int | None:
-        """The word that fills a row behind the end of a text."""
+        """Token that fills a row behind the end of a text."""
         return self.special.pad if self.rows == "padded" else self.special.eos
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The words that end a text, padding too."""
+        """Tokens that end a text, padding too."""
         return tuple(word for word in (*self.special.ends, self.special.pad) if word is not None)
 
     def chat(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
-        """The text of messages, each with its ``role`` and its ``content``.
+        """Format messages, each with its ``role`` and its ``content``, as one text.
 
         Args:
             messages: in their order.
-            answers: whether the model is to say the next one; else it goes on with the last.
+            answers: whether the model writes the next message; else it continues the last.
 
         Raises:
-            ValueError: the tokenizer does not know how a chat is written.
+            ValueError: the tokenizer has no chat template.
         """
         if not isinstance(self.tokenizer, Talks):
             raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
         return self.tokenizer.talk(messages, answers)
 
     def encode(self, text: str) -> list[int]:
-        """The words of a text, without special ones."""
+        """Return the tokens of a text, without special ones."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     @cached_property
     def symbols(self) -> Symbols | None:
-        """The symbols that the tokenizer has; None of a tokenizer in Python, which does not tell them."""
+        """Symbols that the tokenizer has; None for a tokenizer in Python, which does not list them."""
         backend = getattr(self.tokenizer, "backend", self.tokenizer)
         return Symbols(backend) if isinstance(backend, Tokenizer) else None
 
     def document(self, words: Sequence[int]) -> list[int]:
-        """What stands between the beginning of a document, if it is there, and its end."""
+        """Return the tokens between the beginning of a document, if it is there, and its end."""
         return self.ended(words[1:] if words and words[0] == self.special.bos else words)
 
     def ended(self, words: Sequence[int]) -> list[int]:
-        """What stands before the end of a document, which is the first end of text or padding."""
+        """Return the tokens before the end of a document, which is the first end of text or padding."""
         return list(takewhile(lambda word: word not in self.ends, words))

@@ -1,4 +1,4 @@
-"""A model that no recipe trained: a pretrained denoiser of somebody else's, as ``ddlib_models.hub`` reads it."""
+"""Pretrained third-party denoisers as loaded models, read by ``ddlib_models.hub``."""
 
 import hashlib
 import inspect
@@ -15,15 +15,15 @@ from recipes.data.tokens import Special
 from recipes.model_io.base import LoadedModel, Precision
 
 LENGTH = 2**15
-"""Tokens of a row, at most, where neither the network nor its tokenizer says how many it knows."""
+"""Maximum tokens of a row, where neither the network nor its tokenizer has a limit."""
 
 
 class Theirs:
-    """A tokenizer of transformers', asked as one of ``tokenizers``.
+    """Adapter of a transformers tokenizer to the interface of ``tokenizers``.
 
     Args:
         tokenizer: the tokenizer.
-        vocab_size: number of words: ids from here on are none.
+        vocab_size: number of tokens: larger ids are none.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
@@ -31,7 +31,7 @@ class Theirs:
 
     @property
     def backend(self) -> Any:
-        """The ``tokenizers.Tokenizer`` inside; None of a tokenizer in Python."""
+        """The ``tokenizers.Tokenizer`` inside; None for a tokenizer in Python."""
         return getattr(self._tokenizer, "backend_tokenizer", None)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
@@ -51,22 +51,22 @@ class Theirs:
 
 
 class Talking(Theirs):
-    """One that has a chat template."""
+    """Tokenizer with a chat template."""
 
     @property
     def template(self) -> str:
         return self._tokenizer.get_chat_template()
 
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
-        from jinja2 import TemplateError  # not above: transformers asks for it only where there is a template
+        from jinja2 import TemplateError  # local import: transformers requires it only with a template
 
-        told, on = [dict(message) for message in messages], bool(messages) and not answers
+        copies, on = [dict(message) for message in messages], bool(messages) and not answers
         try:
             return self._tokenizer.apply_chat_template(
-                told, tokenize=False, add_generation_prompt=answers, continue_final_message=on
+                copies, tokenize=False, add_generation_prompt=answers, continue_final_message=on
             )
-        except (TemplateError, TypeError) as error:  # what the template, code of others, raises or runs into
-            roles = ", ".join(message.get("role", "?") for message in told)
+        except (TemplateError, TypeError) as error:  # errors of the template, which is third-party code
+            roles = ", ".join(message.get("role", "?") for message in copies)
             raise ValueError(f"chat: the tokenizer's template does not take messages of {roles}: {error}") from error
 
 
@@ -80,29 +80,29 @@ def open_foreign(
     mask: str | None,
     block_size: int | None,
 ) -> LoadedModel:
-    """A pretrained denoiser, opened; arguments as those of ``open_saved``.
+    """Open a pretrained third-party denoiser; arguments as in ``open_saved``.
 
     Args:
-        folder: of its files.
-        name: what it is called.
+        folder: folder of its files.
+        name: its name.
         device: for the network and the noise.
-        precision: of weights and products.
+        precision: precision of weights and products.
         trust: whether code in the folder may be run.
-        family: how it is read; None: its files say.
-        mask: the token that stands for the mask, or its id in digits where no token is spelled so; None: its files say.
-        block_size: positions of a block that it was trained by, 0 for none; None: its files say.
+        family: its format; None: detected from its files.
+        mask: the mask token, or its id in digits where no token is spelled so; None: from its files.
+        block_size: positions of a block in its training, 0 for none; None: from its files.
 
     Raises:
-        ImportError: what reads it is not installed.
-        PermissionError, ValueError: as ``ddlib_models.hub.load``.
+        ImportError: a required package is not installed.
+        PermissionError, ValueError: as in ``ddlib_models.hub.load``.
     """
-    from ddlib_models import hub  # not above: transformers takes seconds, which a model of ours need not wait for
+    from ddlib_models import hub  # local import: transformers takes seconds, which other models do not need
     from ddlib_models.hub.family import chosen
     from ddlib_models.hub.files import read_config
 
     read_as = chosen(name, read_config(str(folder)), family)[1]
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    process, denoiser, tokenizer, known = hub.load(
+    process, denoiser, tokenizer, special = hub.load(
         folder, family=family, trust=trust, mask=mask, block_size=block_size, dtype=dtype, device=device
     )
     block = getattr(denoiser, "block_size", 0)
@@ -115,10 +115,10 @@ def open_foreign(
         law=denoiser.parameterization,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
         special=Special(
-            pad=known.pad,
-            bos=None if known.bos in known.undrawn else known.bos,
-            eos=known.eos if known.eos in known.ends else None,  # where it is a word
-            others=known.ends,
+            pad=special.pad,
+            bos=None if special.bos in special.undrawn else special.bos,
+            eos=special.eos if special.eos in special.ends else None,  # if it is a token
+            others=special.ends,
         ),
         length=next((limit for limit in limits if limit is not None and limit < 10**6), LENGTH),
         rows="free",
@@ -127,7 +127,7 @@ def open_foreign(
         name=name,
         precision=precision,
         plugins={"model": {"package": "transformers", "version": version("transformers")}},
-        # a network says by this argument that it can leave positions out
+        # a network that supports padding has this argument
         leaves_out="present" in inspect.signature(network.forward).parameters,
         leads=hasattr(network, "after"),
         undecided=block_size is None and read_as.block_size is None,
@@ -135,7 +135,7 @@ def open_foreign(
 
 
 def digest(folder: Path) -> str:
-    """A hash of all weights, in the order of their files' names; of one file its own."""
+    """Return a hash of all weights, in the order of their files' names; of one file its plain hash."""
     whole = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What a run knew when it composed its parts, as the files tell that it published."""
+"""Run context restored from a published run directory."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from recipes.model_io.names import CLUSTERS, COUNTS
 
 
 class Published(RunContext):
-    """Of a folder whose manifest was checked."""
+    """Run context of a folder whose manifest was checked."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._vocabulary = folder, tokenizer.get_vocab()
@@ -36,6 +36,6 @@ class Published(RunContext):
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)
 
     def saved_clusters(self) -> Clusters | None:
-        """Those that the process was made of, if it was."""
+        """Clusters of the process, if it has any."""
         there = (self._folder / f"{CLUSTERS}.json").exists()
         return load_clusters(self._folder / CLUSTERS, self.fingerprint()) if there else None

@@ -1,7 +1,7 @@
-"""What the folder of a run holds besides checkpoints: names of files, and of the folder of weights in it."""
+"""Names of files in the folder of a run besides checkpoints, and of its folder of weights."""
 
 RECIPE, TOKENIZER, CLUSTERS, WEIGHTS = "recipe.yaml", "tokenizer.json", "clusters", "weights"
 SPEEDS = "speeds.safetensors"
-"""What was learned of the noise, by the names of its parameters."""
+"""Learned speeds of the noise, by the names of the parameters."""
 COUNTS = "counts.safetensors"
-"""How often each word occurs, where a part asked for it."""
+"""Number of occurrences of each token, if a part required it."""

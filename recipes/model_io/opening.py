@@ -1,4 +1,4 @@
-"""A model, opened: the network, the noise, the tokenizer, and what else is asked of it."""
+"""Opening of a model: network, noise, tokenizer and metadata."""
 
 import hashlib
 from collections.abc import Collection
@@ -28,20 +28,20 @@ from recipes.model_io.known import Published
 from recipes.model_io.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
 
 CONFIG = "config.json"
-"""What transformers writes beside weights."""
+"""Configuration file that transformers writes beside weights."""
 UNREAD = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.tflite", "*.ot")
-"""Weights in forms that are never read: pickles, and those of other programs."""
+"""Weights in formats that are never read: pickles, and those of other programs."""
 
 
 def one_of(run: str | None, model: str | None) -> str:
-    """The model that is asked for, whichever of two ways it is named in: ``open_saved`` finds out what it is.
+    """Return the requested model, given in one of two arguments: ``open_saved`` detects its kind.
 
     Raises:
         ValueError: neither, or both.
     """
     if (run is None) == (model is None):
-        said = "neither is said" if run is None else f"got {run!r} and {model!r}"
-        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {said}")
+        got = "neither is said" if run is None else f"got {run!r} and {model!r}"
+        raise ValueError(f"model: say which by RUN or by --model, they mean the same; {got}")
     return model if run is None else run
 
 
@@ -55,27 +55,27 @@ def open_saved(
     block_size: int | None = None,
     revision: str | None = None,
 ) -> LoadedModel:
-    """Reads the folder of a run, the weights in it, or a pretrained denoiser of others; here, or from the hub.
+    """Open the folder of a run, its weights, or a pretrained third-party denoiser; a local one, or one on the hub.
 
-    What a recipe published is told by its ``recipe.yaml``; all else is read by ``ddlib_models.hub``.
+    A published recipe has a ``recipe.yaml``; everything else is read by ``ddlib_models.hub``.
 
     Args:
-        source: of all that.
+        source: folder, or id of a repository on the hub.
         device: for the network and the noise.
-        precision: of the network's products; of a model of others of its weights too.
-        trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is one's
-            own and needs none; weights alone may be a stranger's. Of a model of others ``source`` itself, if code that
+        precision: precision of the network's products; for a third-party model of its weights too.
+        trust: modules from which ``package.module:object`` in the recipe may be imported. The folder of a run is
+            trusted; weights alone may be from a third party. For a third-party model ``source`` itself, if code that
             comes with it may be run.
-        family: how a model of others is read, see ``ddlib_models.hub.load``; by default its files say.
-        mask_token: the token that stands for its mask, or, where no token is spelled so, its id; likewise.
-        block_size: positions of a block that it was trained by, likewise; 0: all positions see each other.
+        family: format of a third-party model, see ``ddlib_models.hub.load``; by default detected from its files.
+        mask_token: its mask token, or, where no token is spelled so, the token's id; likewise.
+        block_size: positions of a block in its training, likewise; 0: all positions attend to each other.
         revision: branch, tag or commit of a repository on the hub.
 
     Raises:
         FileNotFoundError: no such folder, and none on the hub that can be reached; nothing was published there.
-        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; of a model of
-            others what ``ddlib_models.hub.load`` refuses.
-        PermissionError: a module, or a model's own code, that is not trusted.
+        ValueError: damaged files, files that do not belong together, or a plug-in that is not installed; for a
+            third-party model the errors of ``ddlib_models.hub.load``.
+        PermissionError: a module, or a model's code, that is not trusted.
     """
     at_least(0, block_size=block_size or 0)
     for one in trust:
@@ -105,14 +105,14 @@ def open_saved(
     for name, value in {"family": family, "mask_token": mask_token, "block_size": block_size}.items():
         if value is not None:
             raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
-    check_manifest(folder)  # so all files below are whole
+    check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    known = Published(folder, tokenizer)
+    context = Published(folder, tokenizer)
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
-        process = parts.build("processes", recipe.process, known, "process").to(device)
+        process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
-        model = load_network(folder, recipe, ModelContext(known, process)).to(device).eval()
+        model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
@@ -134,14 +134,14 @@ def open_saved(
         sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         name=str(source),
         precision=precision,
-        clusters=known.saved_clusters(),
+        clusters=context.saved_clusters(),
         plugins=plugins(recipe),
         recipe=recipe,
     )
 
 
 def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
-    """Gives a process the speeds that a run learned, and makes them constants; one without any is left as it is.
+    """Load the learned speeds of a run into its process, as constants; without learned speeds do nothing.
 
     Raises:
         ValueError: a file of other speeds.
@@ -157,7 +157,7 @@ def fill_speeds(process: dd.processes.ForwardProcess, path: Path) -> None:
 
 
 def load_network(folder: Path, recipe: Recipe, known: ModelContext) -> nn.Module:
-    """The network of a recipe with the weights of a folder: as its class loads them, or built anew and filled.
+    """Load the network of a recipe with the weights of a folder: by its class's method, or built anew and filled.
 
     Raises:
         ValueError: weights that do not fit, each by name.

@@ -1,4 +1,4 @@
-"""The text that a model is measured on."""
+"""Evaluation text for a model."""
 
 from pathlib import Path
 
@@ -8,19 +8,19 @@ from recipes.model_io.base import LoadedModel
 from recipes.model_io.names import WEIGHTS
 
 MOST = 512
-"""Tokens of a sequence where the model knows rows of any length."""
+"""Default length of a sequence for a model that supports any."""
 
 
 def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
-    """Prepared text of a model's own words.
+    """Open prepared text in a model's vocabulary.
 
     Args:
         saved: the model.
-        folder: of the text; by default that which the model was trained on.
+        folder: folder of the text; by default that which the model was trained on.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: nobody says where; it is of other words, or as ``open_prepared``.
+        ValueError: the folder is not known; it has other tokens; or as in ``open_prepared``.
     """
     place = saved.data if folder is None else folder
     if place is None:
@@ -29,7 +29,7 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
             f"{prepare_with(saved.name)} makes it"
         )
     data = open_prepared(place)
-    # a network that reads every text in a row of its own sees no padding, which may be a word that it has not
+    # a network with one row per text never gets padding, which may be a token that it lacks
     unseen = data.pad_id if saved.rows == "free" else None
     model = Vocabulary(saved.name, saved.tokenizer.get_vocab())
     place = Path(saved.name) / WEIGHTS
@@ -41,15 +41,15 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
 
 
 def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
-    """Tokens of a sequence that text is measured in: as asked for; or as the model knows rows, or up to ``MOST``.
+    """Return the length of evaluation sequences: as given, or that of the model's rows, or up to ``MOST``.
 
     Args:
         saved: the model.
-        asked: how many; None for as many as it knows.
-        block: rows that are as long as their texts are whole blocks of so many.
+        asked: the length; None for the model's default.
+        block: rows that are as long as their texts consist of whole blocks of this size.
 
     Raises:
-        ValueError: more than the model knows.
+        ValueError: longer than the model supports.
     """
     if asked is not None and asked > saved.length:
         raise ValueError(f"length={asked}: must be at most {saved.length}, which {saved.name} knows")

@@ -1,46 +1,46 @@
-"""What is asked of a tokenizer, whichever library it is of."""
+"""Interface of tokenizers from several libraries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 
 class Encoded(Protocol):
-    """Of a text."""
+    """Encoding of a text."""
 
     ids: list[int]
 
 
 class TokenizerProtocol(Protocol):
-    """Texts to words and back, as a ``tokenizers.Tokenizer`` does it."""
+    """Conversion of texts to tokens and back; a ``tokenizers.Tokenizer`` satisfies it."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoded:
-        """The words of a text."""
+        """Return the tokens of a text."""
         ...
 
     def decode(self, words: Sequence[int]) -> str:
-        """The text of words; special ones stand for none."""
+        """Return the text of tokens, without special ones."""
         ...
 
     def id_to_token(self, word: int) -> str | None:
-        """What the vocabulary calls a word."""
+        """Return a token's entry in the vocabulary."""
         ...
 
     def get_vocab(self) -> dict[str, int]:
-        """The words by what the vocabulary calls them."""
+        """Return the token ids by their entries in the vocabulary."""
         ...
 
     def get_vocab_size(self) -> int:
-        """How many words there are: states from here on are none."""
+        """Return the number of tokens: larger states are not tokens."""
         ...
 
 
 @runtime_checkable
 class Talks(Protocol):
-    """It knows how a chat is written."""
+    """Tokenizer with a chat template."""
 
     template: str
-    """What says so."""
+    """The chat template."""
 
     def talk(self, messages: Sequence[Mapping[str, str]], answers: bool = True) -> str:
-        """The text of messages; see ``LoadedModel.chat``."""
+        """Format messages as a text; see ``LoadedModel.chat``."""
         ...

@@ -1,4 +1,4 @@
-"""What the recipes of the papers share."""
+"""Shared parts of the papers' recipes."""
 
 from recipes.papers.blocks import block_variants
 from recipes.papers.variants import run, smoke, variants

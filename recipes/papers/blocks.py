@@ -1,15 +1,15 @@
-"""Block diffusion as BD3-LM trains it (Arriola et al., ICLR 2025, arXiv 2503.09573), in the setting of a corpus.
+"""Block diffusion in BD3-LM's training setup (Arriola et al., ICLR 2025, arXiv 2503.09573), on one corpus.
 
 Masks by blocks of 4, 8 or 16 tokens. From the paper and its code (github.com/kuleshov-group/bd3lms, ``configs`` and
 ``scripts/train``): AdamW at 3e-4 after 2,500 steps, betas 0.9 and 0.999, no weight decay, batches of 512, dropout 0.1,
-an average of the weights with decay 0.9999, no time told to the network, and a million steps: 850,000 of masked
-diffusion on whole texts, 150,000 by blocks from its weights.
+a moving average of the weights with decay 0.9999, no time condition, and a million steps: 850,000 of masked diffusion
+on whole sequences, 150,000 by blocks from its weights.
 
-In each block the time is drawn uniformly from an interval and its density not divided out, which makes gradients
-quieter: [0.45, 0.95] for blocks of 4 and [0.3, 0.8] for 16, the clipped schedules that the paper compares. For 8 we
-know of none and take that of 16. Its code looks for an interval anew at every validation and draws a block again whose
-share of masks leaves it; neither is done here. It packs texts into rows without gaps; here one text is one row. Bounds
-are measured over all times.
+In each block the time is drawn uniformly from an interval and its density not divided out, which reduces the variance
+of gradients: [0.45, 0.95] for blocks of 4 and [0.3, 0.8] for 16, the clipped schedules of the paper's comparison. For 8
+no value is published, so that of 16 is used. The original code searches for an interval at every validation and redraws
+a block whose share of masks is outside of it; neither is done here. It packs texts into rows without gaps; here one
+text is one row. Bounds are measured over all times.
 
     python -m recipes.owt bd3lm-start
     python -m recipes.owt bd3lm-16 --start runs/owt/bd3lm-start
@@ -21,14 +21,14 @@ from dataclasses import replace
 from recipes.config import Loss, Recipe
 
 INTERVALS = {4: (0.45, 0.95), 8: (0.3, 0.8), 16: (0.3, 0.8)}
-"""From which training times are drawn, by the size of a block."""
+"""Interval of training times, by the size of a block."""
 
 
 def block_variants(recipe: Recipe, length: int) -> Mapping[str, tuple[str, Recipe]]:
-    """The recipes by name: what the others start from, and one for each size of a block.
+    """Return the recipes by name: the initial one of the others, and one for each size of a block.
 
     Args:
-        recipe: the corpus, the size of the network and where runs go.
+        recipe: the corpus, the size of the network and the folder of runs.
         length: tokens of a sequence.
     """
     optimizer = replace(

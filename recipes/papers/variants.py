@@ -1,4 +1,4 @@
-"""What the recipes of the papers share: the variants, and how each becomes small enough to run in seconds."""
+"""Variants of the papers' recipes, and their reduction to runs of seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +13,13 @@ from recipes.data import speeches
 
 
 def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Recipe]]:
-    """The processes of the papers in one setting, by the name that the command line knows them by.
+    """Return the processes of the papers in one setting, by their name on the command line.
 
-    ``noisy`` is of no paper: the HDLM paper names words that can be wrong as its outlook.
+    ``noisy`` is of no paper: the HDLM paper suggests tokens that can be wrong as future work.
 
     Args:
         recipe: the setting, whatever its process.
-        weight_clip: the highest weight of a loss; GIDD has the dynamic weights of its own paper.
+        weight_clip: the highest weight of a loss; GIDD has the dynamic weights of its paper.
     """
     levels = {"kind": "hdlm_levels", "clusters": [256, 16], "xi": [1.0, 1.0], "speed": [1.0, 1.0, 1.0]}
     processes = {
@@ -41,7 +41,7 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
 
 
 def smoke(recipe: Recipe) -> Recipe:
-    """The same recipe on text that is here, so small that it teaches nothing and runs in seconds."""
+    """Return the recipe on local text, so small that it learns nothing and runs in seconds."""
     folder, run = Path("runs/smoke"), recipe.output.folder
     return replace(
         recipe,
@@ -61,11 +61,11 @@ def smoke(recipe: Recipe) -> Recipe:
 
 
 TINY = {"dim": 32, "depth": 2, "heads": 2, "cond_dim": 16, "pad_to": 1}
-"""Of the papers' network; one of somebody's own stays as it is."""
+"""Tiny size of the papers' network; other networks keep their size."""
 
 
 def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
-    """A part with few clusters wherever its values say how many; saved ones are of another vocabulary."""
+    """Return a part with few clusters where its values set their number; saved ones are of another vocabulary."""
     changed: dict[str, Any] = {}
     for name, key in parts.keys(group, values["kind"], RunContext, values).items():
         value = values.get(name)
@@ -77,10 +77,10 @@ def _few_clusters(group: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(recipes: Mapping[str, tuple[str, Recipe]], prog: str, arguments: Sequence[str] | None = None) -> None:
-    """Trains the recipe that a command line asks for."""
+    """Train the recipe of a command line."""
     with plain_errors():
         recipe, switches = choose(recipes, smoke, prog, arguments)
-        # not above: they import for seconds, and --help ends before them
+        # local imports: they take seconds, and --help ends before them
         from recipes.data import prepare
         from recipes.engine import train
 

@@ -1,4 +1,4 @@
-"""Texts on their way from noise, kept step by step, and one page of HTML that shows them."""
+"""Visualization of denoising trajectories, recorded step by step, on one HTML page."""
 
 from recipes.visualization.filmed import Event, Filmed, Frame, Mark, Text
 from recipes.visualization.page import write_page

@@ -1,4 +1,4 @@
-"""A sampler whose every step is kept: what became of each position, and the chance that the network gave to it."""
+"""Sampler wrapper that records every step: the changes of each position, and the network's probability of each."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,59 +18,59 @@ from recipes.visualization.listening import Heard, listen
 OnStep = Callable[[int, Tensor, Tensor], None]
 
 OTHERS = 3
-"""How many of the likeliest states are kept beside the one that was drawn."""
+"""Number of the most probable other states that are recorded beside the sampled one."""
 
 
 class Mark(IntEnum):
-    """What happened to a position in a step."""
+    """Kind of change of a position in a step."""
 
     DOWN = 0
-    """It came down a level or more."""
+    """The position descended one or more levels."""
     UP = 1
-    """It went up: what it was is to be drawn anew."""
+    """The position ascended: its state will be resampled."""
     CHANGED = 2
-    """Another state of the same level took its place."""
+    """The position changed to another state of the same level."""
 
 
 class Event(NamedTuple):
-    """A position that is in another state after a step than before."""
+    """Change of a position's state in a step."""
 
     position: int
     state: int
     mark: Mark
     chance: float | None
-    """That of the state among those of its level, as the network had it; None where it was not asked."""
+    """Probability of the state within its level, according to the network; None where it was not evaluated."""
     others: tuple[tuple[int, float], ...]
-    """The likeliest states of that level with their chances, the likeliest first."""
+    """The most probable states of that level with their probabilities, in descending order."""
 
 
 class Frame(NamedTuple):
-    """A step."""
+    """Changes of one step."""
 
     t: float
     calls: int
-    """Network calls so far in which the text took part."""
+    """Network calls so far that included the sequence."""
     events: list[Event]
 
 
 @dataclass
 class Text:
-    """One text on its way from noise."""
+    """Denoising trajectory of one sequence."""
 
     start: list[int]
-    """Its states before the first step."""
+    """States before the first step."""
     given: list[int]
     """Positions of the prompt."""
     frames: list[Frame] = field(default_factory=list)
-    """What changed in each step; one more where the sampler's end changed something."""
+    """Changes of each step; one more where the sampler's finalisation changed something."""
 
     def first(self, length: int) -> "Text":
-        """The same without positions behind the first so many."""
+        """Return the trajectory of the first ``length`` positions only."""
         frames = [Frame(t, calls, [one for one in events if one.position < length]) for t, calls, events in self.frames]
         return Text(self.start[:length], [place for place in self.given if place < length], frames)
 
     def states(self, frame: int) -> list[int]:
-        """The states after so many frames."""
+        """Return the states after the given number of frames."""
         states = list(self.start)
         for _, _, events in self.frames[:frame]:
             for event in events:
@@ -79,21 +79,21 @@ class Text:
 
 
 class Filmed(Sampler):
-    """Another sampler, and what became of the first texts of a batch; draws what that one draws, to the bit.
+    """Wrapper of a sampler that records the first sequences of a batch; it draws bitwise the same samples.
 
-    Its ``on_step`` must be that of ``dd.sample``, whose words are handed to ``end``. Nothing more is asked of the
-    network: its answers are heard on their way. A chance is that of the network, before temperature, top-p and their
-    like, and before a force transition: of a position that came down, the law of the members of the level it landed in
-    given the state it came from; else the law of a word, or of its cluster, given all other positions.
+    Its ``on_step`` must be that of ``dd.sample``, whose result is passed to ``end``. It causes no network calls: it
+    records the outputs of the sampler's calls. A probability is that of the network, before temperature, top-p and
+    similar options, and before a force transition. For a position that descended it is the distribution over members of
+    its new level given its old state; else the distribution of the token, or of its cluster, given all other positions.
 
     Args:
-        sampler: what draws.
-        most: texts that are kept.
-        on_step: is called as ``dd.sample`` would.
+        sampler: the sampler to record.
+        most: number of recorded sequences.
+        on_step: is called as by ``dd.sample``.
     """
 
     def __init__(self, sampler: Sampler, most: int, on_step: OnStep | None = None) -> None:
-        for name in Sampler.__annotations__:  # what a sampler says of itself
+        for name in Sampler.__annotations__:  # the sampler's flags
             setattr(self, name, getattr(sampler, name))
         self.sampler, self.most = sampler, most
         self._told = on_step
@@ -105,11 +105,11 @@ class Filmed(Sampler):
         return self.sampler.supports_step_distribution
 
     def init(self, run: SamplingContext) -> State:
-        """Of the whole text, or of the next block of it: calls go on from those before."""
-        heard = Heard(run.free.shape, run.free.device)
+        """Start the whole sequence, or the next block of it: calls continue those before."""
+        recorder = Heard(run.free.shape, run.free.device)
         if self._heard is not None:
-            heard.calls += self._heard.calls
-        self._run, self._heard = run, heard
+            recorder.calls += self._heard.calls
+        self._run, self._heard = run, recorder
         listen(run.network, self._heard)
         return self.sampler.init(run)
 
@@ -120,7 +120,7 @@ class Filmed(Sampler):
         return self.sampler.finalize(run, state)
 
     def on_step(self, k: int, t: Tensor, z: Tensor) -> None:
-        """Keeps the states after a step, the prompt in its place; times (B, L) are those of a text by blocks."""
+        """Record the states after a step, with the prompt in place; times (B, L) are those of a blockwise pace."""
         if self._told is not None:
             self._told(k, t, z)
         z = z[: self.most].clone()
@@ -137,7 +137,7 @@ class Filmed(Sampler):
         self._before, self._t, self._calls = z, t, self._heard.calls.clone()
 
     def end(self, words: Tokens) -> list[Text]:
-        """The texts, given what ``dd.sample`` returned."""
+        """Return the trajectories, given the result of ``dd.sample``."""
         words = words[: self.most]
         if not torch.equal(words, self._before) or not torch.equal(self._heard.calls, self._calls):
             self._keep(torch.zeros_like(self._t), words)
@@ -162,9 +162,9 @@ class Filmed(Sampler):
 
 
 def _events(
-    run: SamplingContext, heard: Heard, window: slice, before: Tokens, after: Tokens
+    run: SamplingContext, recorder: Heard, window: slice, before: Tokens, after: Tokens
 ) -> Iterator[tuple[int, Event]]:
-    """What changed, and in which text; the network was asked about the window alone."""
+    """Yield each change, with its sequence; the network is evaluated on the window alone."""
     b, i = (before != after).nonzero().unbind(1)
     state = after[b, i]
     above, level = (run.process.level_of(z)[b, i] for z in (before, after))
@@ -172,47 +172,47 @@ def _events(
     chance = torch.full((len(b),), torch.nan, dtype=torch.float64, device=b.device)
     which = torch.zeros((len(b), OTHERS), dtype=torch.int64, device=b.device)
     likely = torch.zeros((len(b), OTHERS), dtype=torch.float64, device=b.device)
-    asked = (window.start <= i) & (i < window.stop)
-    drawn = (asked & (mark != Mark.UP)).nonzero()[:, 0]  # who goes up is noised, whatever the network said besides
-    for mine, said in heard.before(b[drawn], i[drawn] - window.start, state[drawn]):
+    inside = (window.start <= i) & (i < window.stop)
+    drawn = (inside & (mark != Mark.UP)).nonzero()[:, 0]  # an ascending position is noised, whatever the network
+    for mine, predictions in recorder.before(b[drawn], i[drawn] - window.start, state[drawn]):
         places = drawn[mine]
-        for rows, states, law in _laws(run, said, state[places]):
+        for rows, states, log_probs in _laws(run, predictions, state[places]):
             some = places[rows]
             hit = states == state[some][:, None]
-            chance[some] = torch.where(hit, law.to(torch.float64).exp(), 0.0).sum(-1)
-            best = law.topk(min(OTHERS, law.shape[1]), -1)
+            chance[some] = torch.where(hit, log_probs.to(torch.float64).exp(), 0.0).sum(-1)
+            best = log_probs.topk(min(OTHERS, log_probs.shape[1]), -1)
             which[some, : best.values.shape[1]] = states.gather(1, best.indices)
             likely[some, : best.values.shape[1]] = best.values.to(torch.float64).exp()
     columns = (b, i, state, mark, chance, which, likely)
     for row, position, now, kind, own, theirs, chances in zip(*(column.tolist() for column in columns), strict=True):
         others = tuple((one, p) for one, p in zip(theirs, chances, strict=True) if p > 0)
-        yield row, Event(position, now, Mark(kind), None if own != own else own, others)  # NaN is not itself
+        yield row, Event(position, now, Mark(kind), None if own != own else own, others)  # NaN != NaN
 
 
 def _laws(
-    run: SamplingContext, said: Predictions, state: Int64[Tensor, "N"]
+    run: SamplingContext, predictions: Predictions, state: Int64[Tensor, "N"]
 ) -> Iterator[tuple[Int64[Tensor, "n"], Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
-    """The laws by which positions got into their states, by what the network said of them before.
+    """Yield the distributions from which positions got their states, from the network's outputs before.
 
     Yields:
-        Which of the N, the states of the level, and their log-law, normalised.
+        The indices of the positions among the N, the states of the level, and their normalised log-probabilities.
     """
     process = run.process
-    level, above = (process.level_of(z[:, None])[:, 0] for z in (state, said.z))
-    # where levels do not move on their own, what is below a state is not all that it may come down to
+    level, above = (process.level_of(z[:, None])[:, 0] for z in (state, predictions.z))
+    # where the level chain depends on the state, the states below one are not all that it can descend to
     own = process.hierarchy is not None and isinstance(process, HasLevelWeights)
     comes_down = level < above if own else torch.zeros_like(level, dtype=torch.bool)
     rows = comes_down.nonzero()[:, 0]
     if len(rows):
-        by = replace(run, predict=said.network)
-        for some, first, which, law in child_log_probs(by, said.take(rows), level[rows], False):
-            yield rows[some], which + first, law
+        by = replace(run, predict=predictions.network)
+        for some, first, which, log_probs in child_log_probs(by, predictions.take(rows), level[rows], False):
+            yield rows[some], which + first, log_probs
     for i in level[~comes_down].unique().tolist():
         rows = (~comes_down & (level == i)).nonzero()[:, 0]
-        law = said.take(rows).words(torch.zeros_like(rows))[:, 0].log_softmax(-1)
-        if i > 0 and process.hierarchy is None:  # a state without words: noise
+        log_probs = predictions.take(rows).words(torch.zeros_like(rows))[:, 0].log_softmax(-1)
+        if i > 0 and process.hierarchy is None:  # a noise state without members
             continue
         if i > 0:
-            law = process.hierarchy.between(0, i).log_push(law)
-        states = torch.arange(law.shape[1], device=law.device) + sum(process.levels[:i])
-        yield rows, states.expand(len(rows), -1), law
+            log_probs = process.hierarchy.between(0, i).log_push(log_probs)
+        states = torch.arange(log_probs.shape[1], device=log_probs.device) + sum(process.levels[:i])
+        yield rows, states.expand(len(rows), -1), log_probs

@@ -1,4 +1,4 @@
-"""What the network is asked within a step, and what it says."""
+"""Recorder of the network's calls and outputs within a step."""
 
 from collections.abc import Iterator
 
@@ -11,50 +11,50 @@ from ddlib.typing import Logits, Times, Tokens
 
 
 class Heard:
-    """What the network said in the present step, and how often it was asked about each text.
+    """Network outputs of the present step, and number of calls for each sequence.
 
     Args:
-        shape: (B, L) of the texts.
-        device: where they are.
+        shape: (B, L) of the sequences.
+        device: device of the sequences.
     """
 
     def __init__(self, shape: torch.Size, device: torch.device) -> None:
         self.calls = torch.zeros(shape[0], dtype=torch.int64, device=device)
-        """(B,) network calls so far in which each text took part."""
+        """(B,) network calls so far that included each sequence."""
         self.said: list[Predictions] = []
-        """Answers of the present step, in their order."""
+        """Outputs of the present step, in their order."""
         self._shape = shape
 
-    def call(self, asked: Bool[Tensor, "n"]) -> None:
-        """Counts a call about some rows of a batch, which may have several rows in place of each text."""
+    def call(self, evaluated: Bool[Tensor, "n"]) -> None:
+        """Count a call on some rows of a batch, which may have several rows per sequence."""
         rows = len(self.calls)
-        self.calls += asked.view(rows, -1).any(-1) if len(asked) % rows == 0 else bool(asked.any())
+        self.calls += evaluated.view(rows, -1).any(-1) if len(evaluated) % rows == 0 else bool(evaluated.any())
 
-    def evaluate(self, said: Predictions, rows: int) -> None:
-        """Keeps what was said about a batch of so many rows, if these are the texts."""
+    def evaluate(self, predictions: Predictions, rows: int) -> None:
+        """Record the output for a batch of so many rows, if these are the sequences."""
         if rows == len(self.calls):
-            self.said.append(said)
+            self.said.append(predictions)
 
     def before(
         self, b: Int64[Tensor, "n"], i: Int64[Tensor, "n"], state: Int64[Tensor, "n"]
     ) -> Iterator[tuple[Bool[Tensor, "n"], Predictions]]:
-        """Of n positions the last answer about each before it was in ``state``, and whom it is about.
+        """Return for n positions the last output for each before it was in ``state``, and their indices.
 
-        Positions that the network was not asked about are left out.
+        Positions that the network was not evaluated at are left out.
         """
         left = torch.ones_like(b, dtype=torch.bool)
-        for said in reversed(self.said):
+        for predictions in reversed(self.said):
             row = torch.full(self._shape, -1, dtype=torch.int64, device=b.device)
-            row[said.b, said.i] = torch.arange(len(said.b), device=b.device)
+            row[predictions.b, predictions.i] = torch.arange(len(predictions.b), device=b.device)
             mine = row[b, i]
-            found = left & (mine >= 0) & (said.z[mine.clamp_min(0)] != state)
+            found = left & (mine >= 0) & (predictions.z[mine.clamp_min(0)] != state)
             if bool(found.any()):
-                yield found, said.take(mine[found])
+                yield found, predictions.take(mine[found])
                 left = left & ~found
 
 
 class Listening(ModelWrapper):
-    """A network that says what it would have said, and has it kept."""
+    """Model wrapper that records its outputs."""
 
     heard: Heard
 
@@ -63,26 +63,26 @@ class Listening(ModelWrapper):
         logits = super().__call__(z, t)
         self.heard.call(self._ran(last, z))
         b, i = torch.ones_like(z, dtype=torch.bool).nonzero().unbind(1)
-        plain = ModelWrapper(self.process, self)  # these logits are of the cavity law, whatever the network's own are
+        plain = ModelWrapper(self.process, self)  # these are cavity logits, for any parameterization
         self.heard.evaluate(Predictions(plain, logits.flatten(0, 1), b, i, z[b, i], t[b], z[b, :0]), len(z))
         return logits
 
     def at(self, z: Tokens, t: Times, where: Bool[Tensor, "B L"]) -> Iterator[Predictions]:
         last = self._last
-        for number, said in enumerate(super().at(z, t, where)):
-            if number == 0:  # all that is said comes of one call
-                everybody = self.cache_last or not self.compact
-                self.heard.call(self._ran(last, z) if everybody else where.any(-1))
-            self.heard.evaluate(said, len(z))
-            yield said
+        for number, predictions in enumerate(super().at(z, t, where)):
+            if number == 0:  # all outputs come from one call
+                all_rows = self.cache_last or not self.compact
+                self.heard.call(self._ran(last, z) if all_rows else where.any(-1))
+            self.heard.evaluate(predictions, len(z))
+            yield predictions
 
     def _ran(self, last: object, z: Tokens) -> Bool[Tensor, "n"]:
-        """For each row whether it was asked about anew: not where it repeats what it had said ``last``."""
+        """Return for each row whether it was evaluated anew: not where it repeats the output ``last``."""
         return torch.full_like(z[:, 0], not self.cache_last or self._last is not last, dtype=torch.bool)
 
 
-def listen(network: ModelWrapper, heard: Heard) -> None:
-    """From now on ``heard`` is told what this network says, whoever asks it."""
-    # the object itself, not one that wraps it: what stands around a sampler asks it too, and what it is stays
+def listen(network: ModelWrapper, recorder: Heard) -> None:
+    """Record all outputs of this model wrapper in ``recorder``."""
+    # in place, not by another wrapper: other code around the sampler uses the same object
     network.__class__ = type(Listening.__name__, (Listening, type(network)), {})
-    network.heard = heard
+    network.heard = recorder

@@ -1,11 +1,11 @@
-// What pack of page.py says: states [text, level, special]; of each text its start and its frames [t, calls, event, ...]
+// Data from pack in page.py: states [text, level, special]; for each text its start and its frames [t, calls, event, ...]
 // with events [position, state, mark, chance, other, its chance, ...]. Text is set as text only, never as HTML.
 const film = JSON.parse(document.getElementById("film").textContent);
 const [play, slider, select, when, legend, box, hide, detail, about] =
   ["play", "step", "sample", "when", "legend", "text", "hide", "detail", "about"].map(id => document.getElementById(id));
 const DOWN = 0, UP = 1, CHANGED = 2;
-const HUES = [41, 164, 327, 202, 27, 56];  // of the levels of clusters, those of ddlib.plot
-const SECONDS = 12;  // of a film, about
+const HUES = [41, 164, 327, 202, 27, 56];  // of the levels of clusters, as in ddlib.plot
+const SECONDS = 12;  // approximate length of a film
 const highest = film.levels.length - 1;
 const sample = {text: null, places: [], picked: null, step: 0, timer: null};
 
@@ -33,7 +33,7 @@ function percent(chance) {
   return chance >= 0.001 ? `${Number((100 * chance).toPrecision(3))} %` : `${chance.toExponential(1)}`;
 }
 
-// the states after so many frames, and of each position its last event, where that was, and how often it was taken back
+// the states after n frames, and for each position its last event, its frame, and how often it was remasked or replaced
 function after(text, step) {
   const now = text.start.map(state => ({state, from: null, event: null, step: 0, back: 0}));
   for (let k = 0; k < step; k++) {
@@ -103,7 +103,7 @@ function explain() {
   tell(lines.join("\n"));
 }
 
-// only what is new is read out
+// screen readers read only new text
 function tell(words) {
   if (detail.textContent !== words) detail.textContent = words;
 }

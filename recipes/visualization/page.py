@@ -1,4 +1,4 @@
-"""One page of HTML that shows texts on their way from noise, with nothing outside of it."""
+"""Self-contained HTML page that shows denoising trajectories."""
 
 import html
 import json
@@ -19,18 +19,18 @@ from recipes.visualization.filmed import Event, Text
 
 
 class Spelt(NamedTuple):
-    """What a state looks like."""
+    """Display form of a state."""
 
     text: str
-    """Of a word with the space before it, if it brings one."""
+    """Text of the state, with the space before it, if a token includes one."""
     special: bool = False
-    """Whether it is a word that stands for no text."""
+    """Whether it is a token that represents no text."""
 
 
 Spell = Callable[[int], Spelt]
 
 ESCAPED = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
-"""In a script these could end it, or a line; in JSON they can be spelt so."""
+"""Escapes for characters that could end a script or a line; JSON allows them in this form."""
 
 
 def write_page(
@@ -40,14 +40,14 @@ def write_page(
     title: str,
     about: Mapping[str, Any],
 ) -> None:
-    """Writes the page.
+    """Write the page.
 
     Args:
-        path: of the page.
-        saved: the model that the texts were drawn from.
-        shown: of each sample its number or name, its text on its way, and the position of its end.
-        title: of the page.
-        about: how they were drawn, by name.
+        path: path of the page.
+        saved: the model of the samples.
+        shown: number or name, trajectory and position of the end of each sample.
+        title: title of the page.
+        about: sampling options, by name.
     """
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     film = pack(
@@ -58,37 +58,37 @@ def write_page(
 
 
 def page(title: str, about: Mapping[str, Any], film: Mapping[str, Any]) -> str:
-    """The page with all that it needs: its style, its script, and what ``pack`` made."""
+    """Return the page with its style, its script, and the data of ``pack``."""
     room = files("recipes.visualization")
-    told = [[name, "none" if value is None else str(value)] for name, value in about.items()]
+    rows = [[name, "none" if value is None else str(value)] for name, value in about.items()]
     parts = {
         "title": html.escape(title),
         "style": (room / "page.css").read_text(encoding="utf-8"),
         "script": (room / "page.js").read_text(encoding="utf-8"),
-        "film": in_script({"about": told, **film}),
+        "film": in_script({"about": rows, **film}),
     }
     whole = (room / "page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], whole)
 
 
 def in_script(value: Any) -> str:
-    """JSON that nothing in it can lead out of the script that it stands in."""
+    """Return JSON in which no value can end the script around it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPED)
 
 
 def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, spell: Spell) -> dict[str, Any]:
-    """What the page's script reads: states are spelt once, of the steps stands what changed in them.
+    """Return the data for the page's script: each state is listed once, each step holds only its changes.
 
     Args:
-        texts: to be shown.
+        texts: trajectories to show.
         ends: position of each text's end, its length where it has none.
-        process: says which level a state is of.
-        spell: writes a state.
+        process: determines the level of a state.
+        spell: display form of a state.
 
     Returns:
         ``levels``: [name, size] each; ``states``: [text, level, special] each; ``texts``: of each its ``start``, the
         ``given`` positions, its ``end``, and ``frames`` as [t, calls, event, ...] with events [position, state, mark,
-        chance, other, its chance, ...]. States are numbers in ``states``.
+        chance, other, its chance, ...]. States are indices into ``states``.
     """
     number: dict[int, int] = {}
 
@@ -119,16 +119,16 @@ def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, sp
 
 
 def rounded(chance: float) -> float:
-    """To three digits, which is more than anybody reads."""
+    """Round to three digits, enough for display."""
     return float(f"{chance:.3g}")
 
 
 def speller(tokenizer: Tokenizer, names: Sequence[str]) -> Spell:
-    """Writes words as they stand behind another one, special ones by their names, all else as the terminal does.
+    """Return the display form of tokens as they follow another one, of special tokens and other states by name.
 
     Args:
-        tokenizer: spells the words.
-        names: of the clusters, in the order of their states.
+        tokenizer: decodes the tokens.
+        names: names of the clusters, in the order of their states.
     """
     size = tokenizer.get_vocab_size()
     plain = (word for word in range(size) if tokenizer.decode([word]).strip().isalpha())

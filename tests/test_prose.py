@@ -1,0 +1,75 @@
+"""Style of docstrings: titles are noun phrases, sentences use the terms of the field."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CHECKED = {
+    "ddlib_models": (),
+    "recipes": (
+        "config/flags.py",
+        "config/loss.py",
+        "config/recipe.py",
+        "engine/objective.py",
+        "engine/setup.py",
+        "quickstart.py",
+        "comparison/figure.py",
+        "comparison/training.py",
+    ),
+    "benchmarks": (
+        "frontier.py",
+        "frontier_page.py",
+        "signal.py",
+        "versions.py",
+    ),
+}
+"""Packages that are checked, with the folders below them, each with the files that are not checked yet."""
+SHARE = 0.03
+"""Share of the docstrings of a package that may have an idiom; likewise of titles of classes and functions."""
+CLAUSE = re.compile(
+    r"(What|Where|How|Whether|Who|Whose|Whom|Which|When|Why|That|Those|Of|Whoever|Whatever|Wherever|Whichever"
+    r"|From (where|what|which)|(By|In|At|To|On|For) (what|which|whom|how))\b"
+)
+"""Beginnings of titles that are clauses, or that have no noun."""
+IDIOM = re.compile(
+    r"\b(whoever|nobody|everybody|somebody|anybody|says?|said|told|tells?|ask(s|ed|ing)?|knows?|knew|hears?|heard"
+    r"|(has|have|having) a say|of (its|their) own|held to|laws?|clocks?|leaf|rooms?)\b",
+    re.IGNORECASE,
+)
+"""Idioms that stand for a term of the field. ``word`` and ``text`` are missing: natural language has both."""
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind of node, line, docstring without names in backticks) of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield type(node).__name__, getattr(node, "lineno", 1), re.sub(r"`+[^`]*`+", "``", text)
+
+
+@pytest.mark.parametrize("package", CHECKED)
+def test_docstrings_use_the_terms_of_the_field(package):
+    root = ROOT / package
+    files = sorted(root.rglob("*.py")) if root.is_dir() else [root]
+    files = [file for file in files if str(file.relative_to(root)) not in CHECKED[package]]
+    assert files, f"{package}: no Python files"
+    count, modules, titles, openings, idioms = 0, [], [], [], []
+    for file in files:
+        for kind, line, text in docstrings(file):
+            count += 1
+            place = f"{file.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+            if CLAUSE.match(text):
+                (modules if kind == "Module" else titles).append(place)
+            if re.search(r"\bOf\b", text):
+                openings.append(place)
+            if found := IDIOM.search(text):
+                idioms.append(f"{place}  [{found[0]}]")
+    listed = "\n".join(["", *modules, *openings])
+    assert not modules and not openings, f"a title must be a noun phrase, no sentence may open with 'Of':{listed}"
+    assert len(titles) <= SHARE * count, "\n".join([f"{len(titles)} of {count} titles are clauses:", *titles])
+    assert len(idioms) <= SHARE * count, "\n".join([f"{len(idioms)} of {count} docstrings have idioms:", *idioms])
