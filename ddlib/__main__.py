@@ -27,7 +27,7 @@ SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "gidd": (1, lambda vocab_size: presets.gidd(vocab_size, 0.2)),
     "hdlm": (2, lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)])),
 }
-"""Presets to look at by their sizes, hdlm:12x4 for 12 words in 4 clusters: fewest sizes, and what makes one."""
+"""Presets to look at by their sizes, hdlm:12x4 for 12 tokens in 4 clusters: fewest sizes, and what makes one."""
 
 
 def table() -> str:
@@ -51,7 +51,7 @@ def table() -> str:
 def load(path: str) -> Any:
     """The object at ``package.module:object``; a class or function there is called without arguments.
 
-    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets over so many words and clusters.
+    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets over so many tokens and clusters.
 
     Raises:
         ValueError: not of that form, or the module or the object is not there.

@@ -13,7 +13,7 @@ from ddlib.utils.validation import check_number, require
 
 
 def mdlm(vocab_size: int) -> Masked:
-    """Masked diffusion with the linear clock (Sahoo et al., 2024)."""
+    """Masked diffusion with the linear schedule (Sahoo et al., 2024)."""
     return Masked(vocab_size, Linear())
 
 
@@ -23,18 +23,18 @@ def gidd(vocab_size: int, p_uniform: float) -> GIDD:
 
 
 def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWord:
-    """Masked diffusion with a pace per word under the linear clock (GenMD4, Shi et al., 2024).
+    """Masked diffusion with a pace per token under the linear schedule (GenMD4, Shi et al., 2024).
 
-    The powers go by the words' places in the order of frequency, equal ones for words that are equally frequent.
+    The powers go by the tokens' places in the order of frequency, equal ones for tokens that are equally frequent.
 
     Args:
-        counts: (V,) how often each word occurs.
-        ratio: power of the most frequent word over that of the rarest, in [0.01, 100]: above 1 frequent words are
+        counts: (V,) how often each token occurs.
+        ratio: power of the most frequent token over that of the rarest, in [0.01, 100]: above 1 frequent tokens are
             masked first and written last, below 1 the rare ones.
         learn_speeds: whether the powers are where learning starts.
 
     Raises:
-        ValueError: counts that are not one number >= 0 per word; a ratio outside its limits.
+        ValueError: counts that are not one number >= 0 per token; a ratio outside its limits.
 
     Example:
         >>> genmd4([900, 5, 5, 80], ratio=4.0, learn_speeds=False).powers
@@ -54,9 +54,9 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool =
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
-        parents: (V,) the 0-based cluster of each word; or a list of this one vector, as ``Tree`` takes it.
-        gamma: speed of the words' jump; clusters jump at speed 1.
-        xi: probability that a word jumps to its own cluster.
+        parents: (V,) the 0-based cluster of each token; or a list of this one vector, as ``Tree`` takes it.
+        gamma: speed of the tokens' jump; clusters jump at speed 1.
+        xi: probability that a token jumps to its own cluster.
         learn_speeds: whether these speeds are where learning starts.
     """
     levels = len(parent_vectors(parents))
@@ -67,7 +67,7 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool =
 def hdlm_levels(
     parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None, learn_speeds: bool = False
 ) -> Hierarchical:
-    """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
+    """Hierarchical diffusion with any number of levels under the linear schedule; arguments as ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())
 
 
@@ -79,12 +79,12 @@ def hdlm_noisy(
     speed: Sequence[float] | None = None,
     learn_speeds: bool = False,
 ) -> Noisy:
-    """``hdlm_levels`` with words, or clusters, that can be wrong.
+    """``hdlm_levels`` with tokens, or clusters, that can be wrong.
 
     Args:
         parents: as ``Tree``.
         p_uniform: as ``Noisy``.
-        counts: (V,) how often each word occurs; words are redrawn in proportion. Empty: all words alike.
+        counts: (V,) how often each token occurs; tokens are redrawn in proportion. Empty: all tokens alike.
         xi: as ``Tree``.
         speed: as ``Tree``.
         learn_speeds: as ``Tree``.

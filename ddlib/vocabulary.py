@@ -1,4 +1,4 @@
-"""Whether tokenizer, hierarchy and process speak of the same words."""
+"""Whether tokenizer, hierarchy and process speak of the same tokens."""
 
 import hashlib
 import json
@@ -15,15 +15,15 @@ def fingerprint(vocabulary: Mapping[str, int]) -> str:
 
 
 def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **special_ids: int | None) -> None:
-    """Raises ValueError unless the words of ``process`` are the tokens of ``vocabulary``.
+    """Raises ValueError unless the tokens of ``process`` are the tokens of ``vocabulary``.
 
     Args:
         process: the forward process; if its hierarchy has a ``fingerprint``, the vocabulary must have the same.
         vocabulary: token -> id, e.g. ``tokenizer.get_vocab()``.
-        special_ids: ids of tokens that must be words, by name, e.g. ``pad=..., eos=...``.
+        special_ids: ids of tokens that must be tokens, by name, e.g. ``pad=..., eos=...``.
 
     Raises:
-        ValueError: other ids than 0..V-1, another size, another fingerprint, or a special id that is not a word.
+        ValueError: other ids than 0..V-1, another size, another fingerprint, or a special id that is not a token.
     """
     size = process.vocab_size
     ids = set(vocabulary.values())

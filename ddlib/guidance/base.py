@@ -26,22 +26,23 @@ _PLACES = ("words", "states")
 class Guidance(ABC):
     """A denoiser ``(z, t) -> logits`` that steers what others say; pass it on with its ``parameterization``.
 
-    What is steered is said by ``on``. "words": the law of the word at each position. "states": the law of where the
-    position goes next. In a plain hierarchy these are the children of its state; the logits are child logits, (B, L,
-    S - 1), and every sampler goes by them edge by edge. For masks words and states are the same. In other processes no
-    law of words tells a steered law of z_s, so ``step_distribution`` tells it in its place, which ``Ancestral`` draws
-    from. When positions jump, and over how many levels, is not steered: where that does not depend on the network it
-    stays as it is.
+    What is steered is said by ``on``. "tokens": the distribution of the token at each position. "states": the
+    distribution of where the position goes next. In a plain hierarchy these are the children of its state; the logits
+    are child logits, (B, L, S - 1), and every sampler goes by them edge by edge. For masks tokens and states are the
+    same. In other processes no distribution of tokens tells a steered distribution of z_s, so ``step_distribution``
+    tells it in its place, which ``Ancestral`` draws from. When positions jump, and over how many levels, is not
+    steered: where that does not depend on the network it stays as it is.
 
     It may be told a time per position, and so follow a pace, where every part that is asked may (``own_times``). It
     keeps nothing about earlier blocks.
 
-    A leaf calls ``super().__init__``, and says what it is made of by ``special_cases`` and how it steers by ``steer``.
+    A subclass calls ``super().__init__``, and says what it is made of by ``special_cases`` and how it steers by
+    ``steer``.
 
     Args:
         process: the forward process.
         strength: a number, or a function of the time.
-        on: "words" or "states".
+        on: "tokens" or "states".
         interval: two times; outside the strength is ``outside``.
         parameterization: what the logits of the parts mean, as in ``nelbo``.
 
@@ -88,7 +89,7 @@ class Guidance(ABC):
 
     @abstractmethod
     def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        """Steered log-laws at a place, not normalised."""
+        """Steered log-distributions at a place, not normalised."""
 
     @property
     def parameterization(self) -> Parameterization:
@@ -99,7 +100,7 @@ class Guidance(ABC):
 
     @property
     def step_distribution(self) -> Callable[[Tokens, Times, Times], StateProbs] | None:
-        """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
+        """``(z, t, s)`` to the log-distribution of z_s, (B, L, S), not normalised; None where the logits tell it."""
         return self._step_distribution if self._place is StepTarget and self._alone is None else None
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
@@ -113,7 +114,7 @@ class Guidance(ABC):
                     f"{self!r} tells the law of the state that comes next, which no law of words of "
                     f"{type(self.process).__name__} does: the sampler Ancestral draws from it; on='words' serves all"
                 )
-            place = TokenTarget  # nothing comes before t = 0 but the word itself
+            place = TokenTarget  # nothing comes before t = 0 but the token itself
         return self.steer(place(self.process, self.of_parts, z, t))
 
     @property
@@ -149,7 +150,7 @@ class Guidance(ABC):
         return type(self)(**(own | changes))
 
     def evaluate(self, place: TokenTarget, *names: str) -> list[Float[Tensor, "B L n"]]:
-        """The log-laws of parts, by the names of the arguments; errors name them.
+        """The log-distributions of parts, by the names of the arguments; errors name them.
 
         Raises:
             TypeError, ValueError: logits as in ``nelbo``, or of parts with different vocabularies.
@@ -206,7 +207,7 @@ def check_widths(widths: Mapping[str, int]) -> None:
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:
-    """Where the law of the next state lies: with the words, the children, or nowhere but in the step itself."""
+    """Where the distribution of the next state lies: with the tokens, the children, or nowhere but in the step itself."""
     edges = range(1, len(process.levels))
     plain = process.hierarchy is not None and all(process.subtree_logits_suffice(level, level - 1) for level in edges)
     if not plain:

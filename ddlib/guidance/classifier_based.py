@@ -17,7 +17,7 @@ from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
-"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each text, (B,).
+"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each sequence, (B,).
 
 One that may be told times (B, L) says so by ``own_times``, as a denoiser does.
 """
@@ -28,20 +28,21 @@ _HELD = 1 << 24
 
 
 class ClassifierBased(Guidance):
-    r"""Classifier guidance: log p(y|z') - log p(y|z) times the strength is added to the log-law of each change.
+    r"""Classifier guidance: log p(y|z') - log p(y|z) times the strength is added to the log-distribution of each
+    change.
 
-    z' is the text z with one position changed to a state that it can move to. That is D-CBG (Schiff et al., arXiv
+    z' is the sequence z with one position changed to a state that it can move to. That is D-CBG (Schiff et al., arXiv
     2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact" asks the classifier about every such change, many
-    at a time: for each text and call as many rows as it has positions times states to move to. "first order" takes one
-    gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all of them.
+    at a time: for each sequence and call as many rows as it has positions times states to move to. "first order" takes
+    one gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all of them.
 
     With ``on="states"`` the changes are those of the next jump: in a plain hierarchy to the children of the state, so
-    that at the mask 224 clusters are tried and not 50,257 words. With the classifier of a known joint law and strength
-    1 this is Bayes's rule, exactly. A step that leads down several edges at once is steered by "exact" on the first of
-    them only; samplers that go edge by edge, such as ``FirstHitting``, are steered on each. In other processes z_s is
-    steered (``Ancestral`` alone draws from it), with the classifier's opinion at t: exact as steps grow short. With
-    ``on="words"`` the changes are to words, which is Bayes's rule where a word is never wrong, with hierarchies of any
-    xi, and an approximation for uniform noise and GIDD.
+    that at the mask 224 clusters are tried and not 50,257 tokens. With the classifier of a known joint distribution and
+    strength 1 this is Bayes's rule, exactly. A step that leads down several edges at once is steered by "exact" on the
+    first of them only; samplers that go edge by edge, such as ``FirstHitting``, are steered on each. In other processes
+    z_s is steered (``Ancestral`` alone draws from it), with the classifier's opinion at t: exact as steps grow short.
+    With ``on="words"`` the changes are to tokens, which is Bayes's rule where a token is never wrong, with hierarchies
+    of any xi, and an approximation for uniform noise and GIDD.
 
     Strength 0 is the denoiser itself, and the classifier is not called. The classifier must not go by the number of the
     row.
@@ -53,13 +54,14 @@ class ClassifierBased(Guidance):
             with an embedding. A constant does not matter.
         strength: 1 is Bayes's rule, more exaggerates, less than 0 leads away; or a function of the time.
         how: "exact" or "first order".
-        on: "words" or "states"; default "states" in a plain hierarchy, else "words", so that every sampler goes by it.
+        on: "tokens" or "states"; default "states" in a plain hierarchy, else "tokens", so that every sampler goes by
+            it.
         interval: two times; outside the denoiser alone speaks.
         parameterization: what the logits of the denoiser mean, as in ``nelbo``.
 
     Raises:
         TypeError, ValueError: as ``Guidance``; another ``how``; when called, a classifier that gives another shape, NaN
-            or +inf, -inf where the text stands, or no gradient for "first order".
+            or +inf, -inf where the sequence stands, or no gradient for "first order".
     """
 
     parts = ("denoiser", "classifier")

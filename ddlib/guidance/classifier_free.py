@@ -20,12 +20,12 @@ class ClassifierFree(Guidance):
     r"""Classifier-free guidance: :math:`p \propto p_c^\gamma\, p_u^{1 - \gamma}` of a conditional and an unconditional.
 
     With ``on="states"`` that is the discrete guidance D-CFG of Schiff et al. (arXiv 2412.10193), after Ho & Salimans
-    (arXiv 2207.12598): the law of where a position goes next is tempered. At a state z of a plain hierarchy it is
-    :math:`\pi(y|z) \propto \pi_c(y|z)^\gamma \pi_u(y|z)^{1 - \gamma}` over the children y, on every edge; a jump over
-    several edges is the product of these. Elsewhere it is the law of z_s given z_t, whole for uniform noise and GIDD,
-    within the level where it lands for xi < 1, where one law of words cannot be tempered as a word and as a cluster at
-    once. With ``on="words"`` the law of the word is tempered. For masks the two are one; in a hierarchy they are not,
-    since the power of a sum is no sum of powers.
+    (arXiv 2207.12598): the distribution of where a position goes next is tempered. At a state z of a plain hierarchy it
+    is :math:`\pi(y|z) \propto \pi_c(y|z)^\gamma \pi_u(y|z)^{1 - \gamma}` over the children y, on every edge; a jump
+    over several edges is the product of these. Elsewhere it is the distribution of z_s given z_t, whole for uniform
+    noise and GIDD, within the level where it lands for xi < 1, where one distribution of tokens cannot be tempered as a
+    token and as a cluster at once. With ``on="words"`` the distribution of the token is tempered. For masks the two are
+    one; in a hierarchy they are not, since the power of a sum is no sum of powers.
 
     Strength 0 is the unconditional and 1 the conditional, and only that one is called. A conditional that goes by the
     number of the row, such as one that holds a label for each, needs ``dd.sample(..., compact=False)``. The parts are
@@ -34,10 +34,10 @@ class ClassifierFree(Guidance):
     Args:
         process: the forward process.
         conditional: ``(z, t) -> logits`` given the condition.
-        unconditional: the same without it, over the same words.
+        unconditional: the same without it, over the same tokens.
         strength: gamma, at least 0; more than 1 exaggerates. Or a function of the time. Many write it as w, gamma = w +
             1. To steer away from a condition, exchange the parts.
-        on: "words" or "states".
+        on: "tokens" or "states".
         interval: two times; outside the conditional alone speaks (Kynkäänniemi et al., arXiv 2404.07724).
         parameterization: what the logits of both parts mean, as in ``nelbo``.
 
@@ -94,7 +94,7 @@ class ClassifierFree(Guidance):
 def tempered(
     conditional: Float[Tensor, "B L n"], unconditional: Float[Tensor, "B L n"], gamma: Float64[Tensor, "*batch"]
 ) -> Float[Tensor, "B L n"]:
-    """gamma times the first log-law and 1 - gamma times the second, (B, L, n); gamma is (B,) or (B, L).
+    """gamma times the first log-distribution and 1 - gamma times the second, (B, L, n); gamma is (B,) or (B, L).
 
     What either takes for impossible is, as far as gamma gives it a say; at 0 and 1 one of them has none.
 

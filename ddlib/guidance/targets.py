@@ -1,4 +1,4 @@
-"""The laws that a guidance steers: of words, of the children of each state, or of the next state of a step."""
+"""The distributions that a guidance steers: of tokens, of the children of each state, or of the next state of a step."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from ddlib.utils.validation import check_logits
 
 @dataclass(frozen=True)
 class TokenTarget:
-    """Laws over words: what a network says, without the evidence of the position itself."""
+    """Distributions over tokens: what a network says, without the evidence of the position itself."""
 
     process: ForwardProcess
     parameterization: Parameterization
@@ -31,11 +31,11 @@ class TokenTarget:
 
     @property
     def columns(self) -> int:
-        """Number of choices: words, or states from the first word on."""
+        """Number of choices: tokens, or states from the first token on."""
         return self.process.vocab_size
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
-        """Log-laws, not normalised, of what a part said."""
+        """Log-distributions, not normalised, of what a part said."""
         return cavity_logits(self.process, logits, self.z, self.t, self.parameterization)
 
     def reach(self) -> Bool[Tensor, "B L n"]:
@@ -49,7 +49,7 @@ class TokenTarget:
 
 @dataclass(frozen=True)
 class ChildTarget(TokenTarget):
-    """Laws over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
+    """Distributions over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
 
     @property
     def columns(self) -> int:
@@ -74,7 +74,7 @@ class ChildTarget(TokenTarget):
 
 @dataclass(frozen=True)
 class StepTarget(TokenTarget):
-    """Laws over the states at an earlier time, (B, L, S) float64; NaN at states that no noise leads to."""
+    """Distributions over the states at an earlier time, (B, L, S) float64; NaN at states that no noise leads to."""
 
     s: Times
 

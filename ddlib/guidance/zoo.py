@@ -11,7 +11,7 @@ from ddlib.schedules import Cosine, Linear
 
 
 def processes() -> Mapping[str, ForwardProcess]:
-    """One of every kind that is steered in a way of its own, over four words."""
+    """One of every kind that is steered in a way of its own, over four tokens."""
     return {
         "masked": Masked(4, Cosine()),
         "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),

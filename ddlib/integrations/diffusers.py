@@ -36,7 +36,7 @@ class SamplerSchedulerOutput(BaseOutput):
     """What a step gives."""
 
     prev_sample: Tensor
-    """(B, L) states at the next time; words after the last step."""
+    """(B, L) states at the next time; tokens after the last step."""
     pred_logits: Tensor
     """The network's answer, as it came: what self-conditioning is shown."""
 
@@ -45,9 +45,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     """A sampler and its process behind the interface of diffusers' schedulers of discrete states.
 
     A step takes one answer of the network, at the states and the time that the sampler stands at; that a sampler needs
-    no more is tried when the scheduler is made. Its words are those of ``dd.sample`` from the same noise.
+    no more is tried when the scheduler is made. Its tokens are those of ``dd.sample`` from the same noise.
     ``timesteps`` counts answers from 0 up, as ``DiscreteDDIMScheduler`` does; ``time_of`` tells the network's time in
-    [0, 1]. Where t = 0 is not exact the last of them draws the words, so ``num_inference_steps`` is one more than
+    [0, 1]. Where t = 0 is not exact the last of them draws the tokens, so ``num_inference_steps`` is one more than
     ``steps`` of ``dd.sample``.
 
     Args:
@@ -127,7 +127,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self.num_inference_steps = check_count("num_inference_steps", num_inference_steps, least)
         self.timesteps = torch.arange(num_inference_steps, device=device)
         self.times = torch.linspace(1, 0, num_inference_steps + 2 - least, dtype=torch.float64, device=device)
-        """(steps + 1,) the grid, from noise to words."""
+        """(steps + 1,) the grid, from noise to tokens."""
         self._state: State | None = None
         self._next = 0
 
@@ -164,9 +164,9 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         """From the states at one time to those at the next.
 
         Args:
-            model_output: (B, L, V) logits over words, at ``sample`` and ``time_of(timestep)``.
+            model_output: (B, L, V) logits over tokens, at ``sample`` and ``time_of(timestep)``.
             timestep: a member of ``timesteps``. Behind the one before, the sampler goes on; with another it begins
-                there, as when text that ``add_noise`` made is drawn anew.
+                there, as when sequence that ``add_noise`` made is drawn anew.
             sample: (B, L) states.
             prompt_mask: (L,) or (B, L), True where ``sample`` stands as it is.
             temperature: in place of the scheduler's.
@@ -202,16 +202,16 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         timesteps: int | Tensor = 0,
         generator: Generator = None,
     ) -> Tokens:
-        """Text at the times of some steps: (B, L) states.
+        """Sequence at the times of some steps: (B, L) states.
 
         Args:
-            original_samples: (B, L) words.
+            original_samples: (B, L) tokens.
             noise: the source of randomness: other schedulers add a tensor here.
             timesteps: one of ``timesteps``, or (B,) of them.
             generator: another name of ``noise``.
 
         Raises:
-            TypeError, ValueError: words out of range, timesteps that are none, noise that is a tensor: states are not
+            TypeError, ValueError: tokens out of range, timesteps that are none, noise that is a tensor: states are not
                 added to.
         """
         check_tokens("original_samples", original_samples, self.process.vocab_size)
@@ -254,7 +254,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         answer = _Answer(self, logits, sample)
         run = self._run(free, generator, answer, sharpening)
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
-            other = torch.Generator(sample.device).manual_seed(0)  # the noise of a text is for its steps
+            other = torch.Generator(sample.device).manual_seed(0)  # the noise of a sequence is for its steps
             begun = self.sampler.init(replace(run, generator=other))
             self._state = begun._replace(t=run.times[k].expand(len(sample)))
         state = self._state._replace(z=sample)
@@ -269,7 +269,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         return torch.where(free, words, sample)
 
     def _try(self) -> None:
-        """Draws a few words by a network that says nothing, so that a sampler that cannot serve is told apart now."""
+        """Draws a few tokens by a network that says nothing, so that a sampler that cannot serve is told apart now."""
         V, generator = self.process.vocab_size, torch.Generator(self.process.device).manual_seed(0)
         self.set_timesteps(4, self.process.device)
         z = self.init_sample((2, 4), generator)

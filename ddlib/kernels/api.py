@@ -54,16 +54,16 @@ def linear_nelbo(
 
     The output *layer* is linear, not the bound: its matrix and what it reads stand in place of logits.
 
-    In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
+    In a plain hierarchy a token needs no logit, a cluster those of its own tokens, only the mask all of them (with
     gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs those of its state's
     children alone. Elsewhere all logits are computed, a chunk at a time.
 
     Args:
         process: the forward process.
         hidden: (B, L, D) what the output layer reads.
-        weight: (V, D) its matrix, words in the tokenizer's order; for child logits (S - 1, D), a row for every
+        weight: (V, D) its matrix, tokens in the tokenizer's order; for child logits (S - 1, D), a row for every
             state but the root, or as ``Children.rows`` says.
-        x: (B, L) clean words.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
         t: (B,) times, or (B, L), one for each position.
         bias: (V,) of the output layer, or as many as ``weight`` has rows.
@@ -115,8 +115,8 @@ def linear_training_loss(
     token, (B L,). With ``per_token`` the loss of every token, to be looked at and not differentiated, is returned too;
     ``scale`` does not touch it.
 
-    In the mode "edges" a token with child logits needs one family for each edge below it; with logits of words, above
-    the first level all words. On CUDA it runs without the kernels of ``ddlib.kernels.gpu``, and the host waits.
+    In the mode "edges" a token with child logits needs one family for each edge below it; with logits of tokens, above
+    the first level all tokens. On CUDA it runs without the kernels of ``ddlib.kernels.gpu``, and the host waits.
 
     Raises:
         TypeError, ValueError: as ``training_loss``; shapes that do not fit.

@@ -67,9 +67,9 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
 def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tensor, Tensor, Derive]:
     """The same where only maps further up are perturbed: the mass of a cluster may be too small but for its log."""
     own = logits.gather(1, word)
-    # a map to one cluster takes any law's mass for 1, but these are not normalised
+    # a map to one cluster takes any distribution's mass for 1, but these are not normalised
     mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
-    lowest = torch.finfo(mass.dtype).min  # of a cluster in which all words are impossible
+    lowest = torch.finfo(mass.dtype).min  # of a cluster in which all tokens are impossible
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
     total = to_softmax(logits)[:, None]
 

@@ -68,7 +68,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
     children = tree_of(process, asked.parameterization)
     if children is not None:
         return _child_plan(process, children, plain, rows, asked, dtype, level, weight)
-    within = asked.parameterization == "posterior"  # such a law is one of the words under the state
+    within = asked.parameterization == "posterior"  # such a distribution is one of the tokens under the state
     if plain and gpu.usable(z.device, dtype) and not (hard and within) and shares is None:
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
@@ -76,7 +76,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, asked: Asked, dtype: torch.
     for i in range(served + 1, hierarchy.depth + 1):
         index = (level == i).nonzero()[:, 0]
         if i <= plain and (shares is None or i == 1):
-            # the cavity and the posterior are then the same law among the words under z
+            # the cavity and the posterior are then the same distribution among the tokens under z
             blocks += ranges.blocks(hierarchy, i, rows, index, hard, within)
             if shares is not None:
                 weight[index] = weight[index] * shares(rows.take(index))[:, 0]
@@ -102,7 +102,7 @@ def _child_plan(
     level: Tensor,
     weight: Tensor,
 ) -> Plan:
-    """Where maps are plain the law of the children, elsewhere the law of words that it tells."""
+    """Where maps are plain the distribution of the children, elsewhere the distribution of tokens that it tells."""
     levels = list[int]()
     for found in children.levels_of(process.hierarchy)[: plain + 1]:
         if found is None:

@@ -38,13 +38,13 @@ class Siblings(Part):
 
 
 class Wanted(NamedTuple):
-    """Which tokens need the law of the members of one level of the tree among their siblings, and of which member."""
+    """Which tokens need the distribution of the members of one level of the tree among their siblings, and of which member."""
 
     families: Families
     mine: Bool[Tensor, "N"]
     """Whether a token needs it: an only child is certain."""
     child: Int64[Tensor, "N"]
-    """The member above each token's word, needed or not."""
+    """The member above each token's token, needed or not."""
     parent: Int64[Tensor, "N"]
     """Of ``child``."""
 
@@ -58,10 +58,10 @@ def asked(
     Args:
         children: the tree.
         levels: the tree's level that each plain level of the noise is.
-        x: the words.
+        x: the tokens.
         level: in the noise, of each token; those above the plain ones need none.
-        hard: whether the levels above the first ask for the word: among all words, or with the law of a posterior
-            among those under the state.
+        hard: whether the levels above the first ask for the token: among all tokens, or with the distribution of a
+            posterior among those under the state.
         every: whether all edges below a state are asked for.
     """
     tree, place = children.tree, torch.tensor(levels, device=level.device)

@@ -1,11 +1,11 @@
-"""Plain hierarchies: a token's divergence is the log-mass of one set of words less that of a set inside it.
+"""Plain hierarchies: a token's divergence is the log-mass of one set of tokens less that of a set inside it.
 
-At a state z of level i the network's law matters among the words under z only, and of these only how much of the mass
-lies under the child that x is in:
+At a state z of level i the network's distribution matters among the tokens under z only, and of these only how much of
+the mass lies under the child that x is in:
 
-    divergence = LSE(words under z) - LSE(words under the child of z that x is in)
+    divergence = LSE(tokens under z) - LSE(tokens under the child of z that x is in)
 
-So a cluster needs the columns of its own words, and a word none (theory section 2 with K without spread).
+So a cluster needs the columns of its own tokens, and a token none (theory section 2 with K without spread).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Range(Divergence):
 
     Args:
         group: number of the inner set of each token; tokens of one set follow each other.
-        inner: positions, among the columns, of the words of an inner set.
+        inner: positions, among the columns, of the tokens of an inner set.
     """
 
     def __init__(self, group: Callable[[Rows], Tensor], inner: Callable[[int], Tensor]) -> None:
@@ -47,10 +47,10 @@ class Range(Divergence):
 
 
 class WordIn(Divergence):
-    """LSE over all given columns less the logit of the word itself.
+    """LSE over all given columns less the logit of the token itself.
 
     Args:
-        position: of each word among the columns.
+        position: of each token among the columns.
     """
 
     def __init__(self, position: Int64[Tensor, "V"]) -> None:
@@ -66,7 +66,7 @@ class WordIn(Divergence):
 
 
 def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
-    """The words under each member of a level, in ascending order; of level 0 each word itself."""
+    """The tokens under each member of a level, in ascending order; of level 0 each token itself."""
     words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
     return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
 
@@ -74,7 +74,7 @@ def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
 def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
     """Blocks for the tokens ``index``, all in one ``level`` above plain maps.
 
-    In hard mode the levels above the first ask for the word: among all words, or ``within`` those under the state.
+    In hard mode the levels above the first ask for the token: among all tokens, or ``within`` those under the state.
     """
     if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]

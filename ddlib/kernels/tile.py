@@ -48,5 +48,5 @@ class Block(Part):
     rows: Int64[Tensor, "n"]
     """Which tokens."""
     columns: Int64[Tensor, "K"] | slice | None
-    """Which words, None for all."""
+    """Which tokens, None for all."""
     divergence: Divergence

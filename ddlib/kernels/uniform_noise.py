@@ -1,4 +1,5 @@
-"""Uniform noise: the network's law enters by log p(x), log p(z) and the sum of log(1 + ratio p(.)) over words but x.
+"""Uniform noise: the network's distribution enters by log p(x), log p(z) and the sum of log(1 + ratio p(.)) over tokens
+but x.
 
 A token's divergence and its derivatives by these three numbers cost nothing; the derivatives by the logits follow in
 one pass over them.
@@ -14,7 +15,7 @@ from ddlib.processes.mixture import log1p_exp
 
 
 class Evidence(Divergence):
-    """The divergence of a process that keeps a word or redraws it."""
+    """The divergence of a process that keeps a token or redraws it."""
 
     def __init__(self, process: Interpolating) -> None:
         self.process = process

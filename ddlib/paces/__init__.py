@@ -1,4 +1,4 @@
-"""WHICH position when: the path that the times of a text's positions take from data to noise."""
+"""WHICH position when: the path that the times of a sequence's positions take from data to noise."""
 
 from ddlib.paces.base import Draw, Pace
 from ddlib.paces.blocks import Blocks, LeftToRight

@@ -1,4 +1,4 @@
-"""The contract of a pace: the times of a text's positions along one path, and what a draw of them counts."""
+"""The contract of a pace: the times of a sequence's positions along one path, and what a draw of them counts."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -23,25 +23,26 @@ class Draw(NamedTuple):
     """The times at which a batch is noised, and what each position's term of the bound counts."""
 
     t: Times
-    """(B,) where all positions of a text share their time, else (B, L)."""
+    """(B,) where all positions of a sequence share their time, else (B, L)."""
     measure: Float64[Tensor, "*n"]
     """By what to multiply the bound's integrand, or step; of the shape of ``t``, 0 where a position stands still."""
     s: Times
     """The time before, where the bound is in discrete time; else ``t``."""
     u: Times | None
-    """(B,) where on its path each text is, or its time if it has one; None of a text that is at several places."""
+    """(B,) where on its path each sequence is, or its time if it has one; None of a sequence that is at several places."""
 
 
 class Pace(Part):
-    r"""Which position when: a path of times :math:`t_l(u)`, u in [0, 1], one for each position of a text.
+    r"""Which position when: a path of times :math:`t_l(u)`, u in [0, 1], one for each position of a sequence.
 
-    Given the words every position is noised on its own. So the bound holds along any path that never falls and takes
+    Given the tokens every position is noised on its own. So the bound holds along any path that never falls and takes
     each position from 0 to 1 (theory section 14):
 
     .. math:: -\log p(x) \le \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
 
-    A leaf answers ``times``, and ``speeds`` where it knows better than automatic differentiation. Where positions move
-    one after the other it says in how many ``parts``: a density of times, or a grid of steps, is then that of a part.
+    A subclass answers ``times``, and ``speeds`` where it knows better than automatic differentiation. Where positions
+    move one after the other it says in how many ``parts``: a density of times, or a grid of steps, is then that of a
+    part.
 
     Example:
         >>> class Halves(Pace):
@@ -53,23 +54,24 @@ class Pace(Part):
     """
 
     random: bool = False
-    """Whether a text's path depends on ``chance``; without, nothing is drawn for it."""
+    """Whether a sequence's path depends on ``chance``; without, nothing is drawn for it."""
 
     @property
     def block(self) -> int | None:
-        """How many positions move at once where texts go block by block from left to right, else None.
+        """How many positions move at once where sequences go block by block from left to right, else None.
 
-        Such texts can be drawn block after block, and all blocks of a text be trained at once.
+        Such sequences can be drawn block after block, and all blocks of a sequence be trained at once.
         """
         return None
 
     @abstractmethod
     def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
-        """The times of all positions, (B, L), or (B,) where a text always has one.
+        """The times of all positions, (B, L), or (B,) where a sequence always has one.
 
         Args:
-            u: (B,) in [0, 1], where on its path each text is: 0 is data, 1 noise.
-            chance: (B, L) uniform numbers that stay with a text along its path; zeros if the pace is not ``random``.
+            u: (B,) in [0, 1], where on its path each sequence is: 0 is data, 1 noise.
+            chance: (B, L) uniform numbers that stay with a sequence along its path; zeros if the pace is not
+                ``random``.
         """
 
     def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
@@ -81,7 +83,7 @@ class Pace(Part):
         """In how many even parts of [0, 1] other positions move.
 
         Raises:
-            ValueError: a text of this length cannot be served.
+            ValueError: a sequence of this length cannot be served.
         """
         return 1
 
@@ -98,7 +100,7 @@ class Pace(Part):
         weigh: bool = True,
         device: torch.device | str | None = None,
     ) -> Draw:
-        """Times for a batch of texts, one place on its path for each.
+        """Times for a batch of sequences, one place on its path for each.
 
         The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Places are
         stratified over the whole path, and keyed, as ``sample_times`` has them.
@@ -107,20 +109,21 @@ class Pace(Part):
         up to 1; later than the last time before it, where a bound ends, its measure is 0.
 
         Args:
-            rows: number of texts; with a KeyedGenerator the length of its index.
+            rows: number of sequences; with a KeyedGenerator the length of its index.
             length: of each.
             generator: source of randomness.
             density: of the place within a part; None is uniform.
             interval: the times between which each position goes, 0 <= low < high <= 1.
             steps: of an even grid in each part, for the bound in discrete time.
-            at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
-                denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
+            at_once: whether every block of a sequence has a place of its own, evenly spread, and counts by itself. For
+                a denoiser that is told the clean sequence beside the noisy one (``typing.BlockDenoiser``).
             weigh: whether the measure is divided by the density, as a bound needs it; a training loss may learn more
                 of what is drawn more. Not together with ``steps``, whose measure holds their number too.
             device: default the generator's device.
 
         Raises:
-            TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
+            TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where sequences
+            do
                 not go block by block; times that are negative, above 1 or of another shape or type; speeds that are
                 negative or not finite.
         """

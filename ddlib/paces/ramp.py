@@ -12,7 +12,7 @@ from ddlib.utils.validation import check_number
 
 
 class Ramp(Pace):
-    r"""Noise that grows along the text: the first position is drawn ahead of the last, and both overlap.
+    r"""Noise that grows along the sequence: the first position is drawn ahead of the last, and both overlap.
 
     .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\
         1\right)

@@ -1,4 +1,4 @@
-"""One position after the other, in an order that is drawn for every text."""
+"""One position after the other, in an order that is drawn for every sequence."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -10,7 +10,7 @@ from ddlib.paces.sequential import InTurn
 
 
 class RandomOrder(InTurn):
-    """Positions in a random order, one of its own for every text: any-order models.
+    """Positions in a random order, one of its own for every sequence: any-order models.
 
     The bound is the mean over orders. For masks and one position at a time it is that of ``Together``, where masks at
     random times fall in a random order.

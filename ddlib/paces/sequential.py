@@ -20,7 +20,7 @@ class InTurn(Pace):
     so a turn that is drawn at random counts n times.
 
     Args:
-        size: positions that move at once; it must divide the length of a text.
+        size: positions that move at once; it must divide the length of a sequence.
 
     Raises:
         TypeError, ValueError: size not int, below 1, or, when it is met, no divisor of the length.
@@ -31,7 +31,7 @@ class InTurn(Pace):
 
     @abstractmethod
     def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """The place of each position in the order in which a text is drawn, 0 first, each place but once."""
+        """The place of each position in the order in which a sequence is drawn, 0 first, each place but once."""
 
     def parts(self, length: int) -> int:
         require(length % self.size == 0, f"size is {self.size}, must divide the length of the text, {length}")

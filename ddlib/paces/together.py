@@ -1,4 +1,4 @@
-"""All positions of a text at one time."""
+"""All positions of a sequence at one time."""
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -7,7 +7,7 @@ from ddlib.paces.base import Pace
 
 
 class Together(Pace):
-    """All positions of a text have one time, as diffusion has it: t = u."""
+    """All positions of a sequence have one time, as diffusion has it: t = u."""
 
     def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
         return u

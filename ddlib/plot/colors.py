@@ -32,12 +32,12 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
     """The kinds of states that pictures of ``subject`` tell apart.
 
     These are the levels of a hierarchy, or of a process whose levels have occupancies and weights
-    (``HasLevelWeights``). Otherwise a token is its own word, another word, or not a word, the mask. With more than six
-    levels of clusters colours repeat.
+    (``HasLevelWeights``). Otherwise a token is its own token, another token, or not a token, the mask. With more than
+    six levels of clusters colours repeat.
 
     Args:
         subject: a process or a hierarchy.
-        names: one for each band, words first.
+        names: one for each band, tokens first.
 
     Raises:
         TypeError: ``subject`` is something else.
@@ -59,12 +59,12 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """What each level is called where nobody says otherwise: word, cluster (or cluster 1, cluster 2, ...), mask.
+    """What each level is called where nobody says otherwise: token, cluster (or cluster 1, cluster 2, ...), mask.
 
     Example:
         >>> import ddlib as dd
         >>> level_names(dd.presets.hdlm([0, 0, 1]))
-        ['word', 'cluster', 'mask']
+        ['token', 'cluster', 'mask']
     """
     above = len(subject.levels) - 1
     middle = ["cluster"] if above == 2 else [f"cluster {i}" for i in range(1, above)]
@@ -77,7 +77,7 @@ def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tens
     Args:
         process: whose states they are.
         states: (n, L), one row per time.
-        x: (L,) each position's own word.
+        x: (L,) each position's own token.
     """
     if isinstance(process, HasLevelWeights):
         return process.level_of(states)
@@ -89,7 +89,7 @@ def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[
 
     Args:
         subject: a process or a hierarchy.
-        members: names of the words, then of each level's clusters, as far as there are any; the others become w0,
+        members: names of the tokens, then of each level's clusters, as far as there are any; the others become w0,
             w1, ...; c0, c1, ... on the first level of clusters, cc0, ... on the second; mask.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Curves over time: the clock, occupancies, loss weights."""
+"""Curves over time: the schedule, occupancies, loss weights."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,9 +17,9 @@ from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count
 
 _PROBES = 32
-"""Words and states of a process without levels over which its curves are averaged; all where there are no more."""
+"""Tokens and states of a process without levels over which its curves are averaged; all where there are no more."""
 _ENTRIES = 2**22
-"""Entries that a process may need at once, for word, state, state and time."""
+"""Entries that a process may need at once, for token, state, state and time."""
 
 
 class Series(NamedTuple):
@@ -30,9 +30,9 @@ class Series(NamedTuple):
 
 
 def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
-    """The probability of each band at times ``t``: of the levels, or of own word, another word and mask.
+    """The probability of each band at times ``t``: of the levels, or of own token, another token and mask.
 
-    Where the noise treats words differently, as in ``RateMatrix``, it is the mean over words, or over 32 of them.
+    Where the noise treats tokens differently, as in ``RateMatrix``, it is the mean over tokens, or over 32 of them.
 
     Args:
         process: any forward process.
@@ -60,7 +60,7 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
     """The weight of the loss at times ``t``, per unit of time, for tokens in each band where it is not always zero.
 
     With levels this is :math:`w_i(t)`, the weight of guessing the member of level i - 1. Otherwise it is the mean of
-    ``process.loss_weight`` given the band; where it depends on word and state, over all or over 32 of each.
+    ``process.loss_weight`` given the band; where it depends on token and state, over all or over 32 of each.
 
     Args:
         process: any forward process.
@@ -84,7 +84,7 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
 def occupancies(
     process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 401
 ) -> Axes:
-    """Draws where a token is at time t: the probability of each level, or of own word, another word and mask.
+    """Draws where a token is at time t: the probability of each level, or of own token, another token and mask.
 
     Args:
         process: any forward process.

@@ -1,4 +1,4 @@
-"""``python -m ddlib show``: a process, schedule or hierarchy in words, numbers and pictures."""
+"""``python -m ddlib show``: a process, schedule or hierarchy in tokens, numbers and pictures."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from ddlib.utils.validation import require
 TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 """Times at which tables are printed."""
 _LENGTH = 8
-"""Positions of the text that is printed."""
+"""Positions of the sequence that is printed."""
 
 Members = Sequence[Sequence[str]] | None
 
@@ -31,11 +31,11 @@ def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str
 
     Args:
         subject: a process, schedule or hierarchy.
-        words: a name for each word.
+        words: a name for each token.
 
     Raises:
         TypeError: another kind of object.
-        ValueError: not as many names as words.
+        ValueError: not as many names as tokens.
     """
     members = _members(subject, words)
     summary = (inspect.getdoc(type(subject)) or "no description").splitlines()[0]
@@ -63,13 +63,13 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequ
     Args:
         subject: a process, schedule or hierarchy.
         path: of the picture; its ending tells the format, such as .png or .svg.
-        words: a name for each word.
+        words: a name for each token.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
         TypeError: another kind of object.
-        ValueError: not as many names as words, an ending that matplotlib does not know.
+        ValueError: not as many names as tokens, an ending that matplotlib does not know.
     """
     _figure(subject, _members(subject, words)).savefig(path)
 
@@ -78,10 +78,10 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequ
 def example(
     process: ForwardProcess, length: int, steps: int, seed: int = 0
 ) -> tuple[Float64[Tensor, "n"], Int64[Tensor, "n L"]]:
-    """A trajectory of the process over independent, uniformly drawn words, from t = 1 to 0.
+    """A trajectory of the process over independent, uniformly drawn tokens, from t = 1 to 0.
 
-    Of such words the model that gives all the same probability is the right one, so ``dd.sample`` with it draws the
-    states at the times below from their exact law.
+    Of such tokens the model that gives all the same probability is the right one, so ``dd.sample`` with it draws the
+    states at the times below from their exact distribution.
 
     Args:
         process: any forward process.

@@ -1,4 +1,4 @@
-"""Trajectories: what becomes of the tokens of one text over time."""
+"""Trajectories: what becomes of the tokens of one sequence over time."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -17,14 +17,14 @@ def trajectory(
     process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], axes: Axes | None = None, *,
     names: Sequence[str] | None = None,
 ) -> Axes:  # fmt: skip
-    """Draws the states of one text over time: levels, or own word, another word and mask.
+    """Draws the states of one sequence over time: levels, or own token, another token and mask.
 
-    The own word of a position is the one at the smallest time.
+    The own token of a position is the one at the smallest time.
 
     Args:
         process: whose states they are.
         times: (n,) rising or falling, at least two; ``on_step`` of ``dd.sample`` tells them.
-        states: (n, L) int64, the text at each time.
+        states: (n, L) int64, the sequence at each time.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
         names: of the levels, see ``bands``.
 
@@ -86,13 +86,13 @@ def trajectory_text(
     process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], *,
     members: Sequence[Sequence[str]] | None = None,
 ) -> str:  # fmt: skip
-    """The states of one text over time, one line per time, in columns.
+    """The states of one sequence over time, one line per time, in columns.
 
     Args:
         process: whose states they are.
         times: (n,) in any order.
-        states: (n, L) int64, the text at each time.
-        members: names of words and clusters, see ``state_names``.
+        states: (n, L) int64, the sequence at each time.
+        members: names of tokens and clusters, see ``state_names``.
 
     Raises:
         ValueError: states out of range, not as many rows as times, as ``state_names``.

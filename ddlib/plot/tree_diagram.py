@@ -1,4 +1,4 @@
-"""A hierarchy as a tree: the mask on the left, words on the right, one line for each word shown."""
+"""A hierarchy as a tree: the mask on the left, tokens on the right, one line for each token shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,15 +35,15 @@ def hierarchy(
 ) -> Axes:  # fmt: skip
     """Draws a hierarchy as a tree, with the speed and xi of each edge where they are not 1.
 
-    With more words than ``most`` the first members of each cluster stand for all: a number follows the name of a
-    cluster, that of its words, and +5 stands for five more. A child that may go to another parent (xi < 1) is drawn
+    With more tokens than ``most`` the first members of each cluster stand for all: a number follows the name of a
+    cluster, that of its tokens, and +5 stands for five more. A child that may go to another parent (xi < 1) is drawn
     under its own.
 
     Args:
         hierarchy: where tokens jump.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure, as high as the tree needs.
         names: of the levels, see ``bands``.
-        members: names of words and clusters, see ``state_names``.
+        members: names of tokens and clusters, see ``state_names``.
         most: lines to use, at least 1, if that many suffice for one member of each level.
 
     Returns:

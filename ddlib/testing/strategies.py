@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw schedules, hierarchies, processes, times and word laws."""
+"""Hypothesis strategies that draw schedules, hierarchies, processes, times and token distributions."""
 
 from collections.abc import Callable
 from itertools import pairwise

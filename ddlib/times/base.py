@@ -29,8 +29,9 @@ class TimeDensity(Part):
     .. math:: \int_0^1 f(t)\, dt = E_{t \sim g}\left[\frac{f(t)}{g(t)}\right]
 
     So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation whatever the density, and less
-    variance where g is large where f is. A leaf answers ``density``, ``cumulative`` and, where there is a closed form,
-    ``inverse``; g is positive inside (0, 1), for what is never drawn would be missing. All act elementwise on float64.
+    variance where g is large where f is. A subclass answers ``density``, ``cumulative`` and, where there is a closed
+    form, ``inverse``; g is positive inside (0, 1), for what is never drawn would be missing. All act elementwise on
+    float64.
 
     Example:
         >>> class Late(TimeDensity):

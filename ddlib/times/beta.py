@@ -1,4 +1,4 @@
-"""The beta law."""
+"""The beta distribution."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Draws from categorical laws over large vocabularies, exact far into the tail.
+"""Draws from categorical distributions over large vocabularies, exact far into the tail.
 
-Float32 Gumbel noise cannot exceed 16.6, so over 50,257 words it never draws what is rarer than its grid allows and
-samples a sharper law than asked for. Here the inverse of the cumulative distribution is taken in two stages, blocks
-then members, with cumulative sums and the uniform in float64 and no float64 copy of the law.
+Float32 Gumbel noise cannot exceed 16.6, so over 50,257 tokens it never draws what is rarer than its grid allows and
+samples a sharper distribution than asked for. Here the inverse of the cumulative distribution is taken in two stages,
+blocks then members, with cumulative sums and the uniform in float64 and no float64 copy of the distribution.
 """
 
 import math

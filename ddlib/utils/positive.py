@@ -1,4 +1,4 @@
-"""Positive numbers whose ratios are learned: speeds of the edges of a tree, powers of words."""
+"""Positive numbers whose ratios are learned: speeds of the edges of a tree, powers of tokens."""
 
 import math
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class PositiveParameter(Float64Module):
     r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: their ratios move.
 
     :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about
-    where it was, and c is its start. A common factor is another clock, of which the bound of a network that is not told
-    the time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there then
-    is missing in the bound.
+    where it was, and c is its start. A common factor is another schedule, of which the bound of a network that is not
+    told the time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there
+    then is missing in the bound.
 
     Args:
         name: what errors call them.

@@ -113,12 +113,12 @@ def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
 
 
 def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None) -> None:
-    """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V words.
+    """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V tokens.
 
     Args:
         logits: what the network said.
         shape: (B, L).
-        vocab_size: number of words V.
+        vocab_size: number of tokens V.
         states: S - 1 where they are child logits, (B, L, S - 1): one column per state but the root.
 
     Raises:

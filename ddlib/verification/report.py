@@ -30,14 +30,14 @@ class Counterexample:
     subject: str
     """What it was found on: the object given, or a smaller one of its kind."""
     where: Mapping[str, float | int]
-    """Times, words, states, the seed of the word law."""
+    """Times, tokens, states, the seed of the token distribution."""
     quantity: str
     expected: float
     got: float
     allowed: float
     """By how much the two may differ; infinity where there was no answer to compare."""
     says: str = ""
-    """What is wrong, in words, where two numbers would not say it."""
+    """What is wrong, in tokens, where two numbers would not say it."""
     hint: str = ""
     """What to write, or where to look, where that can be told."""
 
@@ -75,7 +75,7 @@ class Check:
     name: str
     proves: str
     tolerance: str
-    """What the claim is held to, in words."""
+    """What the claim is held to, in tokens."""
     ok: bool | None
     """None where the claim does not apply; ``note`` says why."""
     compared: int = 0
@@ -89,7 +89,7 @@ class Check:
     place: Place | None = None
     """The author's line that raised."""
     means: str = ""
-    """What its failure means, in words."""
+    """What its failure means, in tokens."""
     follows: str = ""
     """The label of the failure that explains this one; mend that first."""
 

@@ -64,11 +64,11 @@ def verify(
 ) -> Report:
     """Proves a process right, or refutes it with the smallest counterexample found.
 
-    A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
-    marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies, densities of times, paces, samplers and correctors may be
-    verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
-    its own choice.
+    A process is verified together with its schedule and its hierarchy: that schedule, levels, generator, transitions
+    and marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws
+    follow their distributions, that float32 suffices. Schedules, hierarchies, densities of times, paces, samplers and
+    correctors may be verified on their own, a guidance on the process and with the parts that it was given, a weighting
+    on processes of its own choice.
 
     A vocabulary of more than 50 tokens is reduced by the process itself (``process.small_copy``), and the note of the
     report names the reduction; the process as given is checked besides by the claims that are cheap at its size: rows,
@@ -220,7 +220,7 @@ def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check],
 
 
 def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> list[Check]:
-    """What some samplers promise beside their law."""
+    """What some samplers promise beside their distribution."""
     rooms = {"likelihood": likelihood, "reward": particles}
     return [c for name, room in rooms.items() for c in _served(name, room.runs(subject, process), room.CLAIMS, full)[0]]
 

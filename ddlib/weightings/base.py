@@ -16,10 +16,11 @@ from ddlib.utils.validation import require, visible
 
 
 class Weighting(Part):
-    """A rule that gives the training loss other weights than the bound's. A leaf is one file and says how.
+    """A rule that gives the training loss other weights than the bound's. A subclass is one file and says how.
 
     The bound is the mean of weight times divergence. A weighting changes the first factor and leaves the second, so it
-    decides how much each state counts, not which law is best for it. It knows no network and no other row of the batch.
+    decides how much each state counts, not which distribution is best for it. It knows no network and no other row of
+    the batch.
     """
 
     @property
@@ -29,7 +30,7 @@ class Weighting(Part):
 
     @property
     def about(self) -> str:
-        """What it does, in a few words to stand beside a loss; empty where there is nothing to say."""
+        """What it does, in a few tokens to stand beside a loss; empty where there is nothing to say."""
         return repr(self)
 
     def check(self, process: ForwardProcess) -> None:  # most serve every process
@@ -39,12 +40,12 @@ class Weighting(Part):
     def __call__(
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
-        """The weight in training, finite and not negative; 0 wherever the bound's is, as at the words of a hierarchy.
+        """The weight in training, finite and not negative; 0 wherever the bound's is, as at the tokens of a hierarchy.
 
         Args:
             process: the noise.
             weight: (B, L) of the bound, ``process.loss_weight(x, z, t)``, in float64.
-            x: (B, L) clean words.
+            x: (B, L) clean tokens.
             z: (B, L) noisy states.
             t: (B,) times, or (B, L); ``ddlib.processes.beside`` places what depends on them beside the weights.
         """

@@ -14,9 +14,9 @@ from ddlib.weightings.base import Weighting, optional, weighted
 
 
 class PerLevel(Weighting):
-    """One factor per level above the words: in a hierarchy (token loss, cluster loss, ...), else that of the mask.
+    """One factor per level above the tokens: in a hierarchy (token loss, cluster loss, ...), else that of the mask.
 
-    Words keep the weight they have.
+    Tokens keep the weight they have.
 
     Args:
         factors: one for each level 1..n of ``process.levels``.

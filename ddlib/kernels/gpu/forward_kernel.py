@@ -123,7 +123,7 @@ def divergences(
         hidden: float16, bfloat16 or float32; products are accumulated in float32.
         weight: of the same dtype.
         bias: of the output layer.
-        words: the word at each place.
+        words: the token at each place.
         spans: of each token, in places.
         index: the tokens in the order in which programs take them; neighbours should need the same columns.
         tiles: how to cut the work.

@@ -71,7 +71,7 @@ class InPlace(Divergence):
         start: place of the first column.
         low: first place under the states of the block.
         high: last place + 1.
-        inner: (2, V) int32, first place and last + 1 of the words that share each word's ancestor below the state.
+        inner: (2, V) int32, first place and last + 1 of the tokens that share each token's ancestor below the state.
     """
 
     wide = False

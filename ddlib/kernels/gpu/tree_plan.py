@@ -39,7 +39,7 @@ def _ranged(part: Ranged, work: Work) -> None:
 
 
 def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
-    """Member by member, on a copy of the matrix and of its gradient with the words in order (V D numbers each)."""
+    """Member by member, on a copy of the matrix and of its gradient with the tokens in order (V D numbers each)."""
     layer, into = work.layer, gradients
     if not order.identity:
         bias = None if layer.bias is None else layer.bias[order.words]

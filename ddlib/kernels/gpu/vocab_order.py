@@ -1,4 +1,4 @@
-"""The vocabulary sorted along a hierarchy, so that the words under any member of any level follow each other."""
+"""The vocabulary sorted along a hierarchy, so that the tokens under any member of any level follow each other."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.tile import Rows
 
 ALIGNED = 64
-"""Words are taken in multiples of this: cuBLAS is slow where rows of logits do not begin at multiples of 16 bytes."""
+"""Tokens are taken in multiples of this: cuBLAS is slow where rows of logits do not begin at multiples of 16 bytes."""
 
 
 class Spans(NamedTuple):
-    """For each token the places [lo, high) of the words under z, and of those under the child of z that x is in."""
+    """For each token the places [lo, high) of the tokens under z, and of those under the child of z that x is in."""
 
     outer_low: Int64[Tensor, "N"]
     outer_high: Int64[Tensor, "N"]
@@ -23,7 +23,7 @@ class Spans(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Tokens that follow each other in ``Order.rank`` and have the words [low, high) under their states."""
+    """Tokens that follow each other in ``Order.rank`` and have the tokens [low, high) under their states."""
 
     child: int
     """Level of the inner set."""
@@ -33,20 +33,20 @@ class Segment(NamedTuple):
 
 
 class Order:
-    """A permutation of the words, and the places of each member's words.
+    """A permutation of the tokens, and the places of each member's tokens.
 
     It is made anew for every batch: two sorts of V numbers or fewer, and nothing that the host waits for.
 
     Args:
         hierarchy: where tokens jump.
         top: the maps below this level are plain.
-        hard: whether the levels above the first ask for the word among all words.
+        hard: whether the levels above the first ask for the token among all tokens.
     """
 
     words: Tensor
-    """(V rounded up,) the word at each place; padding repeats word 0."""
+    """(V rounded up,) the token at each place; padding repeats token 0."""
     spans: Tensor
-    """(2, top + 1, V) int32: first place, and last + 1, of the words that share a word's ancestor in each level."""
+    """(2, top + 1, V) int32: first place, and last + 1, of the tokens that share a token's ancestor in each level."""
 
     def __init__(self, hierarchy: Hierarchy, top: int, hard: bool) -> None:
         self.hierarchy, self.top, self.hard = hierarchy, top, hard
@@ -67,16 +67,16 @@ class Order:
 
     @property
     def identity(self) -> bool:
-        """Whether the words stay where they are: one level, and no padding."""
+        """Whether the tokens stay where they are: one level, and no padding."""
         return self.top == 1 == self.hierarchy.levels[1] and len(self.words) == self.hierarchy.vocab_size
 
     def level(self, rows: Rows) -> Int64[Tensor, "N"]:
-        """The level of each token's state; 0 for those above ``top``, which are not served here, as for words."""
+        """The level of each token's state; 0 for those above ``top``, which are not served here, as for tokens."""
         level = self.hierarchy.level_of(rows.z)
         return torch.where(level <= self.top, level, 0)
 
     def of(self, rows: Rows, level: Tensor) -> Spans:
-        """Each token's spans; those of words are empty."""
+        """Each token's spans; those of tokens are empty."""
         child = (level - 1).clamp_min(0)
         low, high = self.spans[:, level, rows.x].long()
         if self.hard:

@@ -6,7 +6,7 @@ value is again such a mapping. A part with one argument or none is a string: ``c
 ``ancestral:force_transition=true``, ``my_package.noise:make``. An argument that is a function, such as a reward, is
 ``package.module:object`` too, and is not called.
 
-What only a run knows, the number of words for one, is filled in by name: see ``run`` of ``build``.
+What only a run knows, the number of tokens for one, is filled in by name: see ``run`` of ``build``.
 """
 
 from ddlib.plugins.config.building import build, origins, read

@@ -39,7 +39,7 @@ def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
         given: a mapping with ``kind``, a string, or an object of the kind, which is returned; so may be its arguments.
         run: an object whose methods are what a run knows. An argument of the name of a method, without a default or
             with the default None, is filled in by its result unless it is given; one with another default if its value
-            is the word ``run``. The method's own arguments are keys of the part in its place.
+            is the token ``run``. The method's own arguments are keys of the part in its place.
         place: what errors call it.
 
     Raises:

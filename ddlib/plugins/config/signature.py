@@ -67,7 +67,7 @@ def keys(group: str, kind: str, run: Any = None, asked: Mapping[str, Any] | None
 
 
 def parse(text: str) -> Any:
-    """A value from the command line: JSON if it is some, else the text itself."""
+    """A value from the command line: JSON if it is some, else the sequence itself."""
     try:
         return json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
     except ValueError:

@@ -12,7 +12,7 @@ from ddlib.verification.framework.blame import blamed
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
-"""Where a claim is asked: times by name, and ``law``, the seed of a word law (0 is uniform)."""
+"""Where a claim is asked: times by name, and ``law``, the seed of a token distribution (0 is uniform)."""
 
 
 class Comparison(NamedTuple):
@@ -28,7 +28,7 @@ class Comparison(NamedTuple):
     labels: Mapping[str, Tensor] = {}
     """For tensors over a list of cases: what each case is; read at the first index."""
     says: str = ""
-    """What to print where they differ most, if words say it better; ``{got}``, ``{expected}`` and the names of the
+    """What to print where they differ most, if tokens say it better; ``{got}``, ``{expected}`` and the names of the
     place are filled in."""
     hint: str = ""
     """What to write, or where to look, where they differ."""
@@ -39,7 +39,7 @@ FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from const
 
 
 def stated(quantity: str, holds: bool, says: str, hint: str = "") -> Comparison:
-    """A comparison that fails, in words, unless ``holds``."""
+    """A comparison that fails, in tokens, unless ``holds``."""
     says, hint = (text.replace("{", "{{").replace("}", "}}") for text in (says, hint))
     return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, says=says, hint=hint)
 
@@ -140,7 +140,7 @@ def _unanswered(
 
 
 def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Errors as shares of what is allowed, and the first index at which they exceed it; the worst for words."""
+    """Errors as shares of what is allowed, and the first index at which they exceed it; the worst for tokens."""
     got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
     if got.shape != expected.shape:
         raise _ShapeError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
@@ -192,7 +192,7 @@ def _shrink(
     outcome: _Outcome,
     smaller: Callable[[], Iterator[Any]],
 ) -> _Outcome:
-    """The same failure on the smallest object of its kind and at the roundest times and simplest law."""
+    """The same failure on the smallest object of its kind and at the roundest times and simplest distribution."""
     for candidate in smaller():
         attempt = _ask(ask, candidate, point)
         if (

@@ -1,4 +1,4 @@
-"""The words, states, laws and times at which processes are asked."""
+"""The tokens, states, distributions and times at which processes are asked."""
 
 import math
 
@@ -14,7 +14,7 @@ FALSE_ALARM = 1e-6
 
 
 def words(process: ForwardProcess) -> Tensor:
-    """All words, (1, V)."""
+    """All tokens, (1, V)."""
     return torch.arange(process.vocab_size)[None]
 
 
@@ -24,12 +24,12 @@ def at(t: float, rows: int = 1) -> Tensor:
 
 
 def marginals(process: ForwardProcess, t: float) -> Tensor:
-    """q_t(z|x) for every word and state, (V, S)."""
+    """q_t(z|x) for every token and state, (V, S)."""
     return process.marginal(words(process), at(t))[0]
 
 
 def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2.0) -> Tensor:
-    """Log-laws of words, (1, rows, V), each row another; seed 0 is the uniform law."""
+    """Log-distributions of tokens, (1, rows, V), each row another; seed 0 is the uniform distribution."""
     generator = torch.Generator().manual_seed(int(seed))
     size = 0.0 if seed == 0 else scale
     noise = torch.randn(1, rows, process.vocab_size, generator=generator, dtype=torch.float64)
@@ -37,18 +37,18 @@ def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2
 
 
 def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
-    """Laws of words, (1, rows, V)."""
+    """Distributions of tokens, (1, rows, V)."""
     return logits(process, seed, rows).exp()
 
 
 def some_words(process: ForwardProcess, most: float) -> Tensor:
-    """At most that many words from the first to the last, (n,)."""
+    """At most that many tokens from the first to the last, (n,)."""
     count = min(int(most), process.vocab_size)
     return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
 
 
 def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
-    """Each of ``some_words`` x with every state z, each (1, N): the states of the first word, then of the next."""
+    """Each of ``some_words`` x with every state z, each (1, N): the states of the first token, then of the next."""
     chosen = some_words(process, most)
     return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(1, len(chosen))
 
@@ -73,7 +73,7 @@ def no_closed_form(process: ForwardProcess) -> str:
 
 
 def remembers(process: ForwardProcess) -> str:
-    """Why z_1 may depend on the word; empty where it must not."""
+    """Why z_1 may depend on the token; empty where it must not."""
     if not process.exact_ends:
         return "the clock does not reach 0; prior_kl is part of the bound"
     q = process.rate_matrix(0.5)
@@ -82,9 +82,10 @@ def remembers(process: ForwardProcess) -> str:
 
 
 def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Tensor, draws: int) -> Comparison:
-    """Counts against the law they are drawn from, cell by cell, by exact binomial quantiles.
+    """Counts against the distribution they are drawn from, cell by cell, by exact binomial quantiles.
 
-    The bounds are Bonferroni's over the cells: a right law is refused with probability ``FALSE_ALARM`` at most.
+    The bounds are Bonferroni's over the cells: a right distribution is refused with probability ``FALSE_ALARM`` at
+    most.
     """
     from scipy.stats import binom  # here, for whoever imports ddlib to train need not wait for it
 

@@ -64,13 +64,13 @@ def integrate_bound(
 
     Args:
         process: the forward process.
-        law: joint law of a text of one or more tokens, shape (V,) * L.
+        law: joint distribution of a sequence of one or more tokens, shape (V,) * L.
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
         method: of ``nelbo``.
         parameterization: of ``nelbo``.
         points: quadrature points over time, in each cell of each part of a pace.
         pace: which position when; None is all at once.
-        chance: (L,) what a random pace draws for a text.
+        chance: (L,) what a random pace draws for a sequence.
         cells: even ones of a part of the path, inside which it has no kink.
     """
     pace = pace or Together()
@@ -97,10 +97,10 @@ def integrate_bound(
 
 
 def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The best denoiser in cavity form for a text with joint ``law``: log p(x_i | the other noisy positions)."""
+    """The best denoiser in cavity form for a sequence with joint ``law``: log p(x_i | the other noisy positions)."""
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
-        # a prompt's words are impossible at t = 1 exactly; a little earlier they are evidence like any other
+        # a prompt's tokens are impossible at t = 1 exactly; a little earlier they are evidence like any other
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         result = []
         for i in range(law.ndim):

@@ -74,7 +74,7 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def integrated(
     process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: Parameterization
 ) -> tuple[Tensor, float, float, Tensor]:
-    """The bound of each word, averaged over noise exactly and integrated from t = a to t = b; 0 for words left out.
+    """The bound of each token, averaged over noise exactly and integrated from t = a to t = b; 0 for tokens left out.
 
     The quadrature is refined until it agrees with itself, or has more than ``point["nodes"]`` nodes, default 150.
 
@@ -109,7 +109,7 @@ def integrated(
 
 
 def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
-    """What noise after t removes, KL(q_t(.|x) || q_t(.|p)), for every word, (V,)."""
+    """What noise after t removes, KL(q_t(.|x) || q_t(.|p)), for every token, (V,)."""
     noisy = marginals(process, t)
     return (torch.xlogy(noisy, noisy) - torch.xlogy(noisy, p @ noisy)).sum(-1)
 
@@ -143,7 +143,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
         right = truth @ process.prior_kl(words(process), at(b))[0]
-        # the prior comes from uniform words, not from the text: its mismatch is the price at b
+        # the prior comes from uniform tokens, not from the sequence: its mismatch is the price at b
         noisy = marginals(process, b)
         mismatch = torch.xlogy(truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)).sum()
         got, allowed = truth @ inner + left + right, 1e-6 * (1 + nats) + truth @ change

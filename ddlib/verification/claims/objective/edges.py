@@ -28,7 +28,7 @@ def _loss(
 
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Of a law that does not look at the token's own state, for every word."""
+    """Of a distribution that does not look at the token's own state, for every token."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     chance = process.likelihood(z, x, t)
@@ -43,7 +43,7 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """At full weight the edges are the way from z to the word: -log of the word's probability given z."""
+    """At full weight the edges are the way from z to the token: -log of the token's probability given z."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     word = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]

@@ -37,7 +37,7 @@ def _chance(rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 def _along(pace: Pace, u: Tensor, length: int, speeds: bool = False) -> Tensor:
-    """Times, or speeds, of one text at every place u (N,) of its path, (N, L)."""
+    """Times, or speeds, of one sequence at every place u (N,) of its path, (N, L)."""
     chance = _chance(1, length).expand(len(u), -1) * pace.random
     return beside((pace.speeds if speeds else pace.times)(u, chance)).expand(-1, length)
 
@@ -119,13 +119,13 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 
 def _law(words: int, length: int) -> Tensor:
-    """A joint law in which all words depend on each other."""
+    """A joint distribution in which all tokens depend on each other."""
     noise = torch.randn(words**length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
     return noise.softmax(0).view([words] * length)
 
 
 def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor) -> Tensor:
-    """The bound of the best denoiser along one path, averaged over texts and noise exactly, in nats."""
+    """The bound of the best denoiser along one path, averaged over sequences and noise exactly, in nats."""
     length, size = law.ndim, process.num_states
     z = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
     x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)

@@ -133,7 +133,7 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 
 def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
-    """E over uniform words and noise of the bound's integrand under one law of words, at times (N,)."""
+    """E over uniform tokens and noise of the bound's integrand under one distribution of tokens, at times (N,)."""
     return bound_moment(process, scores, t, 1)
 
 
@@ -161,7 +161,7 @@ def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Sums over levels, against the same over words and states."""
+    """Sums over levels, against the same over tokens and states."""
     time = at(float(point["t"]))
     x, z, t = pairs(process, float(point["t"]), 8)
     nats = torch.arange(1.0, len(process.levels), dtype=torch.float64)

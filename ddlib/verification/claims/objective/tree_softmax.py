@@ -1,4 +1,4 @@
-"""What holds for child logits: they mean the word law that they tell, in every loss, and the best ones are tight."""
+"""What holds for child logits: they mean the token distribution that they tell, in every loss, and the best ones are tight."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ _WIDTH = 3
 
 
 def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
-    """Trees of the output: that of the noise, and others of one to three levels above the words."""
+    """Trees of the output: that of the noise, and others of one to three levels above the tokens."""
     size = process.vocab_size
     found: dict[str, Hierarchy] = {"no": Flat(size)}
     if size > 2:
@@ -33,7 +33,7 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
 
 
 def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
-    """Child logits that tell a law of words: the log of each state's mass, (S - 1,)."""
+    """Child logits that tell a distribution of tokens: the log of each state's mass, (S - 1,)."""
     masses = [log_probs.exp()]
     for edge in tree.maps[:-1]:
         masses.append(masses[-1].new_zeros(edge.num_parents).index_add(0, edge.parents, masses[-1]))

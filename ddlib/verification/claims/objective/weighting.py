@@ -25,13 +25,13 @@ class Rule(NamedTuple):
     process: ForwardProcess
 
     def asked(self, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every word with every state it can become, the time, and the bound's weight."""
+        """Every token with every state it can become, the time, and the bound's weight."""
         x, z, when = pairs(self.process, t)
         return x, z, when, self.process.loss_weight(x, z, when).to(torch.float64)
 
 
 def processes() -> tuple[ForwardProcess, ...]:
-    """One of every kind, with one to three levels above the words, with and without a closed form."""
+    """One of every kind, with one to three levels above the tokens, with and without a closed form."""
     tree = hdlm([0, 0, 1, 1, 2])
     return (*three(), tree, GIDD(5, 0.2), GIDD(4, 0.0), RateMatrix(tree.rate_matrix(0.0), Linear(), 5))
 

@@ -25,7 +25,7 @@ def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Of a law without a say of z the model is the chain turned round, so a grid loses nothing, however coarse."""
+    """Of a distribution without a say of z the model is the chain turned round, so a grid loses nothing, however coarse."""
     steps, scores = int(point["steps"]), logits(process, point["law"])
     total = torch.zeros(process.vocab_size, dtype=torch.float64)
     for k in range(1, steps + 1):

@@ -62,7 +62,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Backwards through three steps from the prior, with the best denoiser of a word: its law, exactly."""
+    """Backwards through three steps from the prior, with the best denoiser of a token: its distribution, exactly."""
     n, truth = max(50, draws(process) // 4), law(process, point["law"])[0, 0]
     for kind, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
         generator = torch.Generator().manual_seed(11)

@@ -102,7 +102,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Every sequence has its own time and every position its own word: nothing is shared within a batch."""
+    """Every sequence has its own time and every position its own token: nothing is shared within a batch."""
     t = torch.tensor([0.2, point["t"], 0.7], dtype=torch.float64)
     x = (torch.arange(6).view(3, 2) + 1) % process.vocab_size
     z = (
@@ -181,7 +181,7 @@ _ST = ({"s": 0.25, "t": 0.5}, {"s": 0.1, "t": 0.9})
 _SUT = ({"s": 0.25, "u": 0.5, "t": 0.75}, {"s": 0.0, "u": 0.1, "t": 0.9}, {"s": 0.0, "u": 0.5, "t": 1.0})
 
 _PARTS = ("answers", "ends", "decreasing", "rate", "level order", "composition", "actions")
-"""What a process is made of: its three answers, a clock, a hierarchy."""
+"""What a process is made of: its three answers, a schedule, a hierarchy."""
 
 CLAIMS = (
     Claim("process", "answers", "rate_matrix and transition are (S, S), marginal is (B, L, S), in float64", "exactly",

@@ -12,7 +12,7 @@ from ddlib.verification.framework.oracle import states
 
 
 def _believed(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
-    """A word law for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
+    """A token distribution for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
     p = law(process, point["law"], process.num_states)
     return p, p[0] @ marginals(process, t)
 

@@ -1,4 +1,4 @@
-"""What holds for a sampler whose positions go one after the other: the joint law, with few steps, and what is kept."""
+"""What holds for a sampler whose positions go one after the other: the joint distribution, with few steps, and what is kept."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _DRAWS, _ROWS = 2000, 12
 
 
 class Told:
-    """The best denoiser of a joint law, which says that it may be told times (B, L)."""
+    """The best denoiser of a joint distribution, which says that it may be told times (B, L)."""
 
     own_times = True
 
@@ -45,7 +45,7 @@ class InTurn:
 
     Args:
         process: the forward process.
-        law: the joint law of a text.
+        law: the joint distribution of a sequence.
     """
 
     own_times, block_size = True, 1
@@ -61,7 +61,7 @@ class InTurn:
         return torch.stack([self._best[i](z[:, : i + 1], own[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
 
     def prefill(self, x: Tensor, cache: Words | None = None) -> Words:
-        """What it is told of words."""
+        """What it is told of tokens."""
         return Words(x if cache is None else torch.cat([cache.words, x], 1))
 
     def extend(self, z: Tensor, t: Tensor, cache: Words) -> Tensor:
@@ -76,7 +76,7 @@ def _draw(run: SamplerCase, denoiser: object, rows: int, steps: int, **options: 
 
 
 def _law(run: SamplerCase) -> Tensor:
-    """Three words: two that depend on each other, and a third that is most often like the first."""
+    """Three tokens: two that depend on each other, and a third that is most often like the first."""
     size, pair = run.process.vocab_size, run.pair
     copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
     return pair[:, :, None] * copy[:, None, :]

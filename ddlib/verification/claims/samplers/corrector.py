@@ -1,4 +1,4 @@
-"""What holds for every corrector that is given the exact denoiser of a known text."""
+"""What holds for every corrector that is given the exact denoiser of a known sequence."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -37,7 +37,7 @@ class Correction(NamedTuple):
         )
 
     def states(self, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
-        """States at ``t`` of texts drawn from ``law``, (rows, L)."""
+        """States at ``t`` of sequences drawn from ``law``, (rows, L)."""
         u = rand((rows,), generator, torch.device("cpu"))
         texts = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
         return self.process.sample(torch.stack(texts, 1), at(t, rows), generator)
@@ -68,7 +68,7 @@ def _serves(corrector: Corrector, process: ForwardProcess) -> bool:
 
 
 def _kept(case: Correction, point: Point, law: Tensor) -> Iterator[Comparison]:
-    """Each token of a text follows q_t after a correction as before it."""
+    """Each token of a sequence follows q_t after a correction as before it."""
     t, generator = float(point["t"]), torch.Generator().manual_seed(1)
     z = case.states(law, t, _DRAWS, generator)
     z = case.corrected(case.run(law, _DRAWS, generator), z, t)

@@ -37,14 +37,14 @@ _AXES = ("text", "position", "choice")
 
 
 def labelled(size: int) -> Tensor:
-    """A joint law of two words and a label of two, (V, V, 2), float64."""
+    """A joint distribution of two tokens and a label of two, (V, V, 2), float64."""
     generator = torch.Generator().manual_seed(3)
     law = torch.rand(size, size, 2, generator=generator, dtype=torch.float64) ** 3 + 1e-3
     return law / law.sum()
 
 
 def classifier(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """log p(y = 0|z) for ``labelled`` texts."""
+    """log p(y = 0|z) for ``labelled`` sequences."""
 
     def label(states: Tensor, t: Tensor) -> Tensor:
         first, second = states.to(torch.float64).unbind(1)
@@ -126,7 +126,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
             f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
         )
         return
-    # of a step as short as nothing: what the classifier does to the law of z_s, done to the rates
+    # of a step as short as nothing: what the classifier does to the distribution of z_s, done to the rates
     t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
     assert one.step_distribution is not None and none.step_distribution is not None
     base = none.step_distribution(z, t, s)
@@ -200,7 +200,7 @@ def _every(process: ForwardProcess) -> Tensor:
 
 
 def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
-    """A comparison at the texts that noise leads to."""
+    """A comparison at the sequences that noise leads to."""
     known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
     return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
 
@@ -227,7 +227,7 @@ def _tried(guided: Guidance) -> str:
 
 
 def _certain(guided: Guidance) -> str:
-    """Bayes's rule for words needs words that are what they are."""
+    """Bayes's rule for tokens needs tokens that are what they are."""
     if guided.on == "words":
         words = torch.arange(guided.process.vocab_size)[None]
         known = guided.process.token_likelihood(words, at(LATE))[0] > 0

@@ -1,4 +1,4 @@
-"""The laws that a guidance steers, told by what it says and by what it is held to: dense, for texts of two states."""
+"""The distributions that a guidance steers, told by what it says and by what it is held to: dense, for sequences of two states."""
 
 import torch
 from torch import Tensor
@@ -12,18 +12,18 @@ from ddlib.verification.framework.inputs import at, marginals
 LATE, EARLY = 0.5, 0.25
 """A step: exact in float32, which is what networks are told."""
 SMALL = 16
-"""States of a process all of whose texts of two are listed."""
+"""States of a process all of whose sequences of two are listed."""
 
 
 def kind(guided: Guidance) -> str:
-    """Which law is held against another: of a word, of the next jump, or of the state after a step."""
+    """Which distribution is held against another: of a token, of the next jump, or of the state after a step."""
     if guided.step_distribution is not None:
         return "step"
     return "word" if guided.on == "words" else "jump"
 
 
 def texts(process: ForwardProcess) -> Tensor:
-    """All texts of two states, (N, 2), or some of them."""
+    """All sequences of two states, (N, 2), or some of them."""
     if process.num_states <= SMALL:
         states = torch.arange(process.num_states)
         found = torch.cartesian_prod(states, states)
@@ -34,7 +34,7 @@ def texts(process: ForwardProcess) -> Tensor:
 
 
 def by_level(process: ForwardProcess, law: Tensor, what: str) -> Tensor:
-    """Laws in proportion to these, (N, L, K): within each level where levels at s are not the network's to say."""
+    """Distributions in proportion to these, (N, L, K): within each level where levels at s are not the network's to say."""
     apart = process.level_transition(at(EARLY), at(LATE)) is not None
     if what != "step" or not apart:
         return law / law.sum(-1, keepdim=True).clamp_min(1e-300)
@@ -46,7 +46,7 @@ def by_level(process: ForwardProcess, law: Tensor, what: str) -> Tensor:
 
 
 def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization, z: Tensor, what: str) -> Tensor:
-    """The law of this kind by what a denoiser says, (N, L, K)."""
+    """The distribution of this kind by what a denoiser says, (N, L, K)."""
     t, s = at(LATE, len(z)), at(EARLY, len(z))
     cavity = cavity_logits(process, denoiser(z, t), z, t, meaning).to(torch.float64).log_softmax(-1)
     if what == "word":
@@ -57,7 +57,7 @@ def told(process: ForwardProcess, denoiser: Denoiser, meaning: Parameterization,
 
 
 def steered(guided: Guidance, z: Tensor) -> Tensor:
-    """The law by what a guidance says, (N, L, K)."""
+    """The distribution by what a guidance says, (N, L, K)."""
     process, tell = guided.process, guided.step_distribution
     if tell is None:
         return told(process, guided, guided.parameterization, z, kind(guided))
@@ -73,7 +73,8 @@ def tempered(process: ForwardProcess, conditional: Tensor, unconditional: Tensor
 
 
 def dense(process: ForwardProcess, joint: Tensor, what: str) -> Tensor:
-    """The law of this kind for texts of two words with a ``joint`` law, from all texts of states, (S * S, 2, K).
+    """The distribution of this kind for sequences of two tokens with a ``joint`` distribution, from all sequences of
+    states, (S * S, 2, K).
 
     From the marginals, the rates and the transition alone: ``reverse_rate`` and ``posterior`` have no part in it.
     """

@@ -1,4 +1,4 @@
-"""What holds for samplers that tell the law of their step: draws follow it, and it errs as little as they say."""
+"""What holds for samplers that tell the distribution of their step: draws follow it, and it errs as little as they say."""
 
 import math
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ from ddlib.verification.framework.oracle import exact_cavity
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
-"""So weak that no extrapolation of one word's law from another's turns negative."""
+"""So weak that no extrapolation of one token's distribution from another's turns negative."""
 _GRID = torch.tensor([1.0, 0.7, 0.45, 0.0], dtype=torch.float64)
 _DRAWS, _SLACK, _ROUNDING = 40_000, 0.3, 1e-12
 
 
 def runs(sampler: Sampler) -> list[SamplerCase]:
-    """The sampler on processes over three words, all of whose texts of two can be listed."""
+    """The sampler on processes over three tokens, all of whose sequences of two can be listed."""
     tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
     small = (Masked(3, Cosine()), tree, Uniform(3, Linear()))
     return [SamplerCase(sampler, process) for process in small] if sampler.order else []
@@ -37,7 +37,7 @@ def _texts(run: SamplerCase) -> Tensor:
 
 
 def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """One step from every text of two states."""
+    """One step from every sequence of two states."""
     texts, k = _texts(run), int(point["step"])
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
@@ -54,7 +54,7 @@ def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 def errors(run: SamplerCase, counts: list[int], joint: Tensor = WEAK) -> list[float]:
-    """The total variation between the law of two words after so many steps and their ``joint``, without drawing."""
+    """The total variation between the distribution of two tokens after so many steps and their ``joint``, without drawing."""
     texts, process = _texts(run), run.process
     predict, number = exact_cavity(process, joint), len(texts)
     words, result = (texts < process.vocab_size).all(1), []

@@ -1,4 +1,4 @@
-"""What holds for the likelihood of texts under an order that chooses without chance."""
+"""What holds for the likelihood of sequences under an order that chooses without chance."""
 
 from collections.abc import Callable, Iterator
 
@@ -37,7 +37,8 @@ def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
 
 
 def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
-    """A network of two positions that has no joint law behind it: by each order texts have other likelihoods.
+    """A network of two positions that has no joint distribution behind it: by each order sequences have other
+    likelihoods.
 
     What it says at a position depends on both states and on the time.
     """
@@ -64,7 +65,7 @@ def _texts(run: SamplerCase) -> Tensor:
 
 
 def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
-    """The probability of every text of two words."""
+    """The probability of every sequence of two tokens."""
     return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
 
 

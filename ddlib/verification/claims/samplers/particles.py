@@ -1,4 +1,4 @@
-"""What holds for particles whatever the sampler inside: a reward tilts the law of its texts, by as much as it says."""
+"""What holds for particles whatever the sampler inside: a reward tilts the distribution of its sequences, by as much as it says."""
 
 import copy
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Prefers:
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
     """Particles, with a mild reward in place of theirs, on the processes that the claims of every sampler are about.
 
-    A reward of its own may be made for other words, or tilt so much that no draws could tell.
+    A reward of its own may be made for other tokens, or tilt so much that no draws could tell.
     """
     if not isinstance(sampler, Particles):
         return []
@@ -55,12 +55,12 @@ def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None
 
 
 def _law(run: SamplerCase) -> Tensor:
-    """Two words that know nothing of each other: their texts follow this after any number of steps."""
+    """Two tokens that know nothing of each other: their sequences follow this after any number of steps."""
     return run.word[:, None] * run.word.flip(0)
 
 
 def _tilt(run: SamplerCase, law: Tensor, t: float) -> Tensor:
-    """``law`` of texts times exp(scale r), not normalised."""
+    """``law`` of sequences times exp(scale r), not normalised."""
     texts = torch.cartesian_prod(*map(torch.arange, law.shape))
     times = torch.full((len(texts),), t, dtype=torch.float64)
     return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
@@ -77,7 +77,7 @@ def _call(run: SamplerCase, rows: int, steps: int, generator: Generator) -> Samp
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
-    """Of each text the mean over draws of a row's estimate where this text was drawn, against what it should be."""
+    """Of each sequence the mean over draws of a row's estimate where this sequence was drawn, against what it should be."""
     size = expected.shape[1]
     each = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
     each.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
@@ -87,7 +87,7 @@ def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Compa
 
 
 def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """E[Z f(text drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
+    """E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
     steps, particles = int(point["steps"]), cast(Particles, run.sampler)
     generator = torch.Generator().manual_seed(9)
     call = _call(run, _DRAWS, steps, generator)

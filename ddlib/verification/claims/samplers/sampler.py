@@ -1,4 +1,4 @@
-"""What holds for every sampler that is given the exact denoiser of a known text."""
+"""What holds for every sampler that is given the exact denoiser of a known sequence."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -27,11 +27,11 @@ PAIR = torch.tensor(
 )
 _STEPS, _DRAWS, _ROWS = 48, 4000, 24
 _FEW = 8
-"""Words that a process is reduced to where it has more than twice as many."""
+"""Tokens that a process is reduced to where it has more than twice as many."""
 
 
 def over(law: Tensor, words: int) -> Tensor:
-    """A law of words, or of pairs of them, as much alike over another number of words."""
+    """A distribution of tokens, or of pairs of them, as much alike over another number of tokens."""
     tiled = law.repeat((-(-words // 4),) * law.ndim)[(slice(words),) * law.ndim]
     return tiled / tiled.sum()
 
@@ -44,25 +44,25 @@ class SamplerCase(NamedTuple):
 
     @property
     def word(self) -> Tensor:
-        """The law of a word."""
+        """The distribution of a token."""
         return over(WORD, self.process.vocab_size)
 
     @property
     def pair(self) -> Tensor:
-        """The joint law of two."""
+        """The joint distribution of two."""
         return over(PAIR, self.process.vocab_size)
 
     def draw(
         self, law: Tensor, rows: int, generator: Generator, steps: int | None = _STEPS, **options: object
     ) -> Tensor:
-        """Texts drawn with the exact denoiser of the joint ``law``, (rows, L)."""
+        """Sequences drawn with the exact denoiser of the joint ``law``, (rows, L)."""
         denoiser = exact_cavity(self.process, law)
         shape = (rows, law.ndim)
         return sample(self.process, denoiser, shape, self.sampler, steps, generator=generator, **options)  # type: ignore[arg-type]
 
 
 def processes() -> tuple[ForwardProcess, ...]:
-    """One of every kind, over four words."""
+    """One of every kind, over four tokens."""
     return (
         Masked(4, Cosine()),
         hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
@@ -71,7 +71,7 @@ def processes() -> tuple[ForwardProcess, ...]:
 
 
 def few(process: ForwardProcess) -> ForwardProcess:
-    """The process, or its like over few words."""
+    """The process, or its like over few tokens."""
     return process if process.vocab_size <= 2 * _FEW else process.small_copy(_FEW)
 
 
@@ -123,7 +123,7 @@ def _on_the_way(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 def _seen(
     run: SamplerCase, words: Tensor, into: list[Comparison], every: int = 1
 ) -> Callable[[int, Tensor, Tensor], None]:
-    """For ``on_step``: collects draws of states at every so many steps against q_t of the laws ``words`` (1, L, V)."""
+    """For ``on_step``: collects draws of states at every so many steps against q_t of the distributions ``words`` (1, L, V)."""
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
@@ -144,7 +144,7 @@ def _discretised(run: SamplerCase) -> str:
 
 
 def hurried(run: SamplerCase) -> str:
-    """Why texts need not follow their law; empty where they must."""
+    """Why sequences need not follow their distribution; empty where they must."""
     return "" if run.sampler.consistent_joint else f"{type(run.sampler).__name__} says that its texts are approximate"
 
 
@@ -174,7 +174,7 @@ def _prompts(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
     evidence = run.process.token_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
-        return  # a word is no certain evidence in this process, so that the prompt is believed only as t runs to 0
+        return  # a token is no certain evidence in this process, so that the prompt is believed only as t runs to 0
     law = run.pair[given] / run.pair[given].sum()
     yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), law[None], _DRAWS)
 
