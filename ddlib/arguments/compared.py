@@ -1,4 +1,4 @@
-"""Whether two objects are the same, and where they first differ."""
+"""Comparison of parts: the first difference of two objects or of two descriptions."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from ddlib.arguments.plain import path_of
 from ddlib.arguments.recorded import Part, record
 
 _OWN = frozenset(vars(nn.Module())) - {"_buffers", "_modules"} | {"_record"}
-"""Attributes that say nothing of what an object is: torch's, parameters among them, and the record itself."""
+"""Attributes that are not compared: those of ``nn.Module``, parameters included, and the record of the arguments."""
 
 
 def difference(saved: Any, now: Any, path: str = "") -> str:
-    """Where two descriptions first differ, as ``path is SAVED there, NOW here``; empty where they do not."""
+    """Return the first difference of two descriptions, as ``path is SAVED there, NOW here``; empty if equal."""
     if isinstance(saved, dict) and isinstance(now, dict):
         names = ["kind", *(name for name in (*now, *saved) if name != "kind")]
         for name in dict.fromkeys(names):
@@ -48,12 +48,12 @@ def difference(saved: Any, now: Any, path: str = "") -> str:
 
 
 def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
-    """A part of the same class from other values; the classes of parts within it are those of ``part``.
+    """Build a part of the same class from other values; nested parts have the classes of those in ``part``.
 
-    So nothing is imported that a file names.
+    So no module that a file refers to is imported.
 
     Raises:
-        TypeError, ValueError: what the constructor refuses; values of parts of another kind.
+        TypeError, ValueError: values that the constructor rejects; values of parts of another kind.
     """
     now, made = part.arguments(), record(part).function
     make, kind = made or type(part), path_of(made) if made else kind_of(type(part))
@@ -77,11 +77,10 @@ def _restored(value: Any, now: Any) -> Any:
 
 
 def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]] = frozenset()) -> str:
-    """Where two objects first differ, to the bit, by the path of an attribute; empty where they do not.
+    """Return the attribute path of the first bitwise difference of two objects; empty if there is none.
 
-    Parameters are left out, and so is what only one of them has computed and kept so far: a private attribute that the
-    other lacks, or one that ``__getstate__`` leaves out. Functions are the same if their code and what it refers to
-    from outside are.
+    Not compared are parameters and cached values: private attributes that only one object has, and attributes that
+    ``__getstate__`` leaves out. Functions are equal if their code, defaults and closures are.
     """
     if (id(one), id(other)) in seen or one is other:
         return ""
@@ -98,7 +97,7 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
         return _first(dict(enumerate(zip(one, other, strict=True))), path, seen)
     if isinstance(one, Part | nn.Module):
         mine, its = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
-        for group in ("_buffers", "_modules"):  # named by what they hold
+        for group in ("_buffers", "_modules"):  # compare the entries by name
             mine |= dict(mine.pop(group, {}))
             its |= dict(its.pop(group, {}))
         kept = {
@@ -121,7 +120,7 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
 
 
 def _held(part: Any) -> dict[str, Any]:
-    """The attributes of an object that are copied with it, so without what it may compute again."""
+    """Return the attributes of an object that are copied with it, i.e. without caches."""
     state = part.__getstate__()
     return state if isinstance(state, dict) else vars(part)
 
@@ -146,7 +145,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_kind(saved: str, now: str) -> bool:
-    """Whether two names are one class; a class that is not registered may have moved to another module."""
+    """Return whether two names mean one class; a class that is not registered may have moved to another module."""
     return saved == now or (":" in saved and saved.partition(":")[2] == now.partition(":")[2])
 
 

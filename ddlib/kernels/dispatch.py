@@ -8,9 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels import gpu
-from ddlib.kernels import sibling_loss as siblings
-from ddlib.kernels import subset_logsumexp as ranges
+from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.autograd_fallback import Dense
 from ddlib.kernels.cluster_mass import Statistics
 from ddlib.kernels.tile import Block, Part, Rows
@@ -77,7 +75,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, spec: Asked, dtype: torch.d
         index = (level == i).nonzero()[:, 0]
         if i <= plain and (shares is None or i == 1):
             # cavity and posterior are proportional among the tokens under z
-            blocks += ranges.blocks(hierarchy, i, rows, index, hard, within)
+            blocks += subset_logsumexp.blocks(hierarchy, i, rows, index, hard, within)
             if shares is not None:
                 weight[index] = weight[index] * shares(rows.take(index))[:, 0]
         elif i <= plain or (not within and not (hard and i > 1)):
@@ -110,13 +108,13 @@ def _child_plan(
         levels.append(found)
     hard, blocks = spec.mode == "hard", list[Part]()
     if spec.mode == "edges":  # on CUDA too: the Triton kernels do not support edge weights
-        blocks += siblings.parts(children, levels, rows, level, hard, _shares(process, spec.edge_weights, rows))
+        blocks += sibling_loss.parts(children, levels, rows, level, hard, _shares(process, spec.edge_weights, rows))
     elif gpu.usable(level.device, dtype):
         from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
 
         blocks.append(Grouped(children, tuple(levels), level, hard))
     else:
-        blocks += siblings.parts(children, levels, rows, level, hard)
+        blocks += sibling_loss.parts(children, levels, rows, level, hard)
     if len(levels) <= process.hierarchy.depth:
         index = (level >= len(levels)).nonzero()[:, 0]
         weight[index] = 1.0
