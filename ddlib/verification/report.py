@@ -122,7 +122,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """Result of ``verify``. Its text lists the passed checks and shows the failures, causes first."""
+    """Result of ``verify``. Printed, it lists the passed checks and shows the failures, causes first."""
 
     subject: str
     level: str
@@ -164,7 +164,7 @@ class Report:
 
     @property
     def refutation(self) -> str:
-        """Text of the failures only: each cause in full, followed by the failures it explains in short."""
+        """The failures only, as a string: each cause in full, followed by the failures it explains in short."""
         return "\n".join(self._refuted(check) for check in self.failures if not check.follows)
 
     def to_json(self) -> str:

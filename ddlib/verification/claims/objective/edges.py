@@ -1,4 +1,4 @@
-"""What holds for losses on all edges below a state: the bound in the mean, the whole way at full weight."""
+"""Claims about losses on all edges below a state: mean equal to the bound, full path at full weight."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 
 _WIDTH = 3
-"""Of the hidden states."""
+"""Width of the hidden states."""
 
 
 def _loss(
@@ -28,7 +28,7 @@ def _loss(
 
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Of a distribution that does not look at the token's own state, for every token."""
+    """Compare means over z, for every token, with predictions that do not depend on the state of the position."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     chance = process.likelihood(z, x, t)
@@ -43,7 +43,7 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """At full weight the edges are the way from z to the token: -log of the token's probability given z."""
+    """Compare the edges at full weight with -log of the token's probability given z: the path from z to the token."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     word = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
@@ -75,18 +75,18 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     parameterization=meaning, reduction="none",
                 )  # fmt: skip
                 assert isinstance(fused, Tensor)
-                ours = torch.autograd.grad(fused.sum(), given)
+                fused_grads = torch.autograd.grad(fused.sum(), given)
                 plain = training_loss(
                     process, linear(hidden, weight, bias), x, z, t, None, "edges", edge_weights=weights,
                     parameterization=meaning, reduction="none",
                 )  # fmt: skip
-                theirs = torch.autograd.grad(plain.sum(), given)
+                plain_grads = torch.autograd.grad(plain.sum(), given)
             unit = 1 + process.loss_weight(x, z, t) + plain.detach()
             what = f"with {name} in the output, " + ("weights of the bound" if weights is None else "others")
             yield per_pair(f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit)
-            for of, one, other in zip(("hidden", "weight", "bias"), ours, theirs, strict=True):
+            for name, one, other in zip(("hidden", "weight", "bias"), fused_grads, plain_grads, strict=True):
                 worst = float((1e-9 * unit).sum())
-                yield Comparison(f"gradient by {of} {what}", (), one.flatten(), other.flatten(), worst)
+                yield Comparison(f"gradient by {name} {what}", (), one.flatten(), other.flatten(), worst)
 
 
 def _no_edges(process: ForwardProcess) -> str:

@@ -1,4 +1,4 @@
-"""What holds for every weighting: a finite factor for each state, of this token alone, in both forms of the loss."""
+"""Claims about weightings: finite, dependent on one position only, the same in both forms of the loss."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,28 +19,28 @@ from ddlib.weightings import Weighting
 
 
 class Rule(NamedTuple):
-    """A weighting and a process whose loss it weighs."""
+    """A weighting and a process to apply it to."""
 
     weighting: Weighting
     process: ForwardProcess
 
     def asked(self, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every token with every state it can become, the time, and the bound's weight."""
+        """Return all possible pairs of token and state, the time, and the bound's weight."""
         x, z, when = pairs(self.process, t)
         return x, z, when, self.process.loss_weight(x, z, when).to(torch.float64)
 
 
 def processes() -> tuple[ForwardProcess, ...]:
-    """One of every kind, with one to three levels above the tokens, with and without a closed form."""
+    """Return one process of every kind, with one to three levels above the tokens, with and without a closed form."""
     tree = hdlm([0, 0, 1, 1, 2])
     return (*three(), tree, GIDD(5, 0.2), GIDD(4, 0.0), RateMatrix(tree.rate_matrix(0.0), Linear(), 5))
 
 
 def runs(weighting: Weighting) -> list[Rule]:
-    """The weighting on one process of every kind that it serves.
+    """Return cases of the weighting with each supported kind of process.
 
     Raises:
-        ValueError: it serves none of them.
+        ValueError: no process is supported.
     """
     served = [Rule(weighting, process) for process in processes() if _serves(weighting, process)]
     if not served:

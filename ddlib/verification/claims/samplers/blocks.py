@@ -1,4 +1,4 @@
-"""What holds for a sampler whose positions go one after the other: the joint distribution, with few steps, and what is kept."""
+"""Claims about samplers with a pace: joint distribution of positions sampled in turn, caching of finished blocks."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _DRAWS, _ROWS = 2000, 12
 
 
 class Told:
-    """The best denoiser of a joint distribution, which says that it may be told times (B, L)."""
+    """Exact denoiser of a joint distribution that accepts times (B, L)."""
 
     own_times = True
 
@@ -31,21 +31,21 @@ class Told:
 
 
 class Words(NamedTuple):
-    """The cache of ``InTurn``."""
+    """Cache of ``InTurn``."""
 
     words: Tensor
 
     def rows(self, index: Tensor) -> "Words":
-        """Of some of the sequences."""
+        """Select sequences."""
         return Words(self.words[index])
 
 
 class InTurn:
-    """The best denoiser that sees a position and those before it, and keeps these: what it is told of others is lost.
+    """Exact causal denoiser with a cache: each position depends on its state and the positions before it.
 
     Args:
         process: the forward process.
-        law: the joint distribution of a sequence.
+        law: joint distribution of a sequence.
     """
 
     own_times, block_size = True, 1
@@ -57,17 +57,17 @@ class InTurn:
         ]
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
-        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        return torch.stack([self._best[i](z[:, : i + 1], own[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
+        times = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        return torch.stack([self._best[i](z[:, : i + 1], times[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
 
     def prefill(self, x: Tensor, cache: Words | None = None) -> Words:
-        """What it is told of tokens."""
+        """Append clean tokens to the cache."""
         return Words(x if cache is None else torch.cat([cache.words, x], 1))
 
     def extend(self, z: Tensor, t: Tensor, cache: Words) -> Tensor:
-        """What it says of what follows them."""
-        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        times = torch.cat([torch.zeros_like(cache.words).to(own), own], 1)
+        """Compute the logits of the positions after the cached tokens."""
+        times = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        times = torch.cat([torch.zeros_like(cache.words).to(times), times], 1)
         return self(torch.cat([cache.words, z], 1), times)[:, cache.words.shape[1] :]
 
 
@@ -75,39 +75,39 @@ def _draw(run: SamplerCase, denoiser: object, rows: int, steps: int, **options: 
     return sample(run.process, denoiser, (rows, 3), run.sampler, steps, **options)  # type: ignore[arg-type]
 
 
-def _law(run: SamplerCase) -> Tensor:
-    """Three tokens: two that depend on each other, and a third that is most often like the first."""
+def _joint(run: SamplerCase) -> Tensor:
+    """Return a joint distribution of three tokens: two dependent ones, and a third that mostly equals the first."""
     size, pair = run.process.vocab_size, run.pair
     copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
     return pair[:, :, None] * copy[:, None, :]
 
 
 def _counted(run: SamplerCase, what: str, texts: Tensor) -> Comparison:
-    size, law = run.process.vocab_size, _law(run)
-    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(law.shape)
-    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, law, _DRAWS)
+    size, joint = run.process.vocab_size, _joint(run)
+    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(joint.shape)
+    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, joint, _DRAWS)
 
 
 def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    law, steps = _law(run), int(point["steps"])
+    joint, steps = _joint(run), int(point["steps"])
     for what, denoiser in (("position by position", Told), ("position by position, kept", InTurn)):
         texts = _draw(
-            run, denoiser(run.process, law), _DRAWS, steps, pace=LeftToRight(),
+            run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(),
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         yield _counted(run, what, texts)
 
 
 def _in_any_order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    law, steps = _law(run), int(point["steps"])
+    joint, steps = _joint(run), int(point["steps"])
     texts = _draw(
-        run, Told(run.process, law), _DRAWS, steps, pace=RandomOrder(), generator=torch.Generator().manual_seed(7)
+        run, Told(run.process, joint), _DRAWS, steps, pace=RandomOrder(), generator=torch.Generator().manual_seed(7)
     )
     yield _counted(run, "in random orders", texts)
 
 
 def _kept(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    denoiser, prompt = InTurn(run.process, _law(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
+    denoiser, prompt = InTurn(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
 
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))

@@ -1,4 +1,4 @@
-"""What holds for every corrector that is given the exact denoiser of a known sequence."""
+"""Claims about correctors with the exact denoiser of a known distribution."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -23,13 +23,13 @@ _DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
 
 
 class Correction(NamedTuple):
-    """A corrector and a process whose states it is to correct."""
+    """A corrector and a process to run it on."""
 
     corrector: Corrector
     process: ForwardProcess
 
     def run(self, law: Tensor, rows: int, generator: Generator, compact: bool = True) -> SamplingContext:
-        """A call of ``sample`` with the exact denoiser of the joint ``law``."""
+        """Return the context of a ``sample`` call with the exact denoiser of the joint ``law``."""
         network = ModelWrapper(self.process, exact_cavity(self.process, law), compact=compact)
         free = torch.ones(rows, law.ndim, dtype=torch.bool)
         return SamplingContext(
@@ -37,21 +37,21 @@ class Correction(NamedTuple):
         )
 
     def states(self, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
-        """States at ``t`` of sequences drawn from ``law``, (rows, L)."""
+        """Draw states at ``t`` of sequences from ``law``, (rows, L)."""
         u = rand((rows,), generator, torch.device("cpu"))
         texts = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
         return self.process.sample(torch.stack(texts, 1), at(t, rows), generator)
 
     def corrected(self, run: SamplingContext, z: Tokens, t: float, step: float = _STEP) -> Tokens:
-        """The states after one correction, as after a step of this length."""
+        """Return the states after one correction, as after a step of this length."""
         return self.corrector.correct(run, z, at(t, len(z)), at(step, len(z)))
 
 
 def corrections(corrector: Corrector) -> list[Correction]:
-    """The corrector on one process of every kind that it serves.
+    """Return cases of the corrector with each supported kind of process.
 
     Raises:
-        ValueError: it serves none of them.
+        ValueError: no process is supported.
     """
     served = [Correction(corrector, process) for process in processes() if _serves(corrector, process)]
     if not served:
@@ -68,7 +68,7 @@ def _serves(corrector: Corrector, process: ForwardProcess) -> bool:
 
 
 def _kept(case: Correction, point: Point, law: Tensor) -> Iterator[Comparison]:
-    """Each token of a sequence follows q_t after a correction as before it."""
+    """Check that each position of a sequence still follows q_t after a correction."""
     t, generator = float(point["t"]), torch.Generator().manual_seed(1)
     z = case.states(law, t, _DRAWS, generator)
     z = case.corrected(case.run(law, _DRAWS, generator), z, t)

@@ -1,4 +1,4 @@
-"""What holds for the likelihood of sequences under an order that chooses without chance."""
+"""Claims about likelihoods of samplers with a deterministic order."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,14 +16,14 @@ from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _ALL = 2000, 99
-"""Steps that are enough for one edge at a time."""
+"""Number of steps that suffices for one edge at a time."""
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
-    """The sampler on masks and on a tree, or on the process that is given: those of which it has a likelihood."""
+    """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
     tree = Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear())
-    asked = (Masked(3, Cosine()), tree) if on is None else (few(on),)
-    return [SamplerCase(sampler, process) for process in asked if _reads(sampler, process)]
+    processes = (Masked(3, Cosine()), tree) if on is None else (few(on),)
+    return [SamplerCase(sampler, process) for process in processes if _reads(sampler, process)]
 
 
 def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
@@ -31,16 +31,15 @@ def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
         check_likelihood(process, sampler)
     except (TypeError, ValueError):
         return False
-    except Exception:  # a mistake in it is refuted by the claims on samplers
+    except Exception:  # the claims about samplers report this error
         return False
     return True
 
 
 def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
-    """A network of two positions that has no joint distribution behind it: by each order sequences have other
-    likelihoods.
+    """Return a network of two positions without a consistent joint distribution.
 
-    What it says at a position depends on both states and on the time.
+    Its output at a position depends on both states and on the time. So likelihoods depend on the order of generation.
     """
     generator = torch.Generator().manual_seed(8)
 
@@ -65,7 +64,7 @@ def _texts(run: SamplerCase) -> Tensor:
 
 
 def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
-    """The probability of every sequence of two tokens."""
+    """Compute the probability of every sequence of two tokens."""
     return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
 
 

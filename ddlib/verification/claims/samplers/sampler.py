@@ -1,4 +1,4 @@
-"""What holds for every sampler that is given the exact denoiser of a known sequence."""
+"""Claims about samplers with the exact denoiser of a known distribution."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -27,42 +27,42 @@ PAIR = torch.tensor(
 )
 _STEPS, _DRAWS, _ROWS = 48, 4000, 24
 _FEW = 8
-"""Tokens that a process is reduced to where it has more than twice as many."""
+"""Vocabulary size of the small copy of a process with more than twice as many tokens."""
 
 
 def over(law: Tensor, words: int) -> Tensor:
-    """A distribution of tokens, or of pairs of them, as much alike over another number of tokens."""
+    """Extend a distribution of tokens, or of pairs of tokens, to another vocabulary size by tiling."""
     tiled = law.repeat((-(-words // 4),) * law.ndim)[(slice(words),) * law.ndim]
     return tiled / tiled.sum()
 
 
 class SamplerCase(NamedTuple):
-    """A sampler and a process that it is to run backwards."""
+    """A sampler and a process to run it on."""
 
     sampler: Sampler
     process: ForwardProcess
 
     @property
     def word(self) -> Tensor:
-        """The distribution of a token."""
+        """Distribution of one token."""
         return over(WORD, self.process.vocab_size)
 
     @property
     def pair(self) -> Tensor:
-        """The joint distribution of two."""
+        """Joint distribution of two tokens."""
         return over(PAIR, self.process.vocab_size)
 
     def draw(
         self, law: Tensor, rows: int, generator: Generator, steps: int | None = _STEPS, **options: object
     ) -> Tensor:
-        """Sequences drawn with the exact denoiser of the joint ``law``, (rows, L)."""
+        """Draw sequences with the exact denoiser of the joint ``law``, (rows, L)."""
         denoiser = exact_cavity(self.process, law)
         shape = (rows, law.ndim)
         return sample(self.process, denoiser, shape, self.sampler, steps, generator=generator, **options)  # type: ignore[arg-type]
 
 
 def processes() -> tuple[ForwardProcess, ...]:
-    """One of every kind, over four tokens."""
+    """Return one process of every kind, over four tokens."""
     return (
         Masked(4, Cosine()),
         hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
@@ -71,16 +71,16 @@ def processes() -> tuple[ForwardProcess, ...]:
 
 
 def few(process: ForwardProcess) -> ForwardProcess:
-    """The process, or its like over few tokens."""
+    """Return the process, or its small copy if it is large."""
     return process if process.vocab_size <= 2 * _FEW else process.small_copy(_FEW)
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
-    """The sampler on one process of every kind that it serves, or on the one that is given.
+    """Return cases of the sampler with each supported kind of process, or with the given one.
 
     Raises:
-        TypeError: it does not serve that one.
-        ValueError: it serves none of them.
+        TypeError: the given process is not supported.
+        ValueError: no process is supported.
     """
     if on is not None:
         run = SamplerCase(sampler, few(on))
@@ -94,12 +94,12 @@ def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase
 
 
 def _refusal(run: SamplerCase) -> TypeError | None:
-    """Why the process is not served."""
+    """Return the error if the process is not supported."""
     try:
         run.draw(run.word, 1, torch.Generator().manual_seed(0), 2)
     except TypeError as error:
         return error
-    except Exception:  # it does serve it, badly: the claims will say how
+    except Exception:  # supported, but with an error that the claims will report
         return None
     return None
 
@@ -113,7 +113,7 @@ def _one_word(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 def _on_the_way(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """The states at each time of the grid: what a sampler takes back must be what it lets come."""
+    """Check the states at each time of the grid: remasking must balance unmasking."""
     seen: list[Comparison] = []
     steps, keep = int(point["steps"]), _seen(run, run.word[None, None], seen)
     run.draw(run.word, _DRAWS, torch.Generator().manual_seed(5), steps, on_step=keep)
@@ -123,7 +123,10 @@ def _on_the_way(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 def _seen(
     run: SamplerCase, words: Tensor, into: list[Comparison], every: int = 1
 ) -> Callable[[int, Tensor, Tensor], None]:
-    """For ``on_step``: collects draws of states at every so many steps against q_t of the distributions ``words`` (1, L, V)."""
+    """Return a callback for ``on_step`` that compares the states after every ``every`` steps with q_t.
+
+    ``words`` (1, L, V) are the distributions of the tokens.
+    """
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
@@ -144,18 +147,18 @@ def _discretised(run: SamplerCase) -> str:
 
 
 def hurried(run: SamplerCase) -> str:
-    """Why sequences need not follow their distribution; empty where they must."""
+    """Return the reason why sequences need not follow the joint distribution; empty if they must."""
     return "" if run.sampler.consistent_joint else f"{type(run.sampler).__name__} says that its texts are approximate"
 
 
 def _no_draw(run: SamplerCase) -> str:
-    """Euler steps err, and err less as they grow many; a fixed point is no draw at all."""
+    """Return the reason why draws are not checked: neither marginals nor the joint distribution converge."""
     draws = run.sampler.exact_marginals or run.sampler.consistent_joint
     return "" if draws else f"{type(run.sampler).__name__} says that its words are no draws"
 
 
 def _two_words(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    # rates may grow without limit near the data, so that is where the steps are
+    # rates may diverge near the data, so steps are concentrated there
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
     law, size = run.pair, run.process.vocab_size
     seen: list[Comparison] = []
@@ -174,7 +177,7 @@ def _prompts(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     yield Comparison("the prompt", ("example",), tokens[:, 0], torch.full((_DRAWS,), given), 0.0)
     evidence = run.process.token_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
-        return  # a token is no certain evidence in this process, so that the prompt is believed only as t runs to 0
+        return  # a token is not certain evidence in this process: the prompt is only exact evidence as t -> 0
     law = run.pair[given] / run.pair[given].sum()
     yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), law[None], _DRAWS)
 
@@ -206,7 +209,7 @@ def _repeats(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 def _halfway(run: SamplerCase, steps: int) -> tuple[SamplingContext, State]:
-    """Rows of keyed noise, after half of the steps."""
+    """Return context and state of rows with keyed noise, after half of the steps."""
     network = ModelWrapper(run.process, exact_cavity(run.process, run.pair))
     times = torch.linspace(1, 0, steps + 1, dtype=torch.float64)
     noise = KeyedGenerator(seed=1, step=3, index=torch.arange(_ROWS))
@@ -218,16 +221,16 @@ def _halfway(run: SamplerCase, steps: int) -> tuple[SamplingContext, State]:
 
 
 def _picked(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    steps, rows = int(point["steps"]), torch.arange(_ROWS) * 5 % (_ROWS - 1)  # one of them twice, one not at all
+    steps, rows = int(point["steps"]), torch.arange(_ROWS) * 5 % (_ROWS - 1)  # one row twice, one not at all
     call, state = _halfway(run, steps)
     assert isinstance(call.generator, KeyedGenerator)
-    noise = copy.copy(call.generator)  # as many draws into its streams
+    noise = copy.copy(call.generator)  # at the same position of its streams
     noise.index = noise.index[rows]
-    some, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.select_rows(state, rows)
+    subset, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.select_rows(state, rows)
     for k in range(steps // 2, steps):
-        state, picked = run.sampler.step(call, state, k), run.sampler.step(some, picked, k)
+        state, picked = run.sampler.step(call, state, k), run.sampler.step(subset, picked, k)
     words = run.sampler.finalize(call, state)[rows]
-    yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(some, picked), words, 0.0)
+    yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(subset, picked), words, 0.0)
 
 
 def _unpicked(run: SamplerCase) -> str:
