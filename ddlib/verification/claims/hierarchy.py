@@ -113,10 +113,10 @@ AT_SIZE = (
 """Claims about a hierarchy at its full size, in addition to those about its small copy."""
 
 CLAIMS = (
-    Claim("hierarchy", "stochastic rows", "every map's rows are laws", "1e-12", _rows),
+    Claim("hierarchy", "stochastic rows", "every map's rows are distributions", "1e-12", _rows),
     Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
           rests_on=("stochastic rows",)),
-    Claim("hierarchy", "level order", "states are words, then levels upwards, one mask last", "exactly", _levels),
+    Claim("hierarchy", "level order", "states are tokens, then levels upwards, one mask last", "exactly", _levels),
     Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
           _composition, rests_on=("stochastic rows", "level order")),
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",

@@ -116,7 +116,7 @@ def _elementwise(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("schedule", "ends", "alpha is 1 at t = 0, 0 at t = 1 (or says otherwise), in between within [0, 1]",
+    Claim("schedule", "ends", "alpha is 1 at t = 0, 0 at t = 1 (if exact_ends), in between within [0, 1]",
           "1e-9", _ends),
     Claim("schedule", "limits", "sympy's limits of alpha at both ends are 1 and 0", "1e-12", _limits,
           points=(), more=({},), rests_on=("ends",)),

@@ -94,10 +94,10 @@ def _no_edges(process: ForwardProcess) -> str:
 
 
 CLAIMS = (
-    Claim("objective", "edges", "losses on all edges have the bound's mean, of a law that does not look at z itself",
+    Claim("objective", "edges", "losses on all edges have the bound's mean, for predictions that do not depend on z",
           "1e-9 of the turnover", _mean, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}),
           ({"t": 0.99, "law": 3}, {"t": 1e-8, "law": 4}), _no_edges, ("closed = generic",)),
-    Claim("objective", "way to the word", "at full weight they are -log of the word's law given z, an upper bound",
+    Claim("objective", "way to the word", "at full weight they are -log p(x|z) of the token, an upper bound",
           "1e-9 of the turnover", _way, ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
           _no_edges, ("closed = generic",)),
     Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",

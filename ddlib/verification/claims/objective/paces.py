@@ -174,7 +174,7 @@ CLAIMS = (
           means="the bound is an integral over a path from data to noise: what goes back, or does not arrive, is none"),
     Claim("pace", "measure", "speeds are the derivative of times: the measure of every position is one", "1e-6",
           _measure, rests_on=("path",), means="each position must be counted once: speeds(u) must be d times / du"),
-    Claim("pace", "texts apart", "a text's times depend on its own place and chance alone", "exactly", _apart,
+    Claim("pace", "texts apart", "times of a sequence depend on its own u and chance only", "exactly", _apart,
           rests_on=("path",)),
     Claim("pace", "blocks", "before the block that moves is data, behind it noise", "1e-12", _blocks,
           applies=_no_blocks, rests_on=("path",)),

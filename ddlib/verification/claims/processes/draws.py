@@ -123,7 +123,7 @@ CLAIMS = (
           ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.0, "t": 0.9, "law": 2}),
           ({"s": 0.05, "t": 0.1, "law": 3}, {"s": 0.5, "t": 1.0, "law": 0}),
           rests_on=("posterior", "sample")),
-    Claim("draws", "generation", "ancestral sampling with the best model of a word draws it from its law",
+    Claim("draws", "generation", "ancestral sampling with the exact model of a token draws from its distribution",
           "binomial bounds, false alarm 1e-6", _generation, ({"law": 1},), ({"law": 0},), remembers,
           rests_on=("jump and land", "sample_prior", "forgets")),
     Claim("draws", "path", "jump times drawn up front are those of the chain", "binomial bounds, false alarm 1e-6",

@@ -133,11 +133,11 @@ def _one_time(run: SamplerCase) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "position by position", "dependent words follow their joint law after few steps each",
+    Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
           "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _no_word,
           rests_on=("one word",),
-          means="words before a window are told at time 0, what is behind it as noise at time 1"),
-    Claim("sampler", "words kept", "a denoiser that keeps what it was told of finished blocks draws the same words",
+          means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
+    Claim("sampler", "words kept", "a denoiser with a cache of finished blocks draws the same tokens",
           "exactly", _kept, applies=_several, rests_on=("keyed noise",)),
     Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
           "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,

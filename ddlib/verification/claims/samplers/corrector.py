@@ -153,12 +153,12 @@ def _approximate(case: Correction) -> str:
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
 CLAIMS = (
-    Claim("corrector", "one token", "a token keeps its law q_t", "binomial bounds, false alarm 1e-6", _word, _TIMES,
+    Claim("corrector", "one token", "a position keeps its distribution q_t", "binomial bounds, false alarm 1e-6", _word, _TIMES,
           ({"t": 0.1}, {"t": 0.95}), _shifting),
-    Claim("corrector", "two tokens", "each of two dependent tokens keeps its law q_t",
+    Claim("corrector", "two tokens", "each of two dependent positions keeps its distribution q_t",
           "binomial bounds, false alarm 1e-6", _words, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("one token",)),
-    Claim("corrector", "joint law", "two dependent tokens keep their joint law, if only after short steps",
+    Claim("corrector", "joint law", "two dependent positions keep their joint distribution, if only after short steps",
           "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("two tokens",)),
     Claim("corrector", "network calls", "no more than it says", "exactly", _calls),

@@ -82,8 +82,8 @@ def _order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("sampler", "steps", "draws of a step follow its kernel, from every text of two states",
+    Claim("sampler", "steps", "draws of a step follow its kernel, from every sequence of two states",
           "binomial bounds, false alarm 1e-6", _draws, ({"step": 1},), ({"step": 0}, {"step": 2})),
-    Claim("sampler", "order", "twice the steps divide the error of two words by two to the order, or more",
+    Claim("sampler", "order", "twice the steps divide the error of two tokens by two to the order, or more",
           f"exponent {_SLACK} less", _order, ({"steps": 8},), ({"steps": 16},), rests_on=("steps",)),
 )  # fmt: skip

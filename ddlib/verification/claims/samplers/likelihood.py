@@ -87,11 +87,11 @@ def _known(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("likelihood", "sums to one", "likelihoods of all texts sum to one, whatever the network says", "1e-9", _sums,
+    Claim("likelihood", "sums to one", "likelihoods of all sequences sum to one, for any network", "1e-9", _sums,
           ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3})),
-    Claim("likelihood", "as drawn", "texts are drawn as often as their likelihood says",
+    Claim("likelihood", "as drawn", "sequences are drawn with the frequency of their likelihood",
           "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
           rests_on=("sums to one",)),
-    Claim("likelihood", "best network", "given the best network it is the law of the text", "1e-9", _known,
+    Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _known,
           applies=hurried, rests_on=("sums to one",)),
 )  # fmt: skip

@@ -163,7 +163,7 @@ CLAIMS = (
     Claim("particles", "prompted", "network and reward see the prompt in every particle", "exactly", _prompted),
     Claim("particles", "tilt", "estimates of E[f exp(scale r)] have the right mean, and so on the way",
           f"{_ERRORS:g} standard errors", _tilted, ({"steps": 3},), ({"steps": 1}, {"steps": 12}), _approximate),
-    Claim("particles", "many", "texts follow p(x) exp(scale r(x)) as particles grow many",
+    Claim("particles", "many", "sequences follow p(x) exp(scale r(x)) as particles grow many",
           "binomial bounds, false alarm 1e-6", _many, applies=_approximate, rests_on=("tilt",)),
     Claim("particles", "rows", "a row resamples on its own, by its own noise", "exactly", _alone),
 )  # fmt: skip

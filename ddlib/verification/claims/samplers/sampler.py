@@ -243,22 +243,22 @@ def _unpicked(run: SamplerCase) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "one word", "a word follows its law", "binomial bounds, false alarm 1e-6", _one_word,
+    Claim("sampler", "one word", "a token follows its distribution", "binomial bounds, false alarm 1e-6", _one_word,
           ({"steps": _STEPS},), ({"steps": 200},), _no_draw),
-    Claim("sampler", "few steps", "a word follows its law after one step and after three",
+    Claim("sampler", "few steps", "a token follows its distribution after one step and after three",
           "binomial bounds, false alarm 1e-6", _one_word, ({"steps": 1}, {"steps": 3}), applies=_discretised,
           rests_on=("one word",)),
-    Claim("sampler", "on the way", "a word's state follows q_t at every time of the grid",
+    Claim("sampler", "on the way", "the state of a token follows q_t at every time of the grid",
           "binomial bounds, false alarm 1e-6", _on_the_way, ({"steps": 6},), ({"steps": 24},), _off_the_grid,
           rests_on=("one word",)),
-    Claim("sampler", "two words", "two dependent words follow their joint law, and on the way each its q_t",
+    Claim("sampler", "two words", "two dependent tokens follow their joint distribution, and on the way each its q_t",
           "binomial bounds, false alarm 1e-6",
           _two_words, ({"steps": 100},), ({"steps": 400},), hurried, rests_on=("one word",)),
     Claim("sampler", "prompt", "the prompt stands and conditions the rest", "binomial bounds, false alarm 1e-6",
           _prompts, applies=hurried, rests_on=("two words",)),
-    Claim("sampler", "network calls", "no more than it says, and words even after one step", "exactly", _calls,
+    Claim("sampler", "network calls", "no more than max_model_calls, and tokens even after one step", "exactly", _calls,
           ({"steps": 1}, {"steps": 5})),
-    Claim("sampler", "keyed noise", "the same noise draws the same words, in any batch", "exactly", _repeats),
+    Claim("sampler", "keyed noise", "the same noise draws the same tokens, in any batch", "exactly", _repeats),
     Claim("sampler", "rows picked", "a row goes on the same wherever it is put, and however often", "exactly", _picked,
           ({"steps": 12},), applies=_unpicked, rests_on=("keyed noise",)),
 )  # fmt: skip
