@@ -109,7 +109,7 @@ CLAIMS = (
           _zeros, _T, _ENDS),
     Claim("weighting", "one token", "a token's weight depends on no other token of the batch", "relative 1e-12", _alone,
           ({"t": 0.5},), ({"t": 1e-6}, {"t": 0.9}), rests_on=("weights",)),
-    Claim("weighting", "losses", "both losses are this weight times the bound's divergence; the bound if its bound is True",
+    Claim("weighting", "losses", "both losses are this weight times the bound's divergence, or the bound",
           "relative 1e-9", _losses, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}), ({"t": 0.95, "law": 3},),
           rests_on=("one token",)),
 )  # fmt: skip

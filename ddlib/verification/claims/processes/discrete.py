@@ -52,7 +52,7 @@ CLAIMS = (
                              {"s": 0.499, "t": 0.5, "law": 4}),
           ({"s": 0.0, "t": 1.0, "law": 3}, {"s": 0.9, "t": 1.0, "law": 5}, {"s": 0.0, "t": 1e-3, "law": 0}),
           rests_on=("posterior",)),
-    Claim("discrete", "steps telescope", "for a token distribution any number of steps adds up to the KL that noise removes",
+    Claim("discrete", "steps telescope", "for token distributions, any number of steps sums to the KL removed by noise",
           "relative 1e-9", _telescopes, ({"steps": 1, "law": 1}, {"steps": 4, "law": 2}), ({"steps": 30, "law": 3},),
           rests_on=("step = posterior", "marginals")),
     Claim("discrete", "short steps", "the bound of a short step is the continuous bound", "1e-3 of the turnover",

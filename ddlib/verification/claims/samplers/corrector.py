@@ -153,8 +153,8 @@ def _approximate(case: Correction) -> str:
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
 CLAIMS = (
-    Claim("corrector", "one token", "a position keeps its distribution q_t", "binomial bounds, false alarm 1e-6", _word, _TIMES,
-          ({"t": 0.1}, {"t": 0.95}), _shifting),
+    Claim("corrector", "one token", "a position keeps its distribution q_t", "binomial bounds, false alarm 1e-6",
+          _word, _TIMES, ({"t": 0.1}, {"t": 0.95}), _shifting),
     Claim("corrector", "two tokens", "each of two dependent positions keeps its distribution q_t",
           "binomial bounds, false alarm 1e-6", _words, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("one token",)),
