@@ -23,17 +23,17 @@ def difference(saved: Any, now: Any, path: str = "") -> str:
     if isinstance(saved, dict) and isinstance(now, dict):
         names = ["kind", *(name for name in (*now, *saved) if name != "kind")]
         for name in dict.fromkeys(names):
-            here = f"{path}.{name}" if path else name
+            place = f"{path}.{name}" if path else name
             if name not in saved or name not in now:
                 if name != "kind":
-                    return f"{here} is {_short(saved.get(name, 'no argument'))} there, " + (
+                    return f"{place} is {_short(saved.get(name, 'no argument'))} there, " + (
                         f"{_short(now.get(name, 'no argument'))} here"
                     )
                 continue
             if name == "kind":
                 if not _same_kind(str(saved[name]), str(now[name])):
-                    return f"{here} is {saved[name]} there, {now[name]} here"
-            elif found := difference(saved[name], now[name], here):
+                    return f"{place} is {saved[name]} there, {now[name]} here"
+            elif found := difference(saved[name], now[name], place):
                 return found
         return ""
     if isinstance(saved, list) and isinstance(now, list):
@@ -96,16 +96,18 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
             return path
         return _first(dict(enumerate(zip(one, other, strict=True))), path, seen)
     if isinstance(one, Part | nn.Module):
-        mine, its = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
+        fields, other_fields = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
         for group in ("_buffers", "_modules"):  # compare the entries by name
-            mine |= dict(mine.pop(group, {}))
-            its |= dict(its.pop(group, {}))
+            fields |= dict(fields.pop(group, {}))
+            other_fields |= dict(other_fields.pop(group, {}))
         kept = {
-            k for k in (*mine, *its) if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
+            k
+            for k in (*fields, *other_fields)
+            if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
         }
-        if lone := (mine.keys() ^ its.keys()) - kept:
+        if lone := (fields.keys() ^ other_fields.keys()) - kept:
             return f"{path}.{min(lone)}".lstrip(".")
-        return _first({k: (mine[k], its[k]) for k in mine if k in its}, path, seen)
+        return _first({k: (fields[k], other_fields[k]) for k in fields if k in other_fields}, path, seen)
     if isfunction(one):
         cells = [tuple(cell.cell_contents for cell in f.__closure__ or ()) for f in (one, other)]
         same = one.__code__ == other.__code__ and one.__defaults__ == other.__defaults__
@@ -127,8 +129,8 @@ def _held(part: Any) -> dict[str, Any]:
 
 def _first(pairs: Mapping[Any, tuple[Any, Any]], path: str, seen: frozenset[tuple[int, int]]) -> str:
     for name, (one, other) in pairs.items():
-        here = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}".lstrip(".")
-        if found := apart(one, other, here, seen):
+        place = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}".lstrip(".")
+        if found := apart(one, other, place, seen):
             return found
     return ""
 

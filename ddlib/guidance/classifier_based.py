@@ -96,7 +96,7 @@ class ClassifierBased(Guidance):
             return self._sloping(place)
         z, t, reach = place.z, place.told, place.reach()
         states = self._states(z)
-        current = self._log_prob(states, t)
+        current = self._said(states, t)
         if visible(current):
             require(
                 bool(current.isfinite().all()),
@@ -110,7 +110,7 @@ class ClassifierBased(Guidance):
             b, i, k = places.unbind(1)
             tried = states[b]
             tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(states)
-            change[b, i, k] = self._log_prob(tried, t[b]) - current[b]
+            change[b, i, k] = self._said(tried, t[b]) - current[b]
         return change
 
     @classmethod
@@ -126,7 +126,7 @@ class ClassifierBased(Guidance):
     def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
-            log_prob = self._log_prob(states, place.told)
+            log_prob = self._said(states, place.told)
             differentiable = log_prob.requires_grad
             slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
         if slope is None:
@@ -141,7 +141,7 @@ class ClassifierBased(Guidance):
     def _states(self, z: Tokens) -> Float[Tensor, "B L S"]:
         return one_hot(z, self.process.num_states).to(torch.get_default_dtype())
 
-    def _log_prob(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
+    def _said(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
         """Evaluate log p(y|z) and check it."""
         output = self.classifier(states, t)
         if not isinstance(output, Tensor) or not output.is_floating_point():

@@ -86,9 +86,9 @@ class ClassifierFree(Guidance):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = processes()
-        words = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
+        by_word = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
         states = [(process, "states") for process in kinds.values()]
-        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*words, *states)]
+        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*by_word, *states)]
 
 
 def tempered(

@@ -175,9 +175,9 @@ def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:
     """Return ``size`` children of the ``kept`` parents, sorted: first child of each, then second child of each, ..."""
     child = torch.isin(parents, kept).nonzero()[:, 0]
-    mine = parents[child]
-    order = mine.argsort(stable=True)
-    counts = torch.bincount(mine)
+    parent = parents[child]
+    order = parent.argsort(stable=True)
+    counts = torch.bincount(parent)
     rank = torch.empty_like(child)
-    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[mine[order]]
+    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[parent[order]]
     return child[rank.argsort(stable=True)[:size]].sort().values

@@ -57,14 +57,15 @@ def table_parents(
         >>> parents, names
         ([tensor([0, 0, 1])], [['animal', 'plant']])
     """
-    words = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    tokens = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
     require(
-        sorted(vocabulary.values()) == list(range(len(words))), f"vocabulary must have exactly ids 0..{len(words) - 1}"
+        sorted(vocabulary.values()) == list(range(len(tokens))),
+        f"vocabulary must have exactly ids 0..{len(tokens) - 1}",
     )
     require(len(table) > 0, "table is empty, must hold the ancestors of each token")
     strange = [token for token in table if token not in vocabulary]
     require(not strange, f"table has {len(strange)} tokens that vocabulary lacks: {strange[:5]}")
-    missing = [token for token in words if token not in table]
+    missing = [token for token in tokens if token not in table]
     require(
         other is not None or not missing,
         f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; name a cluster for them, other=...",
@@ -73,9 +74,9 @@ def table_parents(
     odd = next((token for token, path in table.items() if isinstance(path, str) or len(path) != depth), None)
     if depth == 0 or odd is not None:
         raise ValueError(
-            f"table has {table.get(odd or words[0])!r} for {odd or words[0]!r}, must be {depth or 1} names"
+            f"table has {table.get(odd or tokens[0])!r} for {odd or tokens[0]!r}, must be {depth or 1} names"
         )
-    paths = [list(table.get(token, [other or ""] * depth)) for token in words]
+    paths = [list(table.get(token, [other or ""] * depth)) for token in tokens]
     names = [sorted({path[level] for path in paths}) for level in range(depth)]
     parents, members = [], [path[0] for path in paths]
     for level in range(depth):

@@ -68,5 +68,5 @@ class Tree(Hierarchy):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        words, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
-        return [cls([words]), cls([words], xi=0.8), cls([words, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]
+        parents, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+        return [cls([parents]), cls([parents], xi=0.8), cls([parents, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]

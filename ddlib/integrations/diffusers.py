@@ -264,8 +264,8 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._state, self._next = state, k + 1
         if k < self.num_inference_steps - 1:
             return state.z
-        words = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
-        return torch.where(free, words, sample)
+        tokens = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
+        return torch.where(free, tokens, sample)
 
     def _try(self) -> None:
         """Draw a few tokens with constant logits, so that an unsupported sampler raises in the constructor."""

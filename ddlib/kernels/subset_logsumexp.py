@@ -68,8 +68,8 @@ class WordIn(Divergence):
 
 def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
     """Group the tokens by their ancestor in ``level``, in ascending order; in level 0 by themselves."""
-    words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
-    return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
+    tokens = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
+    return Grouping(tokens if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
 
 
 def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
@@ -80,15 +80,15 @@ def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bo
     """
     if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    here, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
+    members, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
     order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
     index, state = index[order], state[order]
     top = level == hierarchy.depth
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
-        columns = None if top else here.members(member)
-        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, here, below)))
+        columns = None if top else members.members(member)
+        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, members, below)))
         first += count
     return found
 

@@ -47,11 +47,11 @@ def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | N
     if isinstance(process, HasLevelWeights):
         values = process.occupancies(t)
     else:
-        words = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
-        same = process.likelihood(words, words, t).mean(1)
+        tokens = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
+        same = process.likelihood(tokens, tokens, t).mean(1)
         beyond = torch.zeros_like(same)
         for state in range(process.vocab_size, process.num_states):
-            beyond += process.likelihood(torch.full_like(words, state), words, t).mean(1)
+            beyond += process.likelihood(torch.full_like(tokens, state), tokens, t).mean(1)
         values = torch.stack([same, (1 - same - beyond).clamp_min(0), beyond], 1)
     return [Series(band, values[:, i]) for i, band in enumerate(found)]
 
@@ -173,9 +173,9 @@ def _spread(start: int, end: int) -> Tensor:
 
 def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
     """Compute the mean loss weight given each of ``count`` bands; NaN for a band of probability 0."""
-    words = _spread(0, process.vocab_size)
-    states = torch.cat([words, _spread(process.vocab_size, process.num_states)])
-    x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(words, states, indexing="ij"))
+    tokens = _spread(0, process.vocab_size)
+    states = torch.cat([tokens, _spread(process.vocab_size, process.num_states)])
+    x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(tokens, states, indexing="ij"))
     band = band_of(process, z, x[0])
     means = []
     for times in t.split(max(1, _ENTRIES // (x.numel() * process.num_states))):

@@ -71,9 +71,9 @@ def hierarchy(
             bbox={"boxstyle": "round,pad=0.2", "facecolor": background, "edgecolor": "none"},
         )  # fmt: skip
 
-    words = [torch.bincount(hierarchy.between(0, i).parents) for i in range(1, hierarchy.depth + 1)]
+    sizes = [torch.bincount(hierarchy.between(0, i).parents) for i in range(1, hierarchy.depth + 1)]
     for (level, index), place in layout.place.items():
-        count = f" ({int(words[level - 1][index]):,})" if level and not whole else ""
+        count = f" ({int(sizes[level - 1][index]):,})" if level and not whole else ""
         background = found[level].colour
         dark = background in (BLUE, DARK)
         label(level, place, state[hierarchy.offsets[level] + index] + count, "white" if dark else "black", background)

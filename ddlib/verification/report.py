@@ -172,10 +172,10 @@ class Report:
         return json.dumps(_plain({**asdict(self), "ok": self.ok}), indent=2, allow_nan=False)
 
     def _in_full(self) -> list[str]:
-        lines, room = [], ""
+        lines, section = [], ""
         for check in self.checks:
-            lines += [check.room] if check.room != room else []
-            room = check.room
+            lines += [check.room] if check.room != section else []
+            section = check.room
             lines.append(str(check))
         return lines
 

@@ -145,22 +145,22 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         (Schedule, whole.schedule, schedule.CLAIMS),
         (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
     )
-    asked = []
+    results = []
     for kind, part, claims in parts:
         if isinstance(part, kind):
-            asked += _ask(claims, part, full)
+            results += _ask(claims, part, full)
     if subject is None:
-        asked += _ask(_SIZE_CLAIMS, given, full)
-        return explained(asked), f"no reduction: {given.num_states} states checked as given"
-    asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+        results += _ask(_SIZE_CLAIMS, given, full)
+        return explained(results), f"no reduction: {given.num_states} states checked as given"
+    results += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
     if learned.parameters(subject):
-        asked += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+        results += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
-        return explained(asked), ""
+        return explained(results), ""
     if isinstance(given.hierarchy, Hierarchy):
-        asked += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
+        results += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
     return explained(
-        asked + _ask(_SIZE_CLAIMS, given, full)
+        results + _ask(_SIZE_CLAIMS, given, full)
     ), f"verified on its reduction {subject!r}, and at its size as given"
 
 
@@ -253,9 +253,9 @@ def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: boo
     names = ", ".join(type(one.process).__name__ for one in served)
     checks = []
     for one in served:
-        room = f"{what} on {type(one.process).__name__}"
-        asked = _ask(claims, one, full)
-        checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
+        section = f"{what} on {type(one.process).__name__}"
+        results = _ask(claims, one, full)
+        checks += explained([(claim, replace(check, room=section)) for claim, check in results])
     return checks, f"run on {names}"
 
 

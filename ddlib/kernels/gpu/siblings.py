@@ -83,7 +83,7 @@ def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
 
 def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) -> None:
     (hidden, weight, bias), _, scale, _, values, gradients = work
-    dim, length, some = hidden.shape[1], end - base, groups.token[base:end]
+    dim, length, rows = hidden.shape[1], end - base, groups.token[base:end]
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
@@ -104,15 +104,15 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
             logits, groups.own, groups.family, groups.start, nats, base, logits.stride(0),
             DERIVE=gradients is not None, BV=min(triton.next_power_of_2(families.widest), 4096),
         )  # fmt: skip
-        values.index_add_(0, some, nats.clamp_min_(0).to(values.dtype))  # rounding
+        values.index_add_(0, rows, nats.clamp_min_(0).to(values.dtype))  # rounding
         if gradients is None or scale is None:
             return
-        factor = scale[some].to(torch.float32)
+        factor = scale[rows].to(torch.float32)
         slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
         grouped_gemm._by_hidden[(len(tiles[0]), deep)](
             logits, weight, families.columns, slope, *tables, **common, w_stride=weight.stride(0), **cut
         )
-        gradients.hidden.index_add_(0, some, (slope * factor[:, None]).to(hidden.dtype))
+        gradients.hidden.index_add_(0, rows, (slope * factor[:, None]).to(hidden.dtype))
         grouped_gemm._by_weight[(len(families.sizes), wide, deep)](
             logits, hidden, factor, families.columns, groups.token,
             gradients.weight, gradients.weight if gradients.bias is None else gradients.bias, groups.start, first,

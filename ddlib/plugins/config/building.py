@@ -92,11 +92,11 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
         faults.append(f"{place}.{key}: no such key; {hint}")
     result = {"kind": name}
     for key in allowed.values():
-        here = f"{place}.{key.name}"
+        where = f"{place}.{key.name}"
         if key.name in values:
-            result[key.name] = _value(key, values[key.name], run, here, faults)
+            result[key.name] = _value(key, values[key.name], run, where, faults)
         elif key.default is REQUIRED:
-            faults.append(f"{here}: is missing")
+            faults.append(f"{where}: is missing")
         elif key.plain:
             result[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
     return result

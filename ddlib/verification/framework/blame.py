@@ -28,12 +28,12 @@ def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     modules = {module for subject in subjects for module in _modules(subject)}
     packages = {module.partition(".")[0] for module in modules} - {"ddlib"}
-    for theirs in (
+    for matches in (
         lambda frame: _module(frame).partition(".")[0] in packages or _written(frame),
         lambda frame: _module(frame) in modules,
     ):
         for frame, line in reversed(frames):
-            if theirs(frame):
+            if matches(frame):
                 return _place(frame, line), _advice(frame, error)
     return None, ""
 
@@ -67,8 +67,8 @@ def _written(frame: FrameType) -> bool:
 
 
 def _place(frame: FrameType, line: int) -> Place:
-    path, here = Path(frame.f_code.co_filename), Path.cwd()
-    name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+    path, cwd = Path(frame.f_code.co_filename), Path.cwd()
+    name = str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
     method = frame.f_code.co_qualname.rpartition("<locals>.")[2]
     code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
     return Place(name, line, method, code)

@@ -76,9 +76,9 @@ def integrate_bound(
     pace = pace or Together()
     length, size = law.ndim, process.num_states
     grid = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
-    words = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
-    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
-    texts = law.flatten().repeat_interleave(len(grid))
+    tokens = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
+    x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
+    probs = law.flatten().repeat_interleave(len(grid))
     total = torch.zeros((), dtype=torch.float64)
     uniforms = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
     cells *= pace.parts(length)
@@ -87,7 +87,7 @@ def integrate_bound(
     for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
         t, speed = (function(node[None], uniforms)[0] for function in (pace.times, pace.speeds))
         t, speed = t.expand(len(x), *t.shape), speed.expand(len(x), *speed.shape)
-        mass = texts * process.likelihood(z, x, t).prod(-1)
+        mass = probs * process.likelihood(z, x, t).prod(-1)
         kept = mass > 0
         if bool(kept.any()):
             x_, z_, t_ = x[kept], z[kept], t[kept]

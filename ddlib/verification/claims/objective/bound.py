@@ -80,20 +80,20 @@ def integrated(
 
     Returns the integrals (V,), a, b, and the change of the integrals in the last refinement (V,).
     """
-    reach, (word, every) = float(point["reach"]), product(process, point["words"])
-    together = max(1, min(_NODES, _HELD // (word.shape[1] * process.vocab_size)))
+    reach, (token, every) = float(point["reach"]), product(process, point["words"])
+    together = max(1, min(_NODES, _HELD // (token.shape[1] * process.vocab_size)))
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
         for t, weight in zip(*(v.split(together) for v in logistic(reach, points)), strict=True):
-            x, z = word.expand(len(t), -1), every.expand(len(t), -1)
+            x, z = token.expand(len(t), -1), every.expand(len(t), -1)
             mass = process.likelihood(z, x, t)
             # replace impossible states, and those so unlikely that ratios overflow, by the most likely state
             likeliest = mass.unflatten(1, (-1, process.num_states)).argmax(-1)
             z = torch.where(mass > _REACHED, z, likeliest.repeat_interleave(process.num_states, 1))
             mass = torch.where(mass > _REACHED, mass, 0.0)
             value = mass * nelbo(process, denoiser(z, t), x, z, t, "auto", kind)
-            total.index_add_(0, word[0], weight @ value)
+            total.index_add_(0, token[0], weight @ value)
         return total
 
     points = 24

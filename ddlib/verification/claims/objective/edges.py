@@ -46,8 +46,8 @@ def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the edges at full weight with -log of the token's probability given z: the path from z to the token."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
-    word = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
-    expected = process.loss_weight(x, z, t) * word
+    nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    expected = process.loss_weight(x, z, t) * nats
     depth = len(process.levels) - 1
     got = _loss(process, scores, x, z, t, [1.0] * depth)
     allowed = 1e-9 * (turnover(process, x, z, t, scores.exp()) + expected)
@@ -62,11 +62,11 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(int(point["law"]))
     meanings: dict[str, tuple[Parameterization, int]] = {"words": ("cavity", process.vocab_size)}
     meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
-    some = [0.5 + edge for edge in range(len(process.levels) - 1)]
+    others = [0.5 + edge for edge in range(len(process.levels) - 1)]
     for name, (meaning, size) in meanings.items():
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-        for weights in (None, some):
+        for weights in (None, others):
             with torch.enable_grad():
                 given = [part.clone().requires_grad_() for part in layer]
                 hidden, weight, bias = given

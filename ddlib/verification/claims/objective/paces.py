@@ -130,14 +130,14 @@ def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor
     z = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
     x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
     x, z = x.repeat_interleave(len(z), 0), z.repeat(len(x), 1)
-    texts, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
+    probs, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
 
     def at(u: Tensor) -> Tensor:
         count, uniforms = len(u), chance.expand(len(u), -1)
         many = (beside(function(u, uniforms)).expand(-1, length) for function in (pace.times, pace.speeds))
         t, speed = (values.repeat_interleave(len(x), 0) for values in many)
         clean, noisy, index = x.repeat(count, 1), z.repeat(count, 1), torch.arange(count).repeat_interleave(len(x))
-        mass = texts.repeat(count) * process.likelihood(noisy, clean, t).prod(-1)
+        mass = probs.repeat(count) * process.likelihood(noisy, clean, t).prod(-1)
         kept = (mass > 0) & (speed > 0).any(-1)
         clean, noisy, t, speed, mass, index = (value[kept] for value in (clean, noisy, t, speed, mass, index))
         terms = closed_nelbo(process, best(noisy, t), clean, noisy, t)

@@ -139,12 +139,12 @@ def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
 
 def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int) -> Tensor:
     """Return the mean of a power of the integrand over uniform tokens and noise; ``scores`` (V,) or (1, V S, V)."""
-    words, states = process.vocab_size, process.num_states
-    x = torch.arange(words).repeat_interleave(states).expand(len(t), -1)
-    z = torch.arange(states).repeat(words).expand(len(t), -1)
+    tokens, states = process.vocab_size, process.num_states
+    x = torch.arange(tokens).repeat_interleave(states).expand(len(t), -1)
+    z = torch.arange(states).repeat(tokens).expand(len(t), -1)
     mass = process.likelihood(z, x, t)
     value = closed_nelbo(process, scores.expand(*x.shape, -1), x, z, t)
-    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / words
+    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
 
 
 _PROCESSES: dict[str, ForwardProcess] = {
@@ -156,8 +156,8 @@ _PROCESSES: dict[str, ForwardProcess] = {
 
 def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     density = process.time_density(32)
-    for ask in (_ends, _positive, _inverse, _weighs):
-        yield from ask(density, point)
+    for claim in (_ends, _positive, _inverse, _weighs):
+        yield from claim(density, point)
 
 
 def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

@@ -93,8 +93,8 @@ def _losses(rule: Rule, point: Point) -> Iterator[Comparison]:
     allowed = 1e-9 * (1 + expected + found)
     loss = training_loss(rule.process, scores, x, z, t, rule.weighting, reduction="none")
     yield per_pair("training_loss", x, z, loss, expected, allowed)
-    words = torch.eye(rule.process.vocab_size, dtype=torch.float64)
-    fused = linear_training_loss(rule.process, scores, words, x, z, t, weighting=rule.weighting, reduction="none")
+    identity = torch.eye(rule.process.vocab_size, dtype=torch.float64)
+    fused = linear_training_loss(rule.process, scores, identity, x, z, t, weighting=rule.weighting, reduction="none")
     assert isinstance(fused, Tensor)
     yield per_pair("linear_training_loss", x, z, fused, expected, allowed)
     if rule.weighting.bound:

@@ -39,8 +39,8 @@ class Correction(NamedTuple):
     def states(self, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
         """Draw states at ``t`` of sequences from ``law``, (rows, L)."""
         u = rand((rows,), generator, torch.device("cpu"))
-        texts = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
-        return self.process.sample(torch.stack(texts, 1), at(t, rows), generator)
+        tokens = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
+        return self.process.sample(torch.stack(tokens, 1), at(t, rows), generator)
 
     def corrected(self, run: SamplingContext, z: Tokens, t: float, step: float = _STEP) -> Tokens:
         """Return the states after one correction, as after a step of this length."""
@@ -73,8 +73,8 @@ def _kept(case: Correction, point: Point, law: Tensor) -> Iterator[Comparison]:
     z = case.states(law, t, _DRAWS, generator)
     z = case.corrected(case.run(law, _DRAWS, generator), z, t)
     axes = range(law.ndim)
-    words = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
-    chance = case.process.predictive(words[None], at(t))[0]
+    marginals = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
+    chance = case.process.predictive(marginals[None], at(t))[0]
     counts = tally(z, case.process.num_states)
     yield frequencies("draws of z", ("position", "z"), counts, chance, _DRAWS)
 
@@ -111,8 +111,8 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
     z = case.corrected(run, case.states(PAIR, 0.6, 64, generator), 0.6)
     yield Comparison("states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0)
     first = next(calls)
-    words = case.corrector.end(run, case.states(PAIR, 0.0, 64, generator))
-    yield Comparison("words", ("example", "position"), words, words.clamp(0, case.process.vocab_size - 1), 0.0)
+    tokens = case.corrector.end(run, case.states(PAIR, 0.0, 64, generator))
+    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0)
     most, most_end = case.corrector.max_model_calls, case.corrector.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
@@ -124,13 +124,13 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
 def _repeats(case: Correction, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(4)
     rows = 12
-    z, words = (case.states(PAIR, t, rows, generator) for t in (0.6, 0.0))
+    z, tokens = (case.states(PAIR, t, rows, generator) for t in (0.6, 0.0))
 
     def keyed(index: Tensor) -> Tensor:
         key = KeyedGenerator(seed=1, step=2, index=index)
         run = case.run(PAIR, len(index), key)
         there = case.corrected(run, case.corrected(run, z[index], 0.6), 0.6)
-        return torch.cat([there, case.corrector.end(run, words[index])], 1)
+        return torch.cat([there, case.corrector.end(run, tokens[index])], 1)
 
     whole = keyed(torch.arange(rows))
     yield Comparison("states drawn again", ("example", "position"), keyed(torch.arange(rows)), whole, 0.0)

@@ -159,14 +159,14 @@ def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
     one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
     what, t = kind(one), at(LATE).to(torch.get_default_dtype())
     probs = told(process, one.denoiser, one.of_parts, z, what)
-    lean = torch.zeros_like(probs)
+    change = torch.zeros_like(probs)
     for n, i, k in (probs > 0).nonzero().tolist():
         both = torch.stack([z[n], z[n]])
         both[1, i] = k
         states = torch.nn.functional.one_hot(both, process.num_states).to(torch.get_default_dtype())
         before, after = (one.classifier(state[None], t)[0] for state in states)
-        lean[n, i, k] = after - before
-    expected = by_level(process, probs * (gamma * lean).exp(), what)
+        change[n, i, k] = after - before
+    expected = by_level(process, probs * (gamma * change).exp(), what)
     yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-5)
 
 
@@ -229,8 +229,8 @@ def _tried(guided: Guidance) -> str:
 def _certain(guided: Guidance) -> str:
     """Return the reason why Bayes's rule for tokens does not apply: states in level 0 may be noise."""
     if guided.on == "words":
-        words = torch.arange(guided.process.vocab_size)[None]
-        known = guided.process.token_likelihood(words, at(LATE))[0] > 0
+        tokens = torch.arange(guided.process.vocab_size)[None]
+        known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):
             return "a word may be noise here: what a classifier says of it is not what it says of the word"
     return ""

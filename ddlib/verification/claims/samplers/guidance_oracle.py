@@ -28,8 +28,8 @@ def texts(process: ForwardProcess) -> Tensor:
         states = torch.arange(process.num_states)
         found = torch.cartesian_prod(states, states)
     else:
-        words = torch.randint(process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0))
-        found = process.sample(words, at(LATE, 64), torch.Generator().manual_seed(1))
+        tokens = torch.randint(process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0))
+        found = process.sample(tokens, at(LATE, 64), torch.Generator().manual_seed(1))
     return found[(process.token_likelihood(found, at(LATE, len(found))) > 0).any(-1).all(-1)]
 
 

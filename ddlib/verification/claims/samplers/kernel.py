@@ -57,13 +57,13 @@ def errors(run: SamplerCase, counts: list[int], joint: Tensor = WEAK) -> list[fl
     """Compute the total variation between ``joint`` and the sampled distribution, exactly, for each number of steps."""
     texts, process = _texts(run), run.process
     predict, number = exact_cavity(process, joint), len(texts)
-    words, result = (texts < process.vocab_size).all(1), []
+    is_tokens, result = (texts < process.vocab_size).all(1), []
     for steps in counts:
         probs = process.prior()[texts].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
             step = run.sampler.kernel(process, predict, texts, at(t, number), at(s, number))
             probs = probs @ torch.where(probs[:, None] > 0, step, 0.0)  # rows of impossible states are undefined
-        probs[words] -= joint.flatten()
+        probs[is_tokens] -= joint.flatten()
         result.append(float(probs.abs().sum() / 2))
     return result
 

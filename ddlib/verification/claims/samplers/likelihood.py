@@ -46,8 +46,8 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     def randn(*shape: int) -> Tensor:
         return 2 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    words = process.vocab_size
-    table, late = randn(2, 2, process.num_states, words), randn(2, words)
+    size = process.vocab_size
+    table, late = randn(2, 2, process.num_states, size), randn(2, size)
     places = torch.arange(2)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _texts(run: SamplerCase) -> Tensor:
-    words = torch.arange(run.process.vocab_size)
-    return torch.cartesian_prod(words, words)
+    tokens = torch.arange(run.process.vocab_size)
+    return torch.cartesian_prod(tokens, tokens)
 
 
 def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
@@ -76,8 +76,8 @@ def _sums(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 def _drawn(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     steps, size = int(point["steps"]), run.process.vocab_size
     denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
-    words = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
-    counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    tokens = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
+    counts = tally(tokens @ torch.tensor([[size], [1]]), size * size).view(size, size)
     yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
 
 

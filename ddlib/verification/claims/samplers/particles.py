@@ -96,8 +96,8 @@ def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         state = particles.step(call, state, k)
         if particles.sampler.on_time_grid and k + 1 < steps:
             s = float(call.times[k + 1])
-            words = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
-            one, other = run.process.predictive(words, call.times[k + 1 : k + 2])[0]
+            marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
+            one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
             estimate = state.memo.log_mean().exp()
             expected = _tilt(run, one[:, None] * other, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
@@ -128,8 +128,8 @@ def _alone(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         return run.draw(_joint(run), len(index), KeyedGenerator(seed=5, step=6, index=index), 8)
 
     whole = keyed(slice(0, _ALONE))
-    alone = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
-    yield Comparison("words of an example alone", ("example", "position"), alone, whole, 0.0)
+    separate = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
+    yield Comparison("words of an example alone", ("example", "position"), separate, whole, 0.0)
 
 
 def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
@@ -147,10 +147,10 @@ def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
     cast(Particles, particles).reward = reward
     generator = torch.Generator().manual_seed(7)
-    words = sample(
+    tokens = sample(
         run.process, network, (64, 2), particles, 6, torch.tensor([given]), compact=False, generator=generator
     )
-    for what, first in (("seen", torch.cat(seen)), ("returned", words[:, 0])):
+    for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
         yield Comparison(f"the prompt as it was {what}", ("example",), first, torch.full_like(first, given), 0.0)
 
 

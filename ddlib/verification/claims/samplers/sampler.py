@@ -105,11 +105,11 @@ def _refusal(run: SamplerCase) -> TypeError | None:
 
 
 def _one_word(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    law = run.word
-    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
-    inside = tokens.clamp(0, len(law) - 1)
+    probs = run.word
+    tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
+    inside = tokens.clamp(0, len(probs) - 1)
     yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
-    yield frequencies("draws of a word", ("position", "x"), tally(tokens, len(law)), law[None], _DRAWS)
+    yield frequencies("draws of a word", ("position", "x"), tally(tokens, len(probs)), probs[None], _DRAWS)
 
 
 def _on_the_way(run: SamplerCase, point: Point) -> Iterator[Comparison]:
@@ -130,8 +130,8 @@ def _seen(
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
-            law, counts = run.process.predictive(words, t[:1])[0], tally(z, run.process.num_states)
-            into.append(frequencies(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), counts, law, _DRAWS))
+            probs, counts = run.process.predictive(words, t[:1])[0], tally(z, run.process.num_states)
+            into.append(frequencies(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), counts, probs, _DRAWS))
 
     return keep
 
@@ -160,15 +160,15 @@ def _no_draw(run: SamplerCase) -> str:
 def _two_words(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     # rates may diverge near the data, so steps are concentrated there
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
-    law, size = run.pair, run.process.vocab_size
+    joint, size = run.pair, run.process.vocab_size
     seen: list[Comparison] = []
-    keep = _seen(run, torch.stack([law.sum(1), law.sum(0)])[None], seen, len(grid) // 5)
+    keep = _seen(run, torch.stack([joint.sum(1), joint.sum(0)])[None], seen, len(grid) // 5)
     timed = {"steps": None, "times": grid} if run.sampler.by_times else {"steps": len(grid) - 1}
     watched = {"on_step": keep if run.sampler.on_time_grid else None}
-    tokens = run.draw(law, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
+    tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
     counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
-    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, law, _DRAWS)
+    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, joint, _DRAWS)
 
 
 def _prompts(run: SamplerCase, point: Point) -> Iterator[Comparison]:
@@ -178,8 +178,8 @@ def _prompts(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     evidence = run.process.token_likelihood(torch.arange(size)[None], torch.tensor([0.5], dtype=torch.float64))[0]
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
         return  # a token is not certain evidence in this process: the prompt is only exact evidence as t -> 0
-    law = run.pair[given] / run.pair[given].sum()
-    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), law[None], _DRAWS)
+    probs = run.pair[given] / run.pair[given].sum()
+    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), probs[None], _DRAWS)
 
 
 def _calls(run: SamplerCase, point: Point) -> Iterator[Comparison]:
@@ -229,8 +229,8 @@ def _picked(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     subset, picked = replace(call, free=call.free[rows], generator=noise), run.sampler.select_rows(state, rows)
     for k in range(steps // 2, steps):
         state, picked = run.sampler.step(call, state, k), run.sampler.step(subset, picked, k)
-    words = run.sampler.finalize(call, state)[rows]
-    yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(subset, picked), words, 0.0)
+    tokens = run.sampler.finalize(call, state)[rows]
+    yield Comparison("words of a row", ("row", "position"), run.sampler.finalize(subset, picked), tokens, 0.0)
 
 
 def _unpicked(run: SamplerCase) -> str:
