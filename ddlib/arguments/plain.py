@@ -27,7 +27,7 @@ def values(part: Part) -> dict[str, Any]:
 
     Raises:
         TypeError: not a part; a part that was not made by its constructor; a class that is defined within a function;
-        an argument that is not a plain value, such as a lambda or a network. The message has its path.
+            an argument that is not a plain value, such as a lambda or a network. The message has its path.
 
     Example:
         >>> import ddlib as dd

@@ -48,7 +48,7 @@ class Guidance(ABC):
     Raises:
         TypeError: not a process; a strength that is neither a number nor a function.
         ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside [0, 1] or of width 0,
-        an unknown parameterization.
+            an unknown parameterization.
     """
 
     parts: ClassVar[tuple[str, ...]]

@@ -60,7 +60,7 @@ class ClassifierBased(Guidance):
 
     Raises:
         TypeError, ValueError: as ``Guidance``; another ``how``. When called: a classifier that returns another shape,
-        NaN or +inf, or -inf for the current sequence; no gradient for "first order".
+            NaN or +inf, or -inf for the current sequence; no gradient for "first order".
     """
 
     parts = ("denoiser", "classifier")

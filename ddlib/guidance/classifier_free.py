@@ -43,7 +43,7 @@ class ClassifierFree(Guidance):
 
     Raises:
         TypeError, ValueError: as ``Guidance``; a part that is not callable; parts with different vocabularies, detected
-        at construction if both are split denoisers.
+            at construction if both are split denoisers.
 
     Example:
         >>> import ddlib as dd

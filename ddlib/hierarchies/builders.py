@@ -49,7 +49,7 @@ def table_parents(
 
     Raises:
         ValueError: tokens missing from the vocabulary, or from the table without ``other``; different numbers of
-        ancestors; a name with two parents; ids with gaps.
+            ancestors; a name with two parents; ids with gaps.
 
     Example:
         >>> words = {"cat": 0, "dog": 1, "ivy": 2}

@@ -175,7 +175,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
 
         Raises:
             TypeError, ValueError: an invalid timestep, states out of range, invalid logits as in ``nelbo``, a mask of
-            another shape or type.
+                another shape or type.
         """
         k, process = self._index(timestep), self.process
         check_tokens("sample", sample, process.num_states, "states")

@@ -123,8 +123,8 @@ class Pace(Part):
 
         Raises:
             TypeError, ValueError: as ``sample_times``; a length that the pace does not support; ``at_once`` for a pace
-            without blocks; times that are negative, above 1 or of another shape or type; speeds that are negative or
-            not finite.
+                without blocks; times that are negative, above 1 or of another shape or type; speeds that are negative
+                or not finite.
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)

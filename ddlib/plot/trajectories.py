@@ -58,7 +58,7 @@ def image(
     Raises:
         ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
         ValueError: times that are not monotonic; a number of rows that is not the number of times; an index without a
-        band.
+            band.
     """
     steps = times.diff()
     require(len(times) > 1 and bool((steps > 0).all() or (steps < 0).all()), "times must rise or fall, at least two")

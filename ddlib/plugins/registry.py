@@ -95,7 +95,7 @@ def get(kind: str, name: str) -> Any:
     Raises:
         ValueError: unknown kind or name.
         ImportError: two packages claim the name; the entry point does not load or is not a class of its kind. The
-        message has the packages and the reason.
+            message has the packages and the reason.
     """
     claims = _claims(kind)
     require(name in claims, _missing(kind, name, list(claims)))

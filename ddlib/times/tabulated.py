@@ -24,7 +24,7 @@ class Tabulated(TimeDensity):
 
     Raises:
         ValueError: edges that do not increase from 0 to 1, masses that are not positive and finite, sizes that do not
-        match.
+            match.
 
     Example:
         >>> Tabulated([0.0, 0.5, 1.0], [1.0, 3.0]).weight(torch.tensor([0.2, 0.7]))

@@ -106,7 +106,7 @@ def semantic_clusters(
     Raises:
         TypeError: embeddings not floating point, or an argument of another type.
         ValueError: embeddings empty, not (V, D), NaN or infinite; zero rows under cosine; fewer distinct rows than
-        clusters; counts out of range; bounds that no assignment meets.
+            clusters; counts out of range; bounds that no assignment meets.
 
     Example:
         >>> words = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])

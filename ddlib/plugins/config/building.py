@@ -21,7 +21,8 @@ def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, 
 
     Raises:
         ValueError: lists all errors with their places: unknown keys with the closest match, missing keys, values of a
-        wrong type. ImportError: a plug-in that does not load.
+            wrong type.
+        ImportError: a plug-in that does not load.
     """
     faults: list[str] = []
     values = _read(group, given, run, place or group, faults)
