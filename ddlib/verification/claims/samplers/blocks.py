@@ -18,7 +18,7 @@ from ddlib.verification.framework.oracle import exact_cavity
 _DRAWS, _ROWS = 2000, 12
 
 
-class Told:
+class ExactDenoiser:
     """Exact denoiser of a joint distribution that accepts times (B, L)."""
 
     own_times = True
@@ -30,17 +30,17 @@ class Told:
         return self._best(z, t)
 
 
-class Words(NamedTuple):
-    """Cache of ``InTurn``."""
+class TokenCache(NamedTuple):
+    """Cache of ``CausalDenoiser``."""
 
     words: Tensor
 
-    def rows(self, index: Tensor) -> "Words":
+    def rows(self, index: Tensor) -> "TokenCache":
         """Select sequences."""
-        return Words(self.words[index])
+        return TokenCache(self.words[index])
 
 
-class InTurn:
+class CausalDenoiser:
     """Exact causal denoiser with a cache: each position depends on its state and the positions before it.
 
     Args:
@@ -60,11 +60,11 @@ class InTurn:
         times = t[:, None].expand(z.shape) if t.ndim == 1 else t
         return torch.stack([self._best[i](z[:, : i + 1], times[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
 
-    def prefill(self, x: Tensor, cache: Words | None = None) -> Words:
+    def prefill(self, x: Tensor, cache: TokenCache | None = None) -> TokenCache:
         """Append clean tokens to the cache."""
-        return Words(x if cache is None else torch.cat([cache.words, x], 1))
+        return TokenCache(x if cache is None else torch.cat([cache.words, x], 1))
 
-    def extend(self, z: Tensor, t: Tensor, cache: Words) -> Tensor:
+    def extend(self, z: Tensor, t: Tensor, cache: TokenCache) -> Tensor:
         """Compute the logits of the positions after the cached tokens."""
         times = t[:, None].expand(z.shape) if t.ndim == 1 else t
         times = torch.cat([torch.zeros_like(cache.words).to(times), times], 1)
@@ -90,7 +90,10 @@ def _counted(run: SamplerCase, what: str, texts: Tensor) -> Comparison:
 
 def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
-    for what, denoiser in (("position by position", Told), ("position by position, kept", InTurn)):
+    for what, denoiser in (
+        ("position by position", ExactDenoiser),
+        ("position by position, kept", CausalDenoiser),
+    ):
         texts = _draw(
             run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(),
             generator=torch.Generator().manual_seed(6),
@@ -101,13 +104,18 @@ def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 def _in_any_order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
     texts = _draw(
-        run, Told(run.process, joint), _DRAWS, steps, pace=RandomOrder(), generator=torch.Generator().manual_seed(7)
+        run,
+        ExactDenoiser(run.process, joint),
+        _DRAWS,
+        steps,
+        pace=RandomOrder(),
+        generator=torch.Generator().manual_seed(7),
     )
     yield _counted(run, "in random orders", texts)
 
 
 def _kept(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    denoiser, prompt = InTurn(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
+    denoiser, prompt = CausalDenoiser(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
 
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
