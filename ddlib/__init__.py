@@ -1,7 +1,7 @@
 """ddlib: discrete diffusion processes for language, composed from small objects.
 
-A ``Schedule`` says when tokens jump, a ``Hierarchy`` says where, their product is a ``ForwardProcess``; the bound, the
-training loss and every sampler follow.
+A ``Schedule`` (when tokens jump) and a ``Hierarchy`` (where they jump) define a ``ForwardProcess``. The bound, the
+training loss and the samplers work for any ``ForwardProcess``.
 """
 
 import os
@@ -83,19 +83,19 @@ __all__ = [
     "weightings",
 ]
 
-if not TYPE_CHECKING:  # for a type checker, every name would be there
+if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
 
     def __dir__() -> list[str]:
-        """The surface, without what Python adds to a package of modules."""
+        """Return the public names, without submodules and helpers."""
         return [*__all__, "__version__"]
 
     def __getattr__(name: str) -> Any:
-        """``verify`` when it is asked for; refuses a name that is not there, and says which was meant."""
-        if name == "verify":  # with sympy, for which whoever trains need not wait
+        """Import ``verify`` on first access; for an unknown name, raise AttributeError with suggestions."""
+        if name == "verify":  # on demand, since it imports sympy
             from ddlib.verification.verifier import verify
 
             return verify
-        if name.startswith("_"):  # tools that ask what kind of module this is
+        if name.startswith("_"):  # tools that inspect the kind of the module
             raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
         if name == "word_logits":
             return module_getattr(__name__, {name: "token_logits"})(name)

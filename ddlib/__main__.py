@@ -1,6 +1,6 @@
-"""``python -m ddlib``: what is registered; ``show OBJECT``: what it is; ``verify OBJECT``: whether it is right.
+"""Command line ``python -m ddlib``: list of registered classes, ``show OBJECT``, ``verify OBJECT``, ``recipes FOLDER``.
 
-``recipes FOLDER`` lays down the recipes, which are scripts to change and so no package of ``site-packages``.
+``recipes`` copies the recipes into a folder. They are scripts to be changed, so they are not installed as a package.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 
 import ddlib
 from ddlib import presets
-from ddlib.plot import inspection as show
+from ddlib.plot import inspection
 from ddlib.plugins import registry
 from ddlib.verification.framework.blame import blamed
 
@@ -27,11 +27,11 @@ SIZED: dict[str, tuple[int, Callable[..., Any]]] = {
     "gidd": (1, lambda vocab_size: presets.gidd(vocab_size, 0.2)),
     "hdlm": (2, lambda *sizes: presets.hdlm_levels([torch.arange(n) * m // n for n, m in pairwise(sizes)])),
 }
-"""Presets to look at by their sizes, hdlm:12x4 for 12 words in 4 clusters: fewest sizes, and what makes one."""
+"""Presets by sizes, e.g. hdlm:12x4 for 12 tokens in 4 clusters: minimum number of sizes, and constructor."""
 
 
 def table() -> str:
-    """Every registered class with its arguments and the first line of its docstring, by kind."""
+    """Format a table of all registered classes by kind, with arguments and the first line of the docstring."""
     lines = [f"ddlib {ddlib.__version__}: schedule x hierarchy = process, then one bound and every sampler"]
     for kind in registry.GROUPS:
         lines += ["", kind]
@@ -49,12 +49,12 @@ def table() -> str:
 
 
 def load(path: str) -> Any:
-    """The object at ``package.module:object``; a class or function there is called without arguments.
+    """Load the object at ``package.module:object``; a class or function is called without arguments.
 
-    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets over so many words and clusters.
+    ``mdlm:16``, ``gidd:16``, ``hdlm:12x4`` and ``hdlm:12x6x3`` are presets with these numbers of tokens and clusters.
 
     Raises:
-        ValueError: not of that form, or the module or the object is not there.
+        ValueError: not of that form; the module or the object does not exist.
     """
     module, _, name = path.partition(":")
     if not module or not name:
@@ -70,10 +70,10 @@ def load(path: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table, shows or verifies an object, lays down the recipes.
+    """Print the table, show or verify an object, or copy the recipes.
 
-    The exit status is 1 if an object is refuted or its picture cannot be drawn, and 2 if there is no such object, or no
-    place for the recipes.
+    The exit status is 1 if an object fails verification or its plot cannot be drawn, and 2 if there is no such object
+    or the recipes cannot be copied.
     """
     parser = argparse.ArgumentParser(prog="python -m ddlib", description="Without a command: what is registered.")
     commands = parser.add_subparsers(metavar="{show,verify,recipes}")
@@ -88,19 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except (TypeError, ValueError) as error:
         command: argparse.ArgumentParser = options.command
-        place, _ = blamed(error)  # of whoever wrote the object's constructor
+        place, _ = blamed(error)  # in the code of the object's constructor
         command.error(f"{error}" + (f" (in {place})" if place else ""))
 
 
 def lay_recipes(folder: Path) -> Path:
-    """Copies the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from ``folder``.
+    """Copy the recipes to ``folder/recipes``, where they run as ``python -m recipes.train`` from ``folder``.
 
-    They come out of a checkout where ddlib is one, otherwise out of the wheel.
+    The source is the checkout if ddlib is installed from one, otherwise the wheel.
 
     Raises:
-        FileExistsError: there is something of that name already; nothing is written.
-        FileNotFoundError: this installation has none.
-        OSError: the folder may not be written.
+        FileExistsError: the target already exists; nothing is written.
+        FileNotFoundError: this installation does not contain the recipes.
+        OSError: the folder is not writable.
     """
     packages = Path(ddlib.__file__).parent
     places = packages / "_data" / "recipes", packages.parent / "recipes"
@@ -145,7 +145,7 @@ def _add_show(commands: Any) -> argparse.ArgumentParser:
     text = "print a process, schedule or hierarchy, and draw it if asked"
     command: argparse.ArgumentParser = commands.add_parser("show", help=text, description=text)
     command.add_argument("--out", type=Path, help="draw it into this file too, such as show.png; needs matplotlib")
-    command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # once it drew without being asked
+    command.add_argument("--no-plot", action="store_true", help=argparse.SUPPRESS)  # former default
     command.add_argument("--words", nargs="+", metavar="WORD", help="a name for each word, after the object")
     _add_object(command)
     command.set_defaults(run=_show)
@@ -167,13 +167,13 @@ def _add_verify(commands: Any) -> argparse.ArgumentParser:
 
 def _show(options: argparse.Namespace) -> int:
     subject = load(options.object)
-    print(show.describe(subject, options.words))
+    print(inspection.describe(subject, options.words))
     print(f"\nis it right?  python -m ddlib verify {options.object}")
     if options.out is None or options.no_plot:
         print(f"a picture?    python -m ddlib show {options.object} --out show.png")
         return 0
     try:
-        show.draw(subject, options.out, options.words)
+        inspection.draw(subject, options.out, options.words)
     except (ModuleNotFoundError, OSError) as error:
         print(f"no picture: {error}", file=sys.stderr)
         return 1
@@ -191,7 +191,7 @@ if __name__ == "__main__":
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, such as head, has enough
+    except BrokenPipeError:  # the reader of the pipe, such as head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""The papers' processes, each in one line."""
+"""Presets: the processes of the papers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,28 +13,28 @@ from ddlib.utils.validation import check_number, require
 
 
 def mdlm(vocab_size: int) -> Masked:
-    """Masked diffusion with the linear clock (Sahoo et al., 2024)."""
+    """Masked diffusion with the linear schedule (Sahoo et al., 2024)."""
     return Masked(vocab_size, Linear())
 
 
 def gidd(vocab_size: int, p_uniform: float) -> GIDD:
-    """Masked diffusion with a share ``p_uniform`` of uniform noise at t = 1/2 (von Rütte et al., 2025)."""
+    """Masked diffusion with a fraction ``p_uniform`` of uniform noise at t = 1/2 (von Rütte et al., 2025)."""
     return GIDD(vocab_size, p_uniform=p_uniform, gamma=1.0)
 
 
 def genmd4(counts: Any, ratio: float = 4.0, learn_speeds: bool = True) -> PerWord:
-    """Masked diffusion with a pace per word under the linear clock (GenMD4, Shi et al., 2024).
+    """Masked diffusion with a power of the linear schedule per token (GenMD4, Shi et al., 2024).
 
-    The powers go by the words' places in the order of frequency, equal ones for words that are equally frequent.
+    The powers depend on the frequency rank of the token; tokens of equal frequency have equal powers.
 
     Args:
-        counts: (V,) how often each word occurs.
-        ratio: power of the most frequent word over that of the rarest, in [0.01, 100]: above 1 frequent words are
-            masked first and written last, below 1 the rare ones.
-        learn_speeds: whether the powers are where learning starts.
+        counts: (V,) frequency of each token.
+        ratio: power of the most frequent token over that of the rarest, in [0.01, 100]. Above 1 frequent tokens are
+            masked first and unmasked last, below 1 rare ones are.
+        learn_speeds: whether the powers are learned, with these initial values.
 
     Raises:
-        ValueError: counts that are not one number >= 0 per word; a ratio outside its limits.
+        ValueError: counts that are not one number >= 0 per token; a ratio outside its limits.
 
     Example:
         >>> genmd4([900, 5, 5, 80], ratio=4.0, learn_speeds=False).powers
@@ -54,10 +54,10 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool =
     """Hierarchical diffusion with one level of clusters: alpha = (1 - t)^gamma (Zhou et al., 2025).
 
     Args:
-        parents: (V,) the 0-based cluster of each word; or a list of this one vector, as ``Tree`` takes it.
-        gamma: speed of the words' jump; clusters jump at speed 1.
-        xi: probability that a word jumps to its own cluster.
-        learn_speeds: whether these speeds are where learning starts.
+        parents: (V,) the 0-based cluster of each token; or a list of this one vector, as ``Tree`` takes it.
+        gamma: speed of the tokens' jump; clusters jump at speed 1.
+        xi: probability that a token jumps to its cluster rather than to another one.
+        learn_speeds: whether the speeds are learned, with these initial values.
     """
     levels = len(parent_vectors(parents))
     require(levels == 1, f"parents holds {levels} levels of clusters, hdlm has one; hdlm_levels has any")
@@ -67,7 +67,7 @@ def hdlm(parents: Any, gamma: float = 1.0, xi: float = 1.0, learn_speeds: bool =
 def hdlm_levels(
     parents: Any, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None, learn_speeds: bool = False
 ) -> Hierarchical:
-    """Hierarchical diffusion with any number of levels under the linear clock; arguments as ``Tree``."""
+    """Hierarchical diffusion with any number of levels under the linear schedule; arguments as in ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())
 
 
@@ -79,15 +79,15 @@ def hdlm_noisy(
     speed: Sequence[float] | None = None,
     learn_speeds: bool = False,
 ) -> Noisy:
-    """``hdlm_levels`` with words, or clusters, that can be wrong.
+    """Hierarchical diffusion as ``hdlm_levels``, with tokens or clusters that are resampled at random.
 
     Args:
-        parents: as ``Tree``.
-        p_uniform: as ``Noisy``.
-        counts: (V,) how often each word occurs; words are redrawn in proportion. Empty: all words alike.
-        xi: as ``Tree``.
-        speed: as ``Tree``.
-        learn_speeds: as ``Tree``.
+        parents: as in ``Tree``.
+        p_uniform: as in ``Noisy``.
+        counts: (V,) frequency of each token; tokens are resampled in proportion. Empty: uniformly.
+        xi: as in ``Tree``.
+        speed: as in ``Tree``.
+        learn_speeds: as in ``Tree``.
     """
     tree = Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds)
     return Noisy(tree, Linear(), p_uniform, counts if len(counts) else None)

@@ -1,4 +1,4 @@
-"""Whether tokenizer, hierarchy and process speak of the same words."""
+"""Checks that tokenizer, hierarchy and process share one vocabulary."""
 
 import hashlib
 import json
@@ -9,21 +9,21 @@ from ddlib.utils.validation import require
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> str:
-    """A hash of which token has which id, as hex: the same for equal vocabularies in any order."""
+    """Return a hash of the map from tokens to ids, as hex; independent of the order of the mapping."""
     ordered = json.dumps(sorted((index, token) for token, index in vocabulary.items()), ensure_ascii=True)
     return hashlib.sha256(ordered.encode()).hexdigest()
 
 
 def check_vocabulary(process: ForwardProcess, vocabulary: Mapping[str, int], **special_ids: int | None) -> None:
-    """Raises ValueError unless the words of ``process`` are the tokens of ``vocabulary``.
+    """Raise ValueError unless the tokens of ``process`` are the tokens of ``vocabulary``.
 
     Args:
         process: the forward process; if its hierarchy has a ``fingerprint``, the vocabulary must have the same.
         vocabulary: token -> id, e.g. ``tokenizer.get_vocab()``.
-        special_ids: ids of tokens that must be words, by name, e.g. ``pad=..., eos=...``.
+        special_ids: ids that must be tokens of the process, by name, e.g. ``pad=..., eos=...``.
 
     Raises:
-        ValueError: other ids than 0..V-1, another size, another fingerprint, or a special id that is not a word.
+        ValueError: other ids than 0..V-1, another size, another fingerprint, or a special id that is not a token.
     """
     size = process.vocab_size
     ids = set(vocabulary.values())

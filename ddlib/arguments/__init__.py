@@ -1,4 +1,4 @@
-"""Parts and the arguments that made them: kept, written as plain values, compared, saved beside learned numbers."""
+"""Parts that record their constructor arguments: plain values, comparison, state dicts."""
 
 from ddlib.arguments.compared import apart, difference, rebuilt
 from ddlib.arguments.identified import Identified

@@ -1,4 +1,4 @@
-"""Whether two objects are the same, and where they first differ."""
+"""Comparison of parts: the first difference of two objects or of two descriptions."""
 
 import math
 from collections.abc import Mapping
@@ -15,25 +15,25 @@ from ddlib.arguments.plain import path_of
 from ddlib.arguments.recorded import Part, record
 
 _OWN = frozenset(vars(nn.Module())) - {"_buffers", "_modules"} | {"_record"}
-"""Attributes that say nothing of what an object is: torch's, parameters among them, and the record itself."""
+"""Attributes that are not compared: those of ``nn.Module``, parameters included, and the record of the arguments."""
 
 
 def difference(saved: Any, now: Any, path: str = "") -> str:
-    """Where two descriptions first differ, as ``path is SAVED there, NOW here``; empty where they do not."""
+    """Return the first difference of two descriptions, as ``path is SAVED there, NOW here``; empty if equal."""
     if isinstance(saved, dict) and isinstance(now, dict):
         names = ["kind", *(name for name in (*now, *saved) if name != "kind")]
         for name in dict.fromkeys(names):
-            here = f"{path}.{name}" if path else name
+            place = f"{path}.{name}" if path else name
             if name not in saved or name not in now:
                 if name != "kind":
-                    return f"{here} is {_short(saved.get(name, 'no argument'))} there, " + (
+                    return f"{place} is {_short(saved.get(name, 'no argument'))} there, " + (
                         f"{_short(now.get(name, 'no argument'))} here"
                     )
                 continue
             if name == "kind":
                 if not _same_kind(str(saved[name]), str(now[name])):
-                    return f"{here} is {saved[name]} there, {now[name]} here"
-            elif found := difference(saved[name], now[name], here):
+                    return f"{place} is {saved[name]} there, {now[name]} here"
+            elif found := difference(saved[name], now[name], place):
                 return found
         return ""
     if isinstance(saved, list) and isinstance(now, list):
@@ -48,12 +48,12 @@ def difference(saved: Any, now: Any, path: str = "") -> str:
 
 
 def rebuilt(part: Part, values: Mapping[str, Any]) -> Any:
-    """A part of the same class from other values; the classes of parts within it are those of ``part``.
+    """Build a part of the same class from other values; nested parts have the classes of those in ``part``.
 
-    So nothing is imported that a file names.
+    So no module that a file refers to is imported.
 
     Raises:
-        TypeError, ValueError: what the constructor refuses; values of parts of another kind.
+        TypeError, ValueError: values that the constructor rejects; values of parts of another kind.
     """
     now, made = part.arguments(), record(part).function
     make, kind = made or type(part), path_of(made) if made else kind_of(type(part))
@@ -77,11 +77,10 @@ def _restored(value: Any, now: Any) -> Any:
 
 
 def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]] = frozenset()) -> str:
-    """Where two objects first differ, to the bit, by the path of an attribute; empty where they do not.
+    """Return the attribute path of the first bitwise difference of two objects; empty if there is none.
 
-    Parameters are left out, and so is what only one of them has computed and kept so far: a private attribute that the
-    other lacks, or one that ``__getstate__`` leaves out. Functions are the same if their code and what it refers to
-    from outside are.
+    Not compared are parameters and cached values: private attributes that only one object has, and attributes that
+    ``__getstate__`` leaves out. Functions are equal if their code, defaults and closures are.
     """
     if (id(one), id(other)) in seen or one is other:
         return ""
@@ -97,16 +96,18 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
             return path
         return _first(dict(enumerate(zip(one, other, strict=True))), path, seen)
     if isinstance(one, Part | nn.Module):
-        mine, its = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
-        for group in ("_buffers", "_modules"):  # named by what they hold
-            mine |= dict(mine.pop(group, {}))
-            its |= dict(its.pop(group, {}))
+        fields, other_fields = ({k: v for k, v in _held(part).items() if k not in _OWN} for part in (one, other))
+        for group in ("_buffers", "_modules"):  # compare the entries by name
+            fields |= dict(fields.pop(group, {}))
+            other_fields |= dict(other_fields.pop(group, {}))
         kept = {
-            k for k in (*mine, *its) if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
+            k
+            for k in (*fields, *other_fields)
+            if k.startswith("_") or isinstance(getattr(type(one), k, None), cached_property)
         }
-        if lone := (mine.keys() ^ its.keys()) - kept:
+        if lone := (fields.keys() ^ other_fields.keys()) - kept:
             return f"{path}.{min(lone)}".lstrip(".")
-        return _first({k: (mine[k], its[k]) for k in mine if k in its}, path, seen)
+        return _first({k: (fields[k], other_fields[k]) for k in fields if k in other_fields}, path, seen)
     if isfunction(one):
         cells = [tuple(cell.cell_contents for cell in f.__closure__ or ()) for f in (one, other)]
         same = one.__code__ == other.__code__ and one.__defaults__ == other.__defaults__
@@ -121,15 +122,15 @@ def apart(one: Any, other: Any, path: str = "", seen: frozenset[tuple[int, int]]
 
 
 def _held(part: Any) -> dict[str, Any]:
-    """The attributes of an object that are copied with it, so without what it may compute again."""
+    """Return the attributes of an object that are copied with it, i.e. without caches."""
     state = part.__getstate__()
     return state if isinstance(state, dict) else vars(part)
 
 
 def _first(pairs: Mapping[Any, tuple[Any, Any]], path: str, seen: frozenset[tuple[int, int]]) -> str:
     for name, (one, other) in pairs.items():
-        here = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}".lstrip(".")
-        if found := apart(one, other, here, seen):
+        place = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}".lstrip(".")
+        if found := apart(one, other, place, seen):
             return found
     return ""
 
@@ -146,7 +147,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_kind(saved: str, now: str) -> bool:
-    """Whether two names are one class; a class that is not registered may have moved to another module."""
+    """Return whether two names mean one class; a class that is not registered may have moved to another module."""
     return saved == now or (":" in saved and saved.partition(":")[2] == now.partition(":")[2])
 
 

@@ -1,4 +1,4 @@
-"""Modules whose state dict holds what they are, and that refuse the state of another."""
+"""Modules whose state dict contains their constructor arguments and is checked on loading."""
 
 import json
 import warnings
@@ -16,16 +16,16 @@ from ddlib.utils.precision import Float64Module
 
 _KEY = "_extra_state"  # torch's name
 _PLAIN = 1024
-"""Bytes up to which a description is kept as it is; a longer one, such as that of 50,257 parents, is compressed."""
+"""Largest size in bytes of an uncompressed description; longer ones, e.g. with 50,257 parents, are compressed."""
 
 
 class Identified(Float64Module, Part):
-    """A module whose state dict holds its parameters, and its arguments as extra state, for comparison.
+    """Module whose state dict holds its parameters and, as extra state, its constructor arguments.
 
-    The extra state is a uint8 tensor, which safetensors can hold: ``described`` as JSON, compressed where it is long.
-    ``load_state_dict``, strict or not, refuses the state of a module that was made with other arguments, unless these
-    make the same module, as a speed of 1 that is given and one that is the default do. A state dict of ddlib 0.1.0
-    has no extra state, but some of the constants: these are compared.
+    The extra state is a uint8 tensor, so that safetensors can store it: ``described`` as JSON, compressed if long.
+    ``load_state_dict``, strict or not, raises for the state of a module with other arguments, unless both arguments
+    give the same module (e.g. a speed of 1 and the default). A state dict of ddlib 0.1.0 has no extra state, but some
+    of the constants; these are compared.
     """
 
     def get_extra_state(self) -> Tensor:
@@ -33,10 +33,10 @@ class Identified(Float64Module, Part):
         return torch.frombuffer(bytearray(text if len(text) <= _PLAIN else zlib.compress(text, 1)), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
-        """Compares.
+        """Compare the saved arguments with those of this module.
 
         Raises:
-            ValueError: the state of another module, with the first difference; a state that cannot be read.
+            ValueError: other arguments, with the first difference; a state that cannot be read.
         """
         saved = _read(state, type(self).__name__)
         now = json.loads(json.dumps(described(self)))
@@ -48,7 +48,7 @@ class Identified(Float64Module, Part):
             )
 
     def _is_made_by(self, saved: Any) -> bool:
-        """Whether other values make this very module."""
+        """Return whether the saved arguments give the same module."""
         try:
             return not apart(self, rebuilt(self, saved))
         except (TypeError, ValueError, KeyError):
@@ -60,7 +60,7 @@ class Identified(Float64Module, Part):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _load_old(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Compares the constants in a state dict of 0.1.0, and takes them out; warns of what it does not hold."""
+        """Compare the constants in a state dict of 0.1.0 and remove them; warn about what it does not contain."""
         compared = False
         for name, now in _constants(self):
             if prefix + name in state_dict:
@@ -70,11 +70,11 @@ class Identified(Float64Module, Part):
             state_dict.pop(prefix + name, None)
         kept = {prefix + name for name in self.state_dict()}
         for key in [key for key in state_dict if key.startswith(prefix) and key not in kept]:
-            here = _at(self, key.removeprefix(prefix))  # a constant that has become a property
-            if here is not None:
-                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), here)
+            current = _at(self, key.removeprefix(prefix))  # a constant that has become a property
+            if current is not None:
+                _check_old(type(self).__name__, key.removeprefix(prefix), state_dict.pop(key), current)
                 compared = True
-        for name, module in self.named_modules():  # those within need not be compared again
+        for name, module in self.named_modules():  # submodules need not be compared again
             if isinstance(module, Identified):
                 state_dict[prefix + f"{name}.{_KEY}".lstrip(".")] = module.get_extra_state()
         warnings.warn(
@@ -85,17 +85,17 @@ class Identified(Float64Module, Part):
 
 
 def _constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The constants of a module and those within it, by path."""
+    """Yield the constants of a module and its submodules, with their paths."""
     for path, part in module.named_modules(remove_duplicate=False):
-        own = dict(part.constants()) if isinstance(part, Float64Module) else {}
+        constants = dict(part.constants()) if isinstance(part, Float64Module) else {}
         hidden = {name: part._buffers.get(name) for name in part._non_persistent_buffers_set}
-        for name, value in (own | hidden).items():
+        for name, value in (constants | hidden).items():
             if value is not None:
                 yield f"{path}.{name}".lstrip("."), value
 
 
 def _at(module: nn.Module, path: str) -> Tensor | None:
-    """The tensor at a path of attributes, if there is one."""
+    """Return the tensor at a path of attributes, or None."""
     found: Any = module
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -109,7 +109,7 @@ def _retired(module: nn.Module) -> Iterator[str]:
 
 
 def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
-    """Raises ValueError where a constant of a state dict is not that of the module, but for rounding."""
+    """Raise ValueError if a constant in a state dict differs from the module's by more than rounding."""
     if saved.is_meta or now.is_meta:
         return
     saved, now = saved.detach().cpu(), now.detach().cpu()
@@ -127,7 +127,7 @@ def _check_old(owner: str, name: str, saved: Tensor, now: Tensor) -> None:
 
 
 def _read(state: Any, owner: str) -> Any:
-    """What an extra state describes; None of one on the meta device, which holds nothing."""
+    """Decode an extra state; None if it is on the meta device, which holds no values."""
     if isinstance(state, Tensor) and state.is_meta:
         return None
     try:

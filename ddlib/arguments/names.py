@@ -1,4 +1,4 @@
-"""The name of a class in plain values: the one it is registered under, else ``package.module:object``."""
+"""Names of classes in plain values: the registered name, else ``package.module:object``."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, distributions, entry_points
 
 
 def kind_of(cls: type) -> str:
-    """The name by which ``dd.build`` finds a class, whether or not plug-ins are hidden at the moment."""
+    """Return the name by which ``dd.build`` finds a class, even if plug-ins are currently hidden."""
     return _kind_of(cls, tuple(sys.path))
 
 
@@ -23,10 +23,10 @@ def _kind_of(cls: type, path: Sequence[str]) -> str:
 
 @cache
 def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
-    """The entry points of a group, "" for all, that packages on a path declare: their metadata are read once.
+    """Return the entry points of a group, that packages on a path declare; metadata are read once.
 
     Args:
-        group: such as ``ddlib.schedules``.
+        group: such as ``ddlib.schedules``; "" for all groups.
         path: ``sys.path``, as a tuple.
     """
     if group:
@@ -35,9 +35,9 @@ def declared(group: str, path: Sequence[str]) -> Sequence[EntryPoint]:
 
 
 def _loaded(point: EntryPoint) -> object:
-    """What an entry point refers to; None if it does not load."""
+    """Load an entry point; None if it does not load."""
     try:
         loaded: object = point.load()
-    except Exception:  # a module of another package may raise anything when it is imported
+    except Exception:  # a third-party module may raise anything on import
         return None
     return loaded

@@ -1,4 +1,4 @@
-"""Parts as plain values: what ``dd.build`` takes, and what a state dict keeps of them."""
+"""Conversion of parts to plain values, for ``dd.build`` and for state dicts."""
 
 import sys
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from ddlib.arguments.recorded import SCALARS, Opaque, Part, frozen, record
 
 
 def values(part: Part) -> dict[str, Any]:
-    """The plain values of a part, from which ``dd.build`` makes the same part, to the bit.
+    """Return the plain values of a part, from which ``dd.build`` makes the same part, bit for bit.
 
-    ``kind`` and every argument of the constructor, defaults included; parts within it are mappings of the same form.
-    Learned numbers (``process.parameters()``) are there as they were when learning started; their present values are in
+    They are ``kind`` and every argument of the constructor, defaults included; nested parts are mappings of the same
+    form. For learned parameters (``process.parameters()``) they contain the initial values; the current values are in
     ``process.state_dict()``.
 
     Args:
         part: a process, schedule, hierarchy, density of times, pace, sampler, corrector or weighting.
 
     Returns:
-        Numbers, strings, None, lists and mappings, which JSON and YAML can hold.
+        Numbers, strings, None, lists and mappings, as supported by JSON and YAML.
 
     Raises:
-        TypeError: something else; a part that was not made by its constructor; a class that is defined within a
-            function; an argument that is no plain value, such as a lambda or a network. Names it.
+        TypeError: not a part; a part that was not made by its constructor; a class that is defined within a function;
+            an argument that is not a plain value, such as a lambda or a network. The message has its path.
 
     Example:
         >>> import ddlib as dd
@@ -42,7 +42,7 @@ def values(part: Part) -> dict[str, Any]:
 
 
 def written(part: Part) -> dict[str, Any]:
-    """``values``, also of classes that are defined within a function, which ``dd.build`` cannot find."""
+    """Like ``values``, but also accepts classes defined within a function, which ``dd.build`` cannot find."""
     if not isinstance(part, Part):
         raise TypeError(f"part is {part!r}, must be a process, or a part that dd.build makes")
     found: dict[str, Any] = _plain(part, type(part).__name__, _refused)
@@ -50,7 +50,7 @@ def written(part: Part) -> dict[str, Any]:
 
 
 def described(part: Part) -> dict[str, Any]:
-    """``written`` for comparison: never refused, the type of what is no plain value in its place."""
+    """Like ``written``, but never raises: values that are not plain are replaced by their types. For comparison."""
     found: dict[str, Any] = _plain(part, "", _named)
     return found
 
@@ -88,7 +88,7 @@ def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
         return {"kind": kind} | {name: _plain(item, f"{path}.{name}", other) for name, item in arguments.items()}
     if type(value) in SCALARS:
         return value
-    if isinstance(value, Tensor | np.generic):  # of ``arguments``, where a class overrides it
+    if isinstance(value, Tensor | np.generic):  # from a subclass's ``arguments``
         value = frozen(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
         return value.tolist()
@@ -107,12 +107,12 @@ def _plain(value: Any, path: str, other: Callable[[Any, str], Any]) -> Any:
 
 
 def path_of(value: Any) -> str:
-    """``package.module:object`` of a function or class."""
+    """Return the path ``package.module:object`` of a function or class."""
     return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
 
 
 def _found(path: str) -> Any:
-    """The object at ``package.module:object`` of a module that is loaded; None if there is none."""
+    """Return the object at ``package.module:object`` if its module is loaded, else None."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -1,4 +1,4 @@
-"""A base class whose objects keep the arguments of their constructor."""
+"""Base class of objects that record their constructor arguments."""
 
 import inspect
 import warnings
@@ -13,30 +13,30 @@ import torch
 from torch import Tensor
 
 SCALARS = (type(None), bool, int, float, str)
-"""Types that are plain values as they are."""
+"""Scalar types of plain values."""
 
 
 class Record(NamedTuple):
-    """How an object was made."""
+    """The call that made an object."""
 
     function: Callable[..., Any] | None
-    """None for the constructor of its class, else the function that was called."""
+    """The function that was called; None for the constructor of the object's class."""
     args: tuple[Any, ...]
-    """Tensors as arrays, other parts as they are, see ``frozen``."""
+    """Positional arguments: tensors as arrays, parts unchanged, see ``frozen``."""
     kwargs: dict[str, Any]
 
 
 class Opaque(NamedTuple):
-    """In place of an argument that cannot be kept."""
+    """Placeholder for an argument that cannot be recorded."""
 
     what: str
 
 
 class Recorded(ABCMeta):
-    """The metaclass of ``Part``: records the arguments of each call of a class.
+    """Metaclass of ``Part`` that records the arguments of each constructor call.
 
-    The subclass and its author have no part in it: whatever the constructor does with its arguments, they are those
-    that make the object again. An object made by ``__new__`` alone, or unpickled from before, has no record.
+    Subclasses need no code for it, and the constructor may use its arguments in any way: the recorded arguments make
+    the object again. An object made by ``__new__`` alone, or unpickled from an older version, has no record.
     """
 
     def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "Recorded":
@@ -46,10 +46,10 @@ class Recorded(ABCMeta):
         return super().__new__(mcls, name, bases, namespace, **options)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        # before the constructor, which may change a list that it was given
+        # before the constructor, which may modify its arguments
         made = Record(None, tuple(map(frozen, args)), {name: frozen(value) for name, value in kwargs.items()})
         if torch.get_default_device().type == "meta":
-            # where a network is laid out before its weights are read: constants are in no file of weights
+            # models are created on meta before their weights are loaded, but files of weights contain no constants
             with torch.device("cpu"):
                 part = super().__call__(*args, **kwargs)
         else:
@@ -58,15 +58,15 @@ class Recorded(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """That of the constructor; ``__call__`` above would hide it."""
+        """Signature of the constructor; ``__call__`` above would hide it."""
         return _signature(cls)
 
 
 class Part(metaclass=Recorded):
-    """An object that plain values describe: a process, or what one is composed of, or what runs on it."""
+    """Base class of objects that plain values describe: processes, their components, and samplers."""
 
     def arguments(self) -> Mapping[str, Any]:
-        """The arguments of the constructor by name, defaults included; override where they are no plain values.
+        """Return the constructor arguments by name, defaults included; override if they are not plain values.
 
         Raises:
             TypeError: the object was not made by its constructor.
@@ -75,14 +75,14 @@ class Part(metaclass=Recorded):
         return dict(made.kwargs) if made.function is not None else _bound(type(self), made)
 
     def _finish(self) -> None:
-        """What remains to be done after the constructor."""
+        """Hook that is called after the constructor."""
 
 
 def record(part: Part) -> Record:
-    """How an object was made.
+    """Return the record of the call that made an object.
 
     Raises:
-        TypeError: it was not made by its constructor, so nothing is recorded.
+        TypeError: the object was not made by its constructor, so there is no record.
     """
     found = vars(part).get("_record")
     if not isinstance(found, Record):
@@ -94,9 +94,10 @@ def record(part: Part) -> Record:
 
 
 def made_by(part: Any, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Records that a function at the top level of a module made ``part``; returns ``part``.
+    """Record that a function at the top level of a module made ``part``; return ``part``.
 
-    For objects that no call of their class makes. ``dd.build`` calls the function again with the same arguments.
+    This is for objects that are not made by calling their class. ``dd.build`` calls the function again with the same
+    arguments.
     """
     return _kept(part, Record(function, (), {name: frozen(value) for name, value in arguments.items()}))
 
@@ -128,13 +129,13 @@ def frozen(value: Any) -> Any:
 
 def _kept(part: Any, made: Record) -> Any:
     if hasattr(part, "__dict__"):
-        part.__dict__["_record"] = made  # past __setattr__, which a frozen class refuses
+        part.__dict__["_record"] = made  # bypasses __setattr__, which frozen classes forbid
     part._finish()
     return part
 
 
 def _bound(cls: type, made: Record) -> dict[str, Any]:
-    """The arguments of a constructor by name."""
+    """Return the constructor arguments by name."""
     signature = _signature(cls)
     given = signature.bind(*made.args, **made.kwargs)
     given.apply_defaults()
@@ -152,7 +153,7 @@ def _bound(cls: type, made: Record) -> dict[str, Any]:
 
 @cache
 def _signature(cls: type) -> inspect.Signature:
-    """The signature of the constructor that the method resolution order finds first."""
+    """Return the signature of the first constructor in the method resolution order."""
     for base in cls.__mro__[:-1]:
         for name in ("__init__", "__new__"):
             if name in vars(base):

@@ -1,4 +1,4 @@
-"""STEER: denoisers made of denoisers, that lean towards a condition."""
+"""Guidance: denoisers that combine other models to condition samples (STEER)."""
 
 from ddlib.guidance.base import Guidance
 from ddlib.guidance.classifier_based import ClassifierBased

@@ -1,4 +1,4 @@
-"""The contract of a guidance: a denoiser made of others, which steers them."""
+"""Base class of guidance: a denoiser that combines the predictions of other models."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -18,47 +18,47 @@ from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_number, require
 
 Strength = float | Callable[[float], float]
-"""A number, or a function of the time, which runs from 1, noise, to 0."""
+"""A number, or a function of the time t (1 is noise, 0 is data)."""
 
 _PLACES = ("words", "states")
 
 
 class Guidance(ABC):
-    """A denoiser ``(z, t) -> logits`` that steers what others say; pass it on with its ``parameterization``.
+    """A denoiser ``(z, t) -> logits`` that steers other models; pass it to samplers with its ``parameterization``.
 
-    What is steered is said by ``on``. "words": the law of the word at each position. "states": the law of where the
-    position goes next. In a plain hierarchy these are the children of its state; the logits are child logits, (B, L,
-    S - 1), and every sampler goes by them edge by edge. For masks words and states are the same. In other processes no
-    law of words tells a steered law of z_s, so ``step_distribution`` tells it in its place, which ``Ancestral`` draws
-    from. When positions jump, and over how many levels, is not steered: where that does not depend on the network it
-    stays as it is.
+    ``on`` selects the distribution that is steered. "words": the distribution of the clean token at each position.
+    "states": the distribution of the next state. In a plain hierarchy these are the children of the current state; the
+    logits are child logits, (B, L, S - 1), and every sampler uses them edge by edge. For masked diffusion both are the
+    same. In other processes a steered distribution of z_s does not follow from a distribution of tokens. There
+    ``step_distribution`` returns it directly, and the sampler ``Ancestral`` draws from it. Jump times, and the levels
+    that positions jump to, are not steered if they do not depend on the network.
 
-    It may be told a time per position, and so follow a pace, where every part that is asked may (``own_times``). It
-    keeps nothing about earlier blocks.
+    A guidance takes a time per position, and so supports paces, if all parts that it evaluates do (``own_times``). It
+    has no cache of earlier blocks.
 
-    A leaf calls ``super().__init__``, and says what it is made of by ``special_cases`` and how it steers by ``steer``.
+    A subclass calls ``super().__init__`` and implements ``special_cases`` and ``steer``.
 
     Args:
         process: the forward process.
         strength: a number, or a function of the time.
         on: "words" or "states".
-        interval: two times; outside the strength is ``outside``.
-        parameterization: what the logits of the parts mean, as in ``nelbo``.
+        interval: two times; outside this interval the strength is ``outside``.
+        parameterization: meaning of the logits of the parts, as in ``nelbo``.
 
     Raises:
-        TypeError: no process, a strength that is neither a number nor a function.
-        ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside [0, 1] or without a
-            width, an unknown parameterization.
+        TypeError: not a process; a strength that is neither a number nor a function.
+        ValueError: a strength below ``least`` or not finite, another ``on``, an interval outside [0, 1] or of width 0,
+            an unknown parameterization.
     """
 
     parts: ClassVar[tuple[str, ...]]
-    """The arguments that are called."""
+    """Names of the arguments that are models."""
 
     outside: ClassVar[float]
-    """The strength outside ``interval``."""
+    """Strength outside ``interval``."""
 
     least: ClassVar[float] = -1e6
-    """The smallest strength."""
+    """Smallest strength."""
 
     def __init__(
         self, process: ForwardProcess, strength: Strength, on: str, interval: Sequence[float],
@@ -74,36 +74,36 @@ class Guidance(ABC):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        tree_of(process, parameterization)  # refuses what it does not know
+        tree_of(process, parameterization)  # raises if unknown
         self.of_parts = parameterization
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:
             assert process.hierarchy is not None
-            children_of(process.hierarchy)  # refuses a state without children
+            children_of(process.hierarchy)  # raises if a state has no children
 
     @property
     @abstractmethod
     def special_cases(self) -> Mapping[float, Denoiser]:
-        """The part that it is at a strength, to the bit and without calling another."""
+        """Strengths at which the guidance equals one of its parts; then only that part is called."""
 
     @abstractmethod
     def steer(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        """Steered log-laws at a place, not normalised."""
+        """Compute steered, unnormalised log-probabilities over the choices of a target."""
 
     @property
     def parameterization(self) -> Parameterization:
-        """What its logits mean, for ``dd.sample``, ``dd.bound`` and ``nelbo``."""
+        """Meaning of its logits, for ``dd.sample``, ``dd.bound`` and ``nelbo``."""
         if self._alone is not None:
             return self.of_parts
         return "children" if self._place is ChildTarget else "cavity"
 
     @property
     def step_distribution(self) -> Callable[[Tokens, Times, Times], StateProbs] | None:
-        """``(z, t, s)`` to the log-law of z_s, (B, L, S), not normalised; None where the logits tell it."""
+        """Function ``(z, t, s)`` -> unnormalised log-probabilities of z_s, (B, L, S); None if the logits suffice."""
         return self._step_distribution if self._place is StepTarget and self._alone is None else None
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
-        """The steered logits."""
+        """Compute the steered logits."""
         if self._alone is not None:
             return self._alone(z, t)
         place = self._place
@@ -113,58 +113,58 @@ class Guidance(ABC):
                     f"{self!r} tells the law of the state that comes next, which no law of words of "
                     f"{type(self.process).__name__} does: the sampler Ancestral draws from it; on='words' serves all"
                 )
-            place = TokenTarget  # nothing comes before t = 0 but the word itself
+            place = TokenTarget  # at t = 0 only the token remains to be predicted
         return self.steer(place(self.process, self.of_parts, z, t))
 
     @property
     def heard(self) -> Mapping[str, Any]:
-        """The parts that are asked, by the names of the arguments."""
+        """The parts that are evaluated, by argument name."""
         parts = {name: getattr(self, name) for name in self.parts}
         return {name: part for name, part in parts.items() if self._alone is None or part is self._alone}
 
     @property
     def own_times(self) -> bool:
-        """Whether it may be told a time per position, ``typing.OwnTimes``: all parts that are asked say so."""
+        """True if a time per position is accepted (``typing.OwnTimes``), i.e. if all evaluated parts accept it."""
         return all(map(takes_own_times, self.heard.values()))
 
     def strength_at(self, t: Times) -> Float64[Tensor, "*n"]:
-        """The strength at times (B,) or (B, L), of their shape.
+        """Compute the strength at times (B,) or (B, L), in the shape of ``t``.
 
         Raises:
-            TypeError, ValueError: a function that gives no number in range.
+            TypeError, ValueError: a function that does not return a number in range.
         """
-        if callable(self.strength):  # asked once for each time
+        if callable(self.strength):  # called once for each distinct time
             times, which = t.unique(return_inverse=True)
-            said = [self._checked(f"strength({u:g})", self.strength(u)) for u in times.tolist()]
-            strength = torch.tensor(said, dtype=torch.float64, device=t.device)[which]
+            values = [self._checked(f"strength({u:g})", self.strength(u)) for u in times.tolist()]
+            strength = torch.tensor(values, dtype=torch.float64, device=t.device)[which]
         else:
             strength = torch.full(t.shape, self.strength, dtype=torch.float64, device=t.device)
         low, high = self.interval
         return torch.where((t >= low) & (t <= high), strength, self.outside)
 
     def replaced(self, **changes: Any) -> Self:
-        """The same with other arguments of its constructor, such as another strength."""
+        """Return a copy with some constructor arguments replaced, such as the strength."""
         names = inspect.signature(type(self)).parameters
-        own = {name: getattr(self, "of_parts" if name == "parameterization" else name) for name in names}
-        return type(self)(**(own | changes))
+        arguments = {name: getattr(self, "of_parts" if name == "parameterization" else name) for name in names}
+        return type(self)(**(arguments | changes))
 
     def evaluate(self, place: TokenTarget, *names: str) -> list[Float[Tensor, "B L n"]]:
-        """The log-laws of parts, by the names of the arguments; errors name them.
+        """Evaluate the named parts and return their log-probabilities; errors name the part.
 
         Raises:
-            TypeError, ValueError: logits as in ``nelbo``, or of parts with different vocabularies.
+            TypeError, ValueError: invalid logits, as in ``nelbo``; parts with different vocabularies.
         """
         parts: dict[str, Denoiser] = {name: getattr(self, name) for name in names}
-        said = {name: part(place.z, place.told) for name, part in parts.items()}
-        widths = {name: logits.shape[-1] for name, logits in said.items() if isinstance(logits, Tensor)}
+        outputs = {name: part(place.z, place.told) for name, part in parts.items()}
+        widths = {name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)}
         check_widths(widths)
-        laws = []
-        for name, logits in said.items():
+        log_probs = []
+        for name, logits in outputs.items():
             try:
-                laws.append(place.laws(logits))
+                log_probs.append(place.laws(logits))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}: {error}") from error
-        return laws
+        return log_probs
 
     def __repr__(self) -> str:
         fields = [repr(self.process), f"strength={self.strength!r}", f"on={self.on!r}"]
@@ -175,7 +175,7 @@ class Guidance(ABC):
 
     @property
     def _alone(self) -> Denoiser | None:
-        """The part that says everything, where one strength at all times makes it so."""
+        """The only part that is evaluated, if the strength is a special case at all times; else None."""
         if callable(self.strength):
             return None
         everywhere = self.interval == (0.0, 1.0) or self.strength == self.outside
@@ -190,23 +190,23 @@ class Guidance(ABC):
     @classmethod
     @abstractmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a class is verified."""
+        """Instances on which a class is verified."""
 
 
 def check_part(name: str, part: Any, rule: str) -> None:
-    """Raises TypeError, naming the argument, unless a part can be called."""
+    """Raise TypeError, with the argument's name, unless a part is callable."""
     if not callable(part):
         raise TypeError(f"{name} is {part!r}, must be {rule}")
 
 
 def check_widths(widths: Mapping[str, int]) -> None:
-    """Raises ValueError unless all parts, by name, give logits with as many columns."""
-    told = " and ".join(f"{name} has {columns} columns" for name, columns in widths.items())
-    require(len(set(widths.values())) <= 1, f"{told}: they must be of one vocabulary")
+    """Raise ValueError unless the logits of all parts have the same number of columns."""
+    listed = " and ".join(f"{name} has {columns} columns" for name, columns in widths.items())
+    require(len(set(widths.values())) <= 1, f"{listed}: they must be of one vocabulary")
 
 
 def place_of(process: ForwardProcess) -> type[TokenTarget]:
-    """Where the law of the next state lies: with the words, the children, or nowhere but in the step itself."""
+    """Return the target that determines the next state: tokens, children, or the state after the step itself."""
     edges = range(1, len(process.levels))
     if not isinstance(process, LevelProcess) or not all(process.subtree_logits_suffice(i, i - 1) for i in edges):
         return StepTarget

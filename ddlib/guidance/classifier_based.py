@@ -1,4 +1,4 @@
-"""One denoiser, and a classifier of noisy states that leads it."""
+"""Classifier guidance: a denoiser steered by a classifier of noisy states."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -17,49 +17,50 @@ from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
-"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number for each text, (B,).
+"""``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number per sequence, (B,).
 
-One that may be told times (B, L) says so by ``own_times``, as a denoiser does.
+A classifier that accepts times (B, L) has the attribute ``own_times``, like a denoiser.
 """
 
 _HOW = ("exact", "first order")
 _HELD = 1 << 24
-"""Numbers in the one-hot states that a classifier is shown at a time."""
+"""Number of elements of the one-hot states in one classifier call."""
 
 
 class ClassifierBased(Guidance):
-    r"""Classifier guidance: log p(y|z') - log p(y|z) times the strength is added to the log-law of each change.
+    r"""Classifier guidance: adds strength times log p(y|z') - log p(y|z) to the log-probability of each change.
 
-    z' is the text z with one position changed to a state that it can move to. That is D-CBG (Schiff et al., arXiv
-    2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact" asks the classifier about every such change, many
-    at a time: for each text and call as many rows as it has positions times states to move to. "first order" takes one
-    gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all of them.
+    z' is the sequence z with one position changed to a state that it can move to. This is D-CBG (Schiff et al., arXiv
+    2412.10193; for rates Nisonoff et al., arXiv 2406.01572). "exact" evaluates the classifier for every such change, in
+    large batches: the number of rows per sequence is the number of positions times the number of reachable states.
+    "first order" uses one gradient, :math:`\nabla \log p(y|z) \cdot (z' - z)`, for all changes.
 
-    With ``on="states"`` the changes are those of the next jump: in a plain hierarchy to the children of the state, so
-    that at the mask 224 clusters are tried and not 50,257 words. With the classifier of a known joint law and strength
-    1 this is Bayes's rule, exactly. A step that leads down several edges at once is steered by "exact" on the first of
-    them only; samplers that go edge by edge, such as ``FirstHitting``, are steered on each. In other processes z_s is
-    steered (``Ancestral`` alone draws from it), with the classifier's opinion at t: exact as steps grow short. With
-    ``on="words"`` the changes are to words, which is Bayes's rule where a word is never wrong, with hierarchies of any
-    xi, and an approximation for uniform noise and GIDD.
+    With ``on="states"`` the changes are those of the next jump. In a plain hierarchy these lead to the children of the
+    state, e.g. from the mask to 224 clusters instead of 50,257 tokens. With the exact classifier of a known joint
+    distribution and strength 1 this is exactly Bayes's rule. If a step crosses several edges, "exact" steers only the
+    first of them; samplers that move edge by edge, such as ``FirstHitting``, are steered on each edge. In other
+    processes z_s is steered (only ``Ancestral`` draws from it), with the classifier evaluated at t; this becomes exact
+    for small steps. With ``on="words"`` the changes are to tokens. This is Bayes's rule if a state that is a token is
+    always the clean token, i.e. in hierarchies of any xi, and an approximation for uniform noise and GIDD.
 
-    Strength 0 is the denoiser itself, and the classifier is not called. The classifier must not go by the number of the
-    row.
+    With strength 0 the guidance equals the denoiser, and the classifier is not called. The classifier must not depend
+    on the index of the row.
 
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``.
-        classifier: ``(states, t) -> (B,)``, log p(y|z) in nats, of one-hot ``states`` (B, L, S), floats: multiply them
-            with an embedding. A constant does not matter.
-        strength: 1 is Bayes's rule, more exaggerates, less than 0 leads away; or a function of the time.
+        classifier: ``(states, t) -> (B,)``, log p(y|z) in nats up to a constant, of floating-point one-hot ``states``
+            (B, L, S), which can be multiplied with an embedding matrix.
+        strength: 1 is Bayes's rule, larger values strengthen the condition, negative values steer away from it; or a
+            function of the time.
         how: "exact" or "first order".
-        on: "words" or "states"; default "states" in a plain hierarchy, else "words", so that every sampler goes by it.
-        interval: two times; outside the denoiser alone speaks.
-        parameterization: what the logits of the denoiser mean, as in ``nelbo``.
+        on: "words" or "states"; default "states" in a plain hierarchy, else "words", so that every sampler can use it.
+        interval: two times; outside this interval only the denoiser is used.
+        parameterization: meaning of the logits of the denoiser, as in ``nelbo``.
 
     Raises:
-        TypeError, ValueError: as ``Guidance``; another ``how``; when called, a classifier that gives another shape, NaN
-            or +inf, -inf where the text stands, or no gradient for "first order".
+        TypeError, ValueError: as ``Guidance``; another ``how``. When called: a classifier that returns another shape,
+            NaN or +inf, or -inf for the current sequence; no gradient for "first order".
     """
 
     parts = ("denoiser", "classifier")
@@ -90,26 +91,26 @@ class ClassifierBased(Guidance):
         return self.evaluate(place, "denoiser")[0] + torch.where(gamma == 0, 0.0, gamma * change)
 
     def change(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
-        """log p(y|z') - log p(y|z) for each choice at a place; 0 where there is none."""
+        """Compute log p(y|z') - log p(y|z) for each choice of the target; 0 for unreachable choices."""
         if self.how == "first order":
             return self._sloping(place)
         z, t, reach = place.z, place.told, place.reach()
         states = self._states(z)
-        here = self._said(states, t)
-        if visible(here):
+        current = self._said(states, t)
+        if visible(current):
             require(
-                bool(here.isfinite().all()),
-                f"classifier gives {here.min():g} for a text as it stands, must be finite there: no way on has its "
+                bool(current.isfinite().all()),
+                f"classifier gives {current.min():g} for a text as it stands, must be finite there: no way on has its "
                 "label, or what it said of the step before was another",
             )
         choices = torch.arange(reach.shape[-1], device=z.device)
         others = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
-        change = here.new_zeros(reach.shape)
+        change = current.new_zeros(reach.shape)
         for places in others.split(max(1, _HELD // states[0].numel())) if len(others) else ():
             b, i, k = places.unbind(1)
             tried = states[b]
             tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(states)
-            change[b, i, k] = self._said(tried, t[b]) - here[b]
+            change[b, i, k] = self._said(tried, t[b]) - current[b]
         return change
 
     @classmethod
@@ -125,8 +126,9 @@ class ClassifierBased(Guidance):
     def _sloping(self, place: TokenTarget) -> Float[Tensor, "B L n"]:
         with torch.inference_mode(False), torch.enable_grad():
             states = self._states(place.z).requires_grad_()
-            said = self._said(states, place.told)
-            slope = torch.autograd.grad(said.sum(), states, allow_unused=True)[0] if said.requires_grad else None
+            log_prob = self._said(states, place.told)
+            differentiable = log_prob.requires_grad
+            slope = torch.autograd.grad(log_prob.sum(), states, allow_unused=True)[0] if differentiable else None
         if slope is None:
             raise ValueError(
                 "classifier gives no gradient by its states, how='first order' needs one; 'exact' does not"
@@ -140,14 +142,14 @@ class ClassifierBased(Guidance):
         return one_hot(z, self.process.num_states).to(torch.get_default_dtype())
 
     def _said(self, states: Float[Tensor, "N L S"], t: Times) -> Float[Tensor, "N"]:
-        """log p(y|z), checked."""
-        said = self.classifier(states, t)
-        if not isinstance(said, Tensor) or not said.is_floating_point():
-            got = said.dtype if isinstance(said, Tensor) else type(said).__name__
+        """Evaluate log p(y|z) and check it."""
+        output = self.classifier(states, t)
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            got = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise TypeError(f"classifier gives {got}, must be a floating-point tensor (B,): log p(y|z) of each text")
-        check_shape("classifier's answer", said, (len(states),), f"(B,) = ({len(states)},): log p(y|z) of each text")
-        if visible(said):
-            bad = said.isnan() | (said == torch.inf)
-            worst = f"classifier's answer holds {said[bad][:1].tolist()}"
+        check_shape("classifier's answer", output, (len(states),), f"(B,) = ({len(states)},): log p(y|z) of each text")
+        if visible(output):
+            bad = output.isnan() | (output == torch.inf)
+            worst = f"classifier's answer holds {output[bad][:1].tolist()}"
             require(not bool(bad.any()), f"{worst}, must be log p(y|z): no NaN, no +inf")
-        return said
+        return output

@@ -1,4 +1,4 @@
-"""Two denoisers, one of which knows the condition."""
+"""Classifier-free guidance: a conditional and an unconditional denoiser."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -19,31 +19,31 @@ from ddlib.utils.validation import require, visible
 class ClassifierFree(Guidance):
     r"""Classifier-free guidance: :math:`p \propto p_c^\gamma\, p_u^{1 - \gamma}` of a conditional and an unconditional.
 
-    With ``on="states"`` that is the discrete guidance D-CFG of Schiff et al. (arXiv 2412.10193), after Ho & Salimans
-    (arXiv 2207.12598): the law of where a position goes next is tempered. At a state z of a plain hierarchy it is
+    With ``on="states"`` this is the discrete guidance D-CFG of Schiff et al. (arXiv 2412.10193), after Ho & Salimans
+    (arXiv 2207.12598): the distribution of the next state is tempered. At a state z of a plain hierarchy it is
     :math:`\pi(y|z) \propto \pi_c(y|z)^\gamma \pi_u(y|z)^{1 - \gamma}` over the children y, on every edge; a jump over
-    several edges is the product of these. Elsewhere it is the law of z_s given z_t, whole for uniform noise and GIDD,
-    within the level where it lands for xi < 1, where one law of words cannot be tempered as a word and as a cluster at
-    once. With ``on="words"`` the law of the word is tempered. For masks the two are one; in a hierarchy they are not,
-    since the power of a sum is no sum of powers.
+    several edges is the product of these. In other processes it is the distribution of z_s given z_t: all of it for
+    uniform noise and GIDD, and within the new level for xi < 1, where one distribution of tokens cannot be tempered
+    both as a token and as a cluster. With ``on="words"`` the distribution of the clean token is tempered. For masked
+    diffusion the two agree; in a hierarchy they do not, since a power of a sum is not the sum of the powers.
 
-    Strength 0 is the unconditional and 1 the conditional, and only that one is called. A conditional that goes by the
-    number of the row, such as one that holds a label for each, needs ``dd.sample(..., compact=False)``. The parts are
-    called whole, also if they are split denoisers.
+    Strength 0 is the unconditional and 1 the conditional, and only that one is called. A conditional that depends on
+    the index of the row, e.g. with one label per row, requires ``dd.sample(..., compact=False)``. Split denoisers are
+    called as a whole.
 
     Args:
         process: the forward process.
         conditional: ``(z, t) -> logits`` given the condition.
-        unconditional: the same without it, over the same words.
-        strength: gamma, at least 0; more than 1 exaggerates. Or a function of the time. Many write it as w, gamma = w +
-            1. To steer away from a condition, exchange the parts.
+        unconditional: the same without the condition, over the same tokens.
+        strength: gamma, at least 0, or a function of the time; values above 1 strengthen the condition. In the notation
+            w, gamma = w + 1. To steer away from a condition, exchange the parts.
         on: "words" or "states".
-        interval: two times; outside the conditional alone speaks (Kynkäänniemi et al., arXiv 2404.07724).
-        parameterization: what the logits of both parts mean, as in ``nelbo``.
+        interval: two times; outside this interval only the conditional is used (Kynkäänniemi et al., arXiv 2404.07724).
+        parameterization: meaning of the logits of both parts, as in ``nelbo``.
 
     Raises:
-        TypeError, ValueError: as ``Guidance``; a part that cannot be called, or two with different vocabularies: before
-            the first call if their output layers can be looked at.
+        TypeError, ValueError: as ``Guidance``; a part that is not callable; parts with different vocabularies, detected
+            at construction if both are split denoisers.
 
     Example:
         >>> import ddlib as dd
@@ -86,37 +86,37 @@ class ClassifierFree(Guidance):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         kinds = processes()
-        words = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
+        by_word = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
         states = [(process, "states") for process in kinds.values()]
-        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*words, *states)]
+        return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*by_word, *states)]
 
 
 def tempered(
     conditional: Float[Tensor, "B L n"], unconditional: Float[Tensor, "B L n"], gamma: Float64[Tensor, "*batch"]
 ) -> Float[Tensor, "B L n"]:
-    """gamma times the first log-law and 1 - gamma times the second, (B, L, n); gamma is (B,) or (B, L).
+    """Compute gamma * conditional + (1 - gamma) * unconditional log-probabilities, (B, L, n); gamma is (B,) or (B, L).
 
-    What either takes for impossible is, as far as gamma gives it a say; at 0 and 1 one of them has none.
+    A choice that is impossible under a distribution of nonzero exponent stays impossible.
 
     Raises:
-        ValueError: gamma > 1 and something that the unconditional takes for impossible and the conditional does not.
+        ValueError: gamma > 1 and a choice that is impossible under the unconditional but not under the conditional.
     """
     power = beside(gamma)[..., None].to(conditional.dtype)
     nothing = -torch.inf
-    law = power * conditional + (1 - power) * unconditional
-    if visible(law) and bool(law.isfinite().all()):
-        return law
+    log_probs = power * conditional + (1 - power) * unconditional
+    if visible(log_probs) and bool(log_probs.isfinite().all()):
+        return log_probs
     never = (conditional == nothing) | ((unconditional == nothing) & (power < 1))
-    law = torch.where(never, nothing, law)
-    law = torch.where(power == 1, conditional, torch.where(power == 0, unconditional, law))
-    if visible(law):
-        beyond = law == torch.inf
+    log_probs = torch.where(never, nothing, log_probs)
+    log_probs = torch.where(power == 1, conditional, torch.where(power == 0, unconditional, log_probs))
+    if visible(log_probs):
+        beyond = log_probs == torch.inf
         if bool(beyond.any()):
             b, i, k = (int(v) for v in beyond.nonzero()[0])
-            own = float(beside(gamma).expand(law.shape[:2])[b, i])
+            strength = float(beside(gamma).expand(log_probs.shape[:2])[b, i])
             require(
                 False,
                 f"unconditional takes choice {k} at position ({b}, {i}) for impossible, conditional does not: with "
-                f"strength {own:g} > 1 its share would be infinite, so both must rule out the same",
+                f"strength {strength:g} > 1 its share would be infinite, so both must rule out the same",
             )
-    return law
+    return log_probs

@@ -1,4 +1,4 @@
-"""The laws that a guidance steers: of words, of the children of each state, or of the next state of a step."""
+"""Distributions that a guidance steers: over tokens, over the children of each state, or over the next state."""
 
 from dataclasses import dataclass
 
@@ -16,30 +16,30 @@ from ddlib.utils.validation import check_logits
 
 @dataclass(frozen=True)
 class TokenTarget:
-    """Laws over words: what a network says, without the evidence of the position itself."""
+    """Distributions over clean tokens in cavity form, i.e. without the evidence of the position itself."""
 
     process: ForwardProcess
     parameterization: Parameterization
-    """What the logits of a part mean."""
+    """Meaning of the logits of a part."""
     z: Tokens
     t: Times
 
     @property
     def told(self) -> Times:
-        """The times that a network is told."""
+        """The times passed to a network."""
         return self.t
 
     @property
     def columns(self) -> int:
-        """Number of choices: words, or states from the first word on."""
+        """Number of choices: tokens, or the first states."""
         return self.process.vocab_size
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
-        """Log-laws, not normalised, of what a part said."""
+        """Convert the logits of a part to unnormalised log-probabilities of the choices."""
         return cavity_logits(self.process, logits, self.z, self.t, self.parameterization)
 
     def reach(self) -> Bool[Tensor, "B L n"]:
-        """What each position may become."""
+        """Return which choices each position can reach."""
         return self.process.token_likelihood(self.z, self.t) > 0
 
     def _uniform(self) -> Float[Tensor, "B L V"]:
@@ -49,14 +49,14 @@ class TokenTarget:
 
 @dataclass(frozen=True)
 class ChildTarget(TokenTarget):
-    """Laws over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
+    """Distributions over the children of each state, (B, L, S - 1), of a process whose levels are plain."""
 
     @property
     def columns(self) -> int:
         return self.process.num_states - 1
 
     def laws(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
-        """Log of the mass of each state but the root, or child logits as they are if they are of the same tree."""
+        """Return the log-mass of each state but the root; child logits of the same tree are returned unchanged."""
         hierarchy, children = self.process.hierarchy, tree_of(self.process, self.parameterization)
         assert hierarchy is not None
         if children is not None and children.law == "cavity" and _same(children, hierarchy):
@@ -68,13 +68,13 @@ class ChildTarget(TokenTarget):
         return torch.cat(levels, -1)
 
     def reach(self) -> Bool[Tensor, "B L n"]:
-        """The children of each state: where one jump leads."""
+        """Return which states are children of each state, i.e. reachable by one jump."""
         return self.process.reverse_rate(self._uniform(), self.z, self.t)[..., : self.columns] > 0
 
 
 @dataclass(frozen=True)
 class StepTarget(TokenTarget):
-    """Laws over the states at an earlier time, (B, L, S) float64; NaN at states that no noise leads to."""
+    """Distributions over the states at an earlier time, (B, L, S) float64; NaN if z has probability 0."""
 
     s: Times
 
@@ -95,6 +95,6 @@ class StepTarget(TokenTarget):
 
 
 def _same(children: Children, hierarchy: Hierarchy) -> bool:
-    """Whether child logits are those of the hierarchy's own states."""
+    """Return whether the tree of the child logits is the hierarchy of the process."""
     levels = tuple(range(hierarchy.depth + 1))
     return children.tree.depth == hierarchy.depth and children.levels_of(hierarchy) == levels

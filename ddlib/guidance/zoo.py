@@ -1,4 +1,4 @@
-"""Small processes of every kind, and denoisers and classifiers that fit them, for ``examples``."""
+"""Small processes of every kind, with denoisers and classifiers for them, for ``examples``."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from ddlib.schedules import Cosine, Linear
 
 
 def processes() -> Mapping[str, ForwardProcess]:
-    """One of every kind that is steered in a way of its own, over four words."""
+    """Return one process for each way of steering, over four tokens."""
     return {
         "masked": Masked(4, Cosine()),
         "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),
@@ -23,7 +23,7 @@ def processes() -> Mapping[str, ForwardProcess]:
 
 
 class Lookup:
-    """A denoiser whose logits, float64, are looked up by the states at a position and to its left."""
+    """Denoiser with float64 logits from a table indexed by the states at a position and to its left."""
 
     def __init__(self, process: ForwardProcess, seed: int) -> None:
         generator, shape = torch.Generator().manual_seed(seed), (2, process.num_states, process.vocab_size)
@@ -34,7 +34,7 @@ class Lookup:
 
 
 class Scale:
-    """A classifier, log p(y|z) of one label of two: the logistic function of a sum over the positions."""
+    """Binary classifier: log p(y|z) is the log-sigmoid of a sum over the positions."""
 
     def __init__(self, process: ForwardProcess, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""WHERE: hierarchies that say to which state a token jumps."""
+"""Hierarchies: levels of states and the transition matrices between them (WHERE tokens jump)."""
 
 from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.builders import csv_parents, random_parents, table_parents

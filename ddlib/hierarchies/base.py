@@ -1,4 +1,4 @@
-"""The contract of a hierarchy: where a token jumps."""
+"""Base class of hierarchies."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from ddlib.utils.validation import check_count, require
 
 
 class Hierarchy(Identified):
-    r"""Where tokens jump: levels :math:`L_0` (words), ..., :math:`L_n` (the mask) and a map for each edge between them.
+    r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
 
-    A leaf builds its maps and hands them to ``super().__init__``. States are numbered words first, then each level's
-    clusters in order, the mask last. A hierarchy of n levels has n above the words, the mask included.
+    A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each
+    level's clusters in order, the mask last. A hierarchy of n levels has n levels above the tokens, the mask included.
 
     Args:
-        maps: one ``Map`` per edge, lowest first; the last one leads to the mask alone.
+        maps: one ``Map`` per edge, lowest first; the last one leads to the mask.
         speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
-        learn_speeds: whether they are where parameters start, of which occupancies and weights are functions.
+        learn_speeds: whether the speeds are learned; ``speeds`` are then the initial values.
 
     Raises:
         ValueError: maps that do not chain, a top level that is not a single mask, or bad speeds.
@@ -57,77 +57,77 @@ class Hierarchy(Identified):
 
     starts: Tensor
     learned: PositiveParameter | None
-    """The speeds as a function of parameters, where they are learned."""
+    """Module that computes the speeds from its parameters if they are learned, else None."""
     fingerprint: str | None = None
-    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), if it is known."""
+    """Hash of the vocabulary this hierarchy was made for (``ddlib.vocabulary.fingerprint``), or None."""
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """The speed of each edge, the edge to the mask last; as it is now where speeds are learned.
+        """Speed of each edge, the edge to the mask last; the current values if speeds are learned.
 
         Raises:
-            ValueError: one was learned to 0 or infinity.
+            ValueError: a learned speed has become 0 or infinite.
         """
         return self._speeds if self.learned is None else tuple(self.learned().tolist())
 
     @property
     def depth(self) -> int:
-        """Number of levels n above the words, the mask included; as many edges."""
+        """Number n of levels above the tokens, the mask included; also the number of edges."""
         return len(self.levels) - 1
 
     @property
     def vocab_size(self) -> int:
-        """Number of words V."""
+        """Number of tokens V."""
         return self.levels[0]
 
     @property
     def num_states(self) -> int:
-        """Number of states S: words, clusters of every level, the mask."""
+        """Number of states S: tokens, clusters of every level, the mask."""
         return sum(self.levels)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The first state of each level."""
+        """Index of the first state of each level."""
         return tuple(sum(self.levels[:i]) for i in range(len(self.levels)))
 
     def between(self, lower: int, upper: int) -> Map:
-        """The map K from level ``lower`` to level ``upper`` > ``lower``."""
+        """Return the map K from level ``lower`` to level ``upper`` > ``lower``."""
         return cast(Map, self.composed[f"{lower}-{upper}"])
 
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """The level of each state."""
+        """Return the level of each state."""
         return torch.bucketize(z.contiguous(), self.starts[1:-1], right=True)
 
     def local(self, z: Int64[Tensor, "*n"], level: int) -> Int64[Tensor, "*n"]:
-        """Index of each state within ``level``; clamped, so meaningless for states of other levels."""
+        """Return the index of each state within ``level``; clamped, so meaningless for states of other levels."""
         return (z - self.offsets[level]).clamp(0, self.levels[level] - 1)
 
     def states(self, level: int) -> slice:
-        """The states of a level."""
+        """Return the slice of the states of a level."""
         return slice(self.offsets[level], self.offsets[level] + self.levels[level])
 
     def laws(self, p: Float[Tensor, "*n children"]) -> list[Tensor]:
-        """u_i(.|p), the law of the member of each level above a word of law ``p``; words first."""
+        """Return u_i(.|p), the distribution over each level's states if the token is drawn from ``p``; tokens first."""
         found = [p]
         for edge in self.maps:
             found.append(edge.push(found[-1]))
         return found
 
     def under(self, state: int) -> Int64[Tensor, "n"]:
-        """The words under a state, in ascending order; a word is under itself."""
+        """Return the descendant tokens of a state, in ascending order; the only one of a token is itself."""
         level = bisect_right(self.offsets, state) - 1
         if level == 0:
             return torch.tensor([state], device=self.starts.device)
         return (self.between(0, level).parents == state - self.offsets[level]).nonzero()[:, 0]
 
     def small_copy(self, vocab_size: int) -> Self:
-        """A hierarchy of the same kind over at most ``vocab_size`` words, small enough to be enumerated.
+        """Return a hierarchy of the same class over at most ``vocab_size`` tokens, small enough to be enumerated.
 
-        It has a few clusters of every level and a few members of each; maps, speeds and the probability of the right
-        parent are those of this one. A leaf whose own methods need more than ``maps`` and ``speeds`` must override it.
+        It keeps a few clusters of every level and a few members of each, with the same maps, speeds and xi. A subclass
+        whose methods use more than ``maps`` and ``speeds`` must override this method.
 
         Raises:
-            ValueError: too few words to keep two clusters where xi < 1.
+            ValueError: ``vocab_size`` is too small to keep two clusters where xi < 1.
         """
         check_count("vocab_size", vocab_size)
         kept = [torch.zeros(1, dtype=torch.int64, device=self.starts.device)]
@@ -137,7 +137,7 @@ class Hierarchy(Identified):
             size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
             kept.insert(0, _spread_over(edge.parents, kept[0], size))
         require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
-        other = type(self).__new__(type(self))  # the arguments of a subclass are not known here
+        other = type(self).__new__(type(self))  # bypasses __init__: subclasses have different arguments
         maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
         Hierarchy.__init__(other, maps, self.speeds, self.learned is not None)
         made: Self = made_by(other, reduction, hierarchy=self, vocab_size=vocab_size)
@@ -145,11 +145,11 @@ class Hierarchy(Identified):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
-        return [cls()]  # type: ignore[call-arg] # a leaf's constructor may need nothing
+        """Instances on which a registered class is verified; override if the constructor requires arguments."""
+        return [cls()]  # type: ignore[call-arg] # a subclass's constructor may have no required arguments
 
     def __repr__(self) -> str:
-        """Sizes of the levels, words first, and what is not the default; six digits that tell the parents apart."""
+        """Return the level sizes, tokens first, a six-digit digest of the parents, and all non-default values."""
         fields = [f"levels={self.levels}"]
         chosen = [edge.parents for edge in self.maps if edge.num_parents > 1]
         if chosen:
@@ -168,16 +168,16 @@ class Hierarchy(Identified):
 
 
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
-    """``hierarchy.small_copy(vocab_size)``, as plain values name it."""
+    """Return ``hierarchy.small_copy(vocab_size)``; plain values (``Part.arguments``) refer to this function by name."""
     return hierarchy.small_copy(vocab_size)
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:
-    """``size`` children of the ``kept`` parents, sorted: the first child of each, then the second of each, ..."""
+    """Return ``size`` children of the ``kept`` parents, sorted: first child of each, then second child of each, ..."""
     child = torch.isin(parents, kept).nonzero()[:, 0]
-    mine = parents[child]
-    order = mine.argsort(stable=True)
-    counts = torch.bincount(mine)
+    parent = parents[child]
+    order = parent.argsort(stable=True)
+    counts = torch.bincount(parent)
     rank = torch.empty_like(child)
-    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[mine[order]]
+    rank[order] = torch.arange(len(child), device=child.device) - (counts.cumsum(0) - counts)[parent[order]]
     return child[rank.argsort(stable=True)[:size]].sort().values

@@ -1,4 +1,4 @@
-"""Parents for ``Tree`` without embeddings: from a table of words, from a CSV file, at random."""
+"""Parent vectors for ``Tree`` without embeddings: from a table, from a CSV file, or at random."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from ddlib.utils.validation import check_count, require
 
 
 def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0) -> list[Tensor]:
-    """Parents drawn at random, sizes that differ by at most 1: the control that shows whether clusters matter.
+    """Draw random parents, in clusters whose sizes differ by at most 1: a baseline for semantic clusters.
 
     Args:
-        vocab_size: number of words V.
-        num_clusters: clusters of each level, finest first, each fewer than the one before and than the words.
-        seed: of the draw.
+        vocab_size: number of tokens V.
+        num_clusters: number of clusters of each level, finest first; strictly decreasing and less than V.
+        seed: seed of the draw.
 
     Raises:
         ValueError: counts that are below 1 or do not decrease.
@@ -37,18 +37,19 @@ def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int
 def table_parents(
     table: Mapping[str, Sequence[str]], vocabulary: Mapping[str, int], other: str | None = None
 ) -> tuple[list[Tensor], list[list[str]]]:
-    """Parents from a table word -> its ancestors, the nearest first, as ``wordnet_table`` gives them.
+    """Build parents from a table that maps each token to its ancestors, nearest first, as ``wordnet_table`` returns it.
 
     Args:
-        table: ancestors of each token by name, equally many for all; a name has one parent wherever it occurs.
+        table: names of the ancestors of each token, the same number for all; each name has one parent.
         vocabulary: token -> id, ids 0..V-1.
-        other: name of the cluster, at every level, of tokens that the table lacks; None: there must be none.
+        other: name of the cluster, at every level, of tokens that the table lacks; None if there are none.
 
     Returns:
         The parents for ``Tree``, and the names of each level's clusters, in alphabetical order.
 
     Raises:
-        ValueError: tokens that only one side knows, other numbers of ancestors, a name with two parents, ids with gaps.
+        ValueError: tokens missing from the vocabulary, or from the table without ``other``; different numbers of
+            ancestors; a name with two parents; ids with gaps.
 
     Example:
         >>> words = {"cat": 0, "dog": 1, "ivy": 2}
@@ -56,14 +57,15 @@ def table_parents(
         >>> parents, names
         ([tensor([0, 0, 1])], [['animal', 'plant']])
     """
-    words = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+    tokens = [token for token, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
     require(
-        sorted(vocabulary.values()) == list(range(len(words))), f"vocabulary must have exactly ids 0..{len(words) - 1}"
+        sorted(vocabulary.values()) == list(range(len(tokens))),
+        f"vocabulary must have exactly ids 0..{len(tokens) - 1}",
     )
     require(len(table) > 0, "table is empty, must hold the ancestors of each token")
     strange = [token for token in table if token not in vocabulary]
     require(not strange, f"table has {len(strange)} tokens that vocabulary lacks: {strange[:5]}")
-    missing = [token for token in words if token not in table]
+    missing = [token for token in tokens if token not in table]
     require(
         other is not None or not missing,
         f"table lacks {len(missing)} tokens of vocabulary: {missing[:5]}; name a cluster for them, other=...",
@@ -72,9 +74,9 @@ def table_parents(
     odd = next((token for token, path in table.items() if isinstance(path, str) or len(path) != depth), None)
     if depth == 0 or odd is not None:
         raise ValueError(
-            f"table has {table.get(odd or words[0])!r} for {odd or words[0]!r}, must be {depth or 1} names"
+            f"table has {table.get(odd or tokens[0])!r} for {odd or tokens[0]!r}, must be {depth or 1} names"
         )
-    paths = [list(table.get(token, [other or ""] * depth)) for token in words]
+    paths = [list(table.get(token, [other or ""] * depth)) for token in tokens]
     names = [sorted({path[level] for path in paths}) for level in range(depth)]
     parents, members = [], [path[0] for path in paths]
     for level in range(depth):
@@ -93,12 +95,13 @@ def table_parents(
 def csv_parents(
     path: str | Path, vocabulary: Mapping[str, int], other: str | None = None
 ) -> tuple[list[Tensor], list[list[str]]]:
-    """Parents from a CSV file with a row ``token,parent`` per token; further columns are further levels.
+    """Build parents from a CSV file with a row ``token,parent`` per token; further columns are further levels.
 
-    Tokens are spelled as in ``vocabulary``; a first row ``token,parent...`` is a heading, unless that is a token too.
+    Tokens are spelled as in ``vocabulary``. A first row ``token,parent...`` is a header, unless ``token`` is a token of
+    the vocabulary.
 
     Args:
-        path: of the file, UTF-8.
+        path: path of the file, UTF-8.
         vocabulary: token -> id, ids 0..V-1.
         other: as in ``table_parents``.
 

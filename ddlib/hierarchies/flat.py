@@ -1,4 +1,4 @@
-"""No hierarchy: every word jumps straight to the mask."""
+"""Trivial hierarchy of masked diffusion: every token jumps straight to the mask."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -11,10 +11,10 @@ from ddlib.utils.validation import check_count
 
 
 class Flat(Hierarchy):
-    """Words, then the mask: masked diffusion.
+    """Hierarchy of two levels, tokens and the mask: masked diffusion.
 
     Args:
-        vocab_size: number of words V, at least 1.
+        vocab_size: number of tokens V, at least 1.
     """
 
     def __init__(self, vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The map between two levels: a parent for every child, and a little mass for everybody else."""
+"""Transition matrix between two levels: one parent per child plus a rank-one background."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Real
@@ -15,14 +15,15 @@ from ddlib.utils.validation import check_shape, require, visible
 class Map(Float64Module):
     r"""A row-stochastic matrix :math:`K = k\,\mathrm{onehot}(parents) + 1 s^T`, never materialised in the hot path.
 
-    ``k`` is ``keep`` and ``s`` is ``spread``, so that ``keep + sum(spread) = 1``. Products of such maps have the same
-    form, so going up several levels costs no more than one. ``spread=None`` is a plain map: every child has one parent.
+    ``k`` is ``keep`` and ``s`` is ``spread``, so that ``keep + sum(spread) = 1``. Products of such matrices have the
+    same form, so several levels cost no more than one. With ``spread=None`` the map is plain: every child has one
+    parent.
 
     Args:
         parents: (children,) int64, the parent of each child, surjective onto ``0..num_parents-1``.
         num_parents: number of parents.
         keep: weight of the one-hot part; may be negative when the right parent is less likely than the others.
-        spread: (num_parents,) mass that every child gives to each parent, all positive, or None.
+        spread: (num_parents,) probability mass that every child gives to each parent, all positive, or None.
 
     Raises:
         ValueError: parents outside [0, num_parents).
@@ -52,12 +53,12 @@ class Map(Float64Module):
 
     @property
     def num_children(self) -> int:
-        """Number of children, the rows of the matrix."""
+        """Number of children, i.e. rows of the matrix."""
         return self.parents.shape[0]
 
     @property
     def xi(self) -> str:
-        """The probability of the right parent, to be read; a range where it is not that of every child."""
+        """Probability of the right parent, formatted for printing; a range if it differs between children."""
         if self.spread is None:
             return "1"
         if self.spread.is_meta:
@@ -67,27 +68,27 @@ class Map(Float64Module):
         return f"{low:.4g}" if high - low < 1e-9 else f"{low:.3g} to {high:.3g}"
 
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """K(parent | child), elementwise."""
+        """Return K(parent | child), elementwise."""
         hit = (self.parents[child] == parent).to(torch.float64)
         return hit if self.spread is None else self.keep * hit + self.spread[parent]
 
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
-        """K(parent | child) for every child."""
+        """Return K(parent | child) for every child."""
         hit = (self.parents == parent[..., None]).to(torch.float64)
         return hit if self.spread is None else self.keep * hit + self.spread[parent][..., None]
 
     def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
-        """K(parent | child) for every parent."""
-        everyone = torch.arange(self.num_parents, device=self.parents.device)
-        hit = (self.parents[child][..., None] == everyone).to(torch.float64)
+        """Return K(parent | child) for every parent."""
+        every_parent = torch.arange(self.num_parents, device=self.parents.device)
+        hit = (self.parents[child][..., None] == every_parent).to(torch.float64)
         return hit if self.spread is None else self.keep * hit + self.spread
 
     def matrix(self) -> Float64[Tensor, "children parents"]:
-        """The dense matrix, for small levels."""
+        """Return the dense matrix, for small levels."""
         return self.row(torch.arange(self.num_children, device=self.parents.device))
 
     def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """The law of the parent when the child has the (normalised) ``law``."""
+        """Return the distribution of the parent if the child has the (normalised) distribution ``law``."""
         index = self.parents.expand_as(law)
         mass = law.new_zeros(*law.shape[:-1], self.num_parents).scatter_add(-1, index, law)
         if self.spread is None:
@@ -96,32 +97,32 @@ class Map(Float64Module):
         return (self.keep + spread) * mass + spread * (1 - mass).clamp_min(0)
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """``push`` in the log domain: finite wherever the law's mass is positive, however small."""
+        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small."""
         if self.num_parents == 1:
-            return torch.zeros_like(log_probs[..., :1])  # all the mass, whatever the law
+            return torch.zeros_like(log_probs[..., :1])  # the only parent has probability 1
         if self.spread is None:
             return _segment_logsumexp(log_probs, self.parents, self.num_parents)
-        return self.push(log_probs.exp()).log()  # stray mass keeps it from 0
+        return self.push(log_probs.exp()).log()  # positive, because of the spread
 
     def log_shares(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n children"]:
-        """Log-softmax among the children of each parent; -inf where all of them have -inf. Stray mass has no part."""
+        """Log-softmax among the children of each parent; -inf where all of them have -inf. The spread is ignored."""
         total = _segment_logsumexp(logits, self.parents, self.num_parents).index_select(-1, self.parents)
         return torch.where(total > -torch.inf, logits - total, -torch.inf)
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        """A parent for each child, drawn by the uniforms ``u`` in [0, 1)."""
+        """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
         right = self.parents[child]
         if self.spread is None:
             return right
         cumulative = self.spread.cumsum(0)
-        kept, own = self.keep + self.spread[right], self.spread[right]
-        other = (u - kept) / (1 - kept) * (cumulative[-1] - own)
-        other = torch.where(other < cumulative[right] - own, other, other + own)  # skip the right parent's own slice
+        kept, width = self.keep + self.spread[right], self.spread[right]
+        other = (u - kept) / (1 - kept) * (cumulative[-1] - width)
+        other = torch.where(other < cumulative[right] - width, other, other + width)  # skip the right parent's slice
         strayed = torch.searchsorted(cumulative, other.clamp(min=0).contiguous(), right=True)
         return torch.where(u < kept, right, strayed.clamp_max(self.num_parents - 1))
 
     def then(self, upper: "Map") -> "Map":
-        """This map followed by ``upper``: the same form, one level further up."""
+        """Return the product of this map and ``upper``, the map of the next edge; it has the same form."""
         spread = None
         if self.spread is not None or upper.spread is not None:
             spread = torch.zeros(upper.num_parents, dtype=torch.float64, device=self.parents.device)
@@ -132,11 +133,13 @@ class Map(Float64Module):
         return Map(upper.parents[self.parents], upper.num_parents, self.keep * upper.keep, spread)
 
     def restricted(self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]) -> "Map":
-        """The map among a few members. Even stray mass is spread afresh, so that the right parent keeps its own.
+        """Return the map between subsets of children and parents.
+
+        A uniform spread is redistributed over the remaining parents, so that the right parent keeps its probability.
 
         Args:
-            children: members to keep.
-            parents: sorted, the parents of these children at least.
+            children: children to keep.
+            parents: parents to keep, sorted; at least the parents of these children.
         """
         index = torch.searchsorted(parents, self.parents[children])
         if self.spread is None:
@@ -150,12 +153,12 @@ class Map(Float64Module):
 
 
 def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
-    """The map of a level edge: the right parent with probability ``xi``, every other one with (1-xi)/(N-1).
+    """Build the map of an edge: the right parent with probability ``xi``, every other one with (1-xi)/(N-1).
 
     Args:
         parents: (children,) integers, 0-based cluster indices; every cluster up to the largest has a child.
         xi: in (0, 1]; 1 is a plain hierarchy.
-        name: what to call ``parents`` in an error.
+        name: name of ``parents`` in error messages.
 
     Raises:
         TypeError: parents not integers.
@@ -196,7 +199,9 @@ def parent_map(parents: Any, xi: float = 1.0, *, name: str = "parents") -> Map:
 
 
 def parent_vectors(parents: Any) -> dict[str, Any]:
-    """The vector of each edge, lowest first, by what errors call it; one that is not in a list is the only one.
+    """Return the vector of each edge, lowest first, keyed by its name in error messages.
+
+    A vector that is not in a list is taken as the only one.
 
     Raises:
         TypeError: a number, a mapping, a set or a string.
@@ -223,22 +228,22 @@ def _segment_logsumexp(
 ) -> Float[Tensor, "*n parents"]:
     index, shape = segment.expand_as(values), (*values.shape[:-1], count)
     empty = values.new_zeros(shape)
-    if values.device.type == "cpu" and visible(values):  # an accelerator would have to wait to know
+    if values.device.type == "cpu" and visible(values):  # on an accelerator the check would wait for the device
         highest = values.detach().amax(-1, keepdim=True)
         total = empty.scatter_add(-1, index, (values - highest).exp())
-        # its inverse times the weights of the bound, up to 1e17 at the ends of time, must still be a number
+        # 1 / total times a weight of the bound, up to 1e17 near t = 0 or 1, must not overflow
         if bool(highest.isfinite().all()) and float(total.detach().min()) > torch.finfo(values.dtype).tiny ** 0.5:
             return total.log() + highest
     with torch.no_grad():
         peak = values.new_full(shape, -torch.inf).scatter_reduce(-1, index, values, "amax")
         peak = torch.where(peak.isfinite(), peak, 0.0)
     total = empty.scatter_add(-1, index, (values - peak[..., segment]).exp())
-    # a cluster without mass has log-mass -inf, and no gradient rather than a NaN
+    # a cluster without mass has log-mass -inf and gradient 0 instead of NaN
     return torch.where(total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf)
 
 
 def chain(maps: Sequence[Map]) -> Map:
-    """The product of adjacent maps, lowest first."""
+    """Return the product of the maps of adjacent edges, lowest first."""
     product = maps[0]
     for upper in maps[1:]:
         product = product.then(upper)

@@ -1,4 +1,4 @@
-"""A tree of any depth over the words."""
+"""Trees of any depth over the tokens."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -11,19 +11,19 @@ from ddlib.utils.validation import require
 
 
 class Tree(Hierarchy):
-    """Words, clusters of words, clusters of clusters, ..., the mask.
+    """Hierarchy of tokens, clusters of tokens, clusters of clusters, ..., and the mask.
 
     Args:
         parents: one vector per given edge; ``parents[i][j]`` is the 0-based cluster, in level i + 1, of member j of
-            level i. The edge from the last given level to the mask is implied. A vector that is not in a list is the
-            only one.
-        xi: one number in (0, 1] per given edge, or one for all: the probability that a child goes to its own parent
-            rather than to another one. Default 1.
+            level i. The edge from the last given level to the mask is implied. A vector that is not in a list is taken
+            as the only one.
+        xi: probability that a child goes to its parent rather than to another cluster, in (0, 1]: one number per given
+            edge, or one for all. Default 1.
         speed: one number per edge, the edge to the mask last. Default all 1.
         vocab_size: checked against ``len(parents[0])`` when given.
-        fingerprint: of the vocabulary the parents were made for, so that ``check_vocabulary`` can refuse another.
-        learn_speeds: whether ``speed`` is where parameters start, which ``speed_loss`` teaches; see
-        ``PositiveParameter``.
+        fingerprint: hash of the vocabulary the parents were made for; ``check_vocabulary`` compares it.
+        learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial values; see
+            ``PositiveParameter``.
 
     Raises:
         TypeError: parents that are not integers, or in a mapping.
@@ -68,5 +68,5 @@ class Tree(Hierarchy):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        words, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
-        return [cls([words]), cls([words], xi=0.8), cls([words, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]
+        parents, clusters = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0]
+        return [cls([parents]), cls([parents], xi=0.8), cls([parents, clusters], xi=[0.6, 0.9], speed=[0.7, 1.3, 2.0])]

@@ -1,6 +1,6 @@
-"""Samplers as a scheduler of the ``diffusers`` library: its pipelines run the network, a ``Sampler`` takes each step.
+"""Scheduler for the ``diffusers`` library: its pipelines evaluate the network, a ``Sampler`` takes each step.
 
-Needs ``pip install "ddlib[diffusers]"``; nothing else of ddlib imports this module.
+Requires ``pip install "ddlib[diffusers]"``; no other module of ddlib imports this one.
 """
 
 import os
@@ -33,37 +33,37 @@ except ImportError as error:
 
 @dataclass
 class SamplerSchedulerOutput(BaseOutput):
-    """What a step gives."""
+    """Output of ``SamplerScheduler.step``."""
 
     prev_sample: Tensor
-    """(B, L) states at the next time; words after the last step."""
+    """(B, L) states at the next time; tokens after the last step."""
     pred_logits: Tensor
-    """The network's answer, as it came: what self-conditioning is shown."""
+    """The unchanged output of the network, for self-conditioning."""
 
 
 class SamplerScheduler(SchedulerMixin, ConfigMixin):
-    """A sampler and its process behind the interface of diffusers' schedulers of discrete states.
+    """Sampler and process with the interface of diffusers' schedulers of discrete states.
 
-    A step takes one answer of the network, at the states and the time that the sampler stands at; that a sampler needs
-    no more is tried when the scheduler is made. Its words are those of ``dd.sample`` from the same noise.
-    ``timesteps`` counts answers from 0 up, as ``DiscreteDDIMScheduler`` does; ``time_of`` tells the network's time in
-    [0, 1]. Where t = 0 is not exact the last of them draws the words, so ``num_inference_steps`` is one more than
+    A step uses one network evaluation, at the current states and time of the sampler; the constructor checks that the
+    sampler needs no more. The tokens are those of ``dd.sample`` with the same noise. ``timesteps`` counts network
+    evaluations from 0 up, as in ``DiscreteDDIMScheduler``; ``time_of`` returns the network's time in [0, 1]. If the
+    process is not exact at t = 0, the last evaluation draws the tokens, so ``num_inference_steps`` is one more than
     ``steps`` of ``dd.sample``.
 
     Args:
-        process: its plain values, as in a recipe: ``{"kind": "masked", "vocab_size": 100, "schedule": "cosine"}``, or
-            an object, which cannot be saved.
+        process: plain values, as in a recipe: ``{"kind": "masked", "vocab_size": 100, "schedule": "cosine"}``; or an
+            object, which cannot be saved.
         sampler: likewise.
-        num_inference_steps: answers of the network until ``set_timesteps`` says otherwise.
-        temperature: as in ``dd.sample``; so are the next three.
+        num_inference_steps: number of network evaluations, until changed by ``set_timesteps``.
+        temperature: as in ``dd.sample``, like the next three.
         top_p: see there.
         top_k: see there.
         min_p: see there.
-        parameterization: what the answers mean, as in ``nelbo``.
+        parameterization: meaning of the network's output, as in ``nelbo``.
 
     Raises:
-        TypeError: a sampler that needs more than one answer in a step, or one at other states or times.
-        ValueError: values that describe no process or sampler, a sampler that the process cannot serve.
+        TypeError: a sampler that needs more than one network evaluation per step, or one at other states or times.
+        ValueError: values that describe no process or sampler; a sampler that does not support the process.
     """
 
     order = 1
@@ -72,7 +72,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
     @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
         self,
-        *,  # diffusers takes what comes by position for a default when it reads the values again
+        *,  # when loading, diffusers would treat positional arguments as defaults
         process: Mapping[str, Any] | str | ForwardProcess,
         sampler: Mapping[str, Any] | str | Sampler = "ancestral",
         num_inference_steps: int = 32,
@@ -99,7 +99,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
 
     @classmethod
     def from_config(cls, config: Any = None, return_unused_kwargs: bool = False, **changes: Any) -> Any:
-        """A scheduler from saved values. ``trust`` names the modules that it may import parts from; none else.
+        """Create a scheduler from saved values. Parts are imported only from the modules listed in ``trust``.
 
         Raises:
             PermissionError: a part from a module that is not trusted.
@@ -108,7 +108,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
             return super().from_config(config, return_unused_kwargs, **changes)
 
     def save_config(self, save_directory: str | os.PathLike[Any], push_to_hub: bool = False, **options: Any) -> None:
-        """Writes the values that ``from_pretrained`` reads.
+        """Write the values that ``from_pretrained`` reads.
 
         Raises:
             TypeError: the process or the sampler was given as an object.
@@ -119,34 +119,34 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         super().save_config(save_directory, push_to_hub, **options)
 
     def set_timesteps(self, num_inference_steps: int, device: torch.device | str | None = None) -> None:
-        """Begins anew with so many answers of the network.
+        """Reset the scheduler, with the given number of network evaluations.
 
         Raises:
-            ValueError: fewer than 1, or than 2 where t = 0 is not exact.
+            ValueError: fewer than 1, or fewer than 2 if the process is not exact at t = 0.
         """
         least = 1 if self.process.exact_ends else 2
         self.num_inference_steps = check_count("num_inference_steps", num_inference_steps, least)
         self.timesteps = torch.arange(num_inference_steps, device=device)
         self.times = torch.linspace(1, 0, num_inference_steps + 2 - least, dtype=torch.float64, device=device)
-        """(steps + 1,) the grid, from noise to words."""
+        """(steps + 1,) the grid, from noise to tokens."""
         self._state: State | None = None
         self._next = 0
 
     def time_of(self, timestep: int | Tensor) -> Tensor:
-        """The time in [0, 1] that the network is to be told before a step: of each row, (B,), or () for all of them.
+        """Return the time in [0, 1] to pass to the network before a step: (B,), one per row, or () for all rows.
 
         Args:
-            timestep: a member of ``timesteps``.
+            timestep: an element of ``timesteps``.
         """
         k = self._index(timestep)
         return self._state.t if self._state is not None and 0 < k == self._next else self.times[k]
 
     def scale_model_input(self, sample: Tokens, timestep: int | Tensor | None = None) -> Tokens:
-        """The sample itself: states are not scaled."""
+        """Return the sample unchanged: states are not scaled."""
         return sample
 
     def init_sample(self, shape: tuple[int, int], generator: Generator = None) -> Tokens:
-        """(B, L) states to begin with, drawn as ``dd.sample`` draws them."""
+        """Draw the initial states, (B, L), as ``dd.sample`` does."""
         free = torch.ones(shape, dtype=torch.bool, device=self.process.device)
         self._state, self._next = self.sampler.init(self._run(free, generator)), 0
         return self._state.z
@@ -162,20 +162,20 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         generator: Generator = None,
         return_dict: bool = True,
     ) -> SamplerSchedulerOutput | tuple[Tensor, Tensor]:
-        """From the states at one time to those at the next.
+        """Compute the states at the next time from those at the current time.
 
         Args:
-            model_output: (B, L, V) logits over words, at ``sample`` and ``time_of(timestep)``.
-            timestep: a member of ``timesteps``. Behind the one before, the sampler goes on; with another it begins
-                there, as when text that ``add_noise`` made is drawn anew.
+            model_output: (B, L, V) logits over tokens, at ``sample`` and ``time_of(timestep)``.
+            timestep: an element of ``timesteps``. If it follows the previous one, the sampler continues; otherwise it
+                starts there, e.g. from a sequence that ``add_noise`` returned.
             sample: (B, L) states.
-            prompt_mask: (L,) or (B, L), True where ``sample`` stands as it is.
-            temperature: in place of the scheduler's.
+            prompt_mask: (L,) or (B, L), True where ``sample`` is kept.
+            temperature: replaces the temperature of the scheduler.
             generator: source of randomness.
-            return_dict: whether an object is returned, else a tuple of its members.
+            return_dict: whether to return an object rather than a tuple of its fields.
 
         Raises:
-            TypeError, ValueError: a timestep that is none, states out of range, logits as in ``nelbo``, a mask of
+            TypeError, ValueError: an invalid timestep, states out of range, invalid logits as in ``nelbo``, a mask of
                 another shape or type.
         """
         k, process = self._index(timestep), self.process
@@ -203,17 +203,16 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         timesteps: int | Tensor = 0,
         generator: Generator = None,
     ) -> Tokens:
-        """Text at the times of some steps: (B, L) states.
+        """Draw the noisy states of sequences at the times of given steps, (B, L).
 
         Args:
-            original_samples: (B, L) words.
-            noise: the source of randomness: other schedulers add a tensor here.
-            timesteps: one of ``timesteps``, or (B,) of them.
-            generator: another name of ``noise``.
+            original_samples: (B, L) tokens.
+            noise: source of randomness; other schedulers take a tensor here.
+            timesteps: one element of ``timesteps``, or (B,) of them.
+            generator: alias of ``noise``.
 
         Raises:
-            TypeError, ValueError: words out of range, timesteps that are none, noise that is a tensor: states are not
-                added to.
+            TypeError, ValueError: tokens out of range, invalid timesteps, a tensor as noise.
         """
         check_tokens("original_samples", original_samples, self.process.vocab_size)
         if isinstance(noise, Tensor):
@@ -255,7 +254,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         answer = _Answer(self, logits, sample)
         run = self._run(free, generator, answer, sharpening)
         if self._state is None or k != self._next or self._state.z.shape != sample.shape:
-            other = torch.Generator(sample.device).manual_seed(0)  # the noise of a text is for its steps
+            other = torch.Generator(sample.device).manual_seed(0)  # the given generator is used for the steps only
             begun = self.sampler.init(replace(run, generator=other))
             self._state = begun._replace(t=run.times[k].expand(len(sample)))
         state = self._state._replace(z=sample)
@@ -266,11 +265,11 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
         self._state, self._next = state, k + 1
         if k < self.num_inference_steps - 1:
             return state.z
-        words = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
-        return torch.where(free, words, sample)
+        tokens = self.sampler.finalize(replace(run, sharpen=sharpening.at(0.0)), state)
+        return torch.where(free, tokens, sample)
 
     def _try(self) -> None:
-        """Draws a few words by a network that says nothing, so that a sampler that cannot serve is told apart now."""
+        """Draw a few tokens with constant logits, so that an unsupported sampler raises in the constructor."""
         V, generator = self.process.vocab_size, torch.Generator(self.process.device).manual_seed(0)
         self.set_timesteps(4, self.process.device)
         z = self.init_sample((2, 4), generator)
@@ -281,7 +280,7 @@ class SamplerScheduler(SchedulerMixin, ConfigMixin):
 
 
 class _Answer:
-    """A denoiser that has answered, once and about these states."""
+    """Denoiser that returns given logits, and raises for other states or times."""
 
     def __init__(self, scheduler: SamplerScheduler, logits: Logits | None = None, z: Tokens | None = None) -> None:
         self.scheduler, self.logits, self.z = scheduler, logits, z

@@ -1,4 +1,4 @@
-"""The output layer and the loss as one: only the logits that the mathematics asks for, a chunk at a time."""
+"""Fused output layer and loss: only the logits that the loss depends on are computed, in chunks."""
 
 from ddlib.kernels.api import linear_nelbo, linear_training_loss
 

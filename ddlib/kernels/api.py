@@ -1,4 +1,4 @@
-"""``nelbo`` and ``training_loss`` from the hidden states, without ever storing the logits of all tokens."""
+"""``nelbo`` and ``training_loss`` computed from hidden states, without storing all logits."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -26,11 +26,11 @@ R = TypeVar("R")
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Keeps ``torch.compile`` out, at one graph break: which rows need which columns is not known beforehand."""
+    """Exclude a function from ``torch.compile``, at one graph break: shapes depend on the noisy states."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():  # not before: it would import the compiler along with ddlib
+        if torch.compiler.is_compiling():  # only now: torch.compiler.disable imports the compiler
             return torch.compiler.disable(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
@@ -50,36 +50,38 @@ def linear_nelbo(
     parameterization: Parameterization = "cavity",
     chunk: int | None = None,
 ) -> PerToken:
-    """``nelbo(process, hidden @ weight.T + bias, x, z, t)``, computing only the logits it depends on.
+    """Compute ``nelbo(process, hidden @ weight.T + bias, x, z, t)`` from only the logits it depends on.
 
-    The output *layer* is linear, not the bound: its matrix and what it reads stand in place of logits.
+    "Linear" refers to the output layer, not to the bound: hidden states and the layer's matrix take the place of
+    logits.
 
-    In a plain hierarchy a word needs no logit, a cluster those of its own words, only the mask all of them (with
-    gamma = 1 about a quarter of the work). Child logits are asked for by family: a token needs those of its state's
-    children alone. Elsewhere all logits are computed, a chunk at a time.
+    In a plain hierarchy, a position whose state is a token needs no logits, one in a cluster needs those of the
+    cluster's tokens, and only masked positions need all of them (with gamma = 1 about a quarter of the work). With
+    child logits, a position needs only the logits of its state's children. In all other cases all logits are computed,
+    in chunks.
 
     Args:
         process: the forward process.
-        hidden: (B, L, D) what the output layer reads.
-        weight: (V, D) its matrix, words in the tokenizer's order; for child logits (S - 1, D), a row for every
-            state but the root, or as ``Children.rows`` says.
-        x: (B, L) clean words.
+        hidden: (B, L, D) inputs of the output layer.
+        weight: (V, D) matrix of the output layer, tokens in the tokenizer's order; for child logits (S - 1, D), a row
+            for every state but the root, or rows as given by ``Children.rows``.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
         t: (B,) times, or (B, L), one for each position.
-        bias: (V,) of the output layer, or as many as ``weight`` has rows.
-        parameterization: what the logits mean, as in ``nelbo``.
-        chunk: number of logits held at a time; default 2^23 on a CPU, 2^27 elsewhere.
+        bias: (V,) bias of the output layer; one entry per row of ``weight``.
+        parameterization: meaning of the logits, as in ``nelbo``.
+        chunk: number of logits in memory at a time; default 2^23 on a CPU, 2^27 elsewhere.
 
     Returns:
-        (B, L) nats per token, differentiable once by hidden, weight and bias; the backward pass computes the logits
-        anew. For one number to minimise ``linear_training_loss`` needs no second time.
+        (B, L) nats per token, differentiable once with respect to hidden, weight and bias. The backward pass recomputes
+        the logits; ``linear_training_loss`` does not, if the loss is reduced to a scalar.
 
     Raises:
-        TypeError, ValueError: as ``nelbo``; shapes that do not fit.
+        TypeError, ValueError: as ``nelbo``; shapes that do not match.
     """
-    asked = Asked(parameterization=parameterization)
+    spec = Asked(parameterization=parameterization)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
-    return _per_token(process, rows, layer, asked, chunk).view_as(x)
+    return _per_token(process, rows, layer, spec, chunk).view_as(x)
 
 
 @uncompiled
@@ -105,21 +107,22 @@ def linear_training_loss(
     chunk: int | None = None,
     per_token: bool = False,
 ) -> Tensor | tuple[Tensor, PerToken]:
-    """``training_loss`` of ``hidden @ weight.T + bias``, computing only the logits it depends on.
+    """Compute ``training_loss`` of ``hidden @ weight.T + bias`` from only the logits it depends on.
 
-    The output *layer* is linear, not the loss.
+    "Linear" refers to the output layer, not to the loss.
 
-    Reduced to one number, its gradients are computed in the forward pass, from the same logits. Arguments as
-    ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The number is multiplied by ``scale``:
-    here it costs nothing, afterwards a copy of the matrix's gradient. With "sum", ``scale`` may hold a factor for every
-    token, (B L,). With ``per_token`` the loss of every token, to be looked at and not differentiated, is returned too;
-    ``scale`` does not touch it.
+    If the loss is reduced to a scalar, its gradients are computed in the forward pass, from the same logits. Arguments
+    as in ``training_loss`` and ``linear_nelbo``; reduction is "mean", "sum" or "none". The loss is multiplied by
+    ``scale``; this costs nothing here, whereas a later multiplication copies the gradient of the matrix. With "sum",
+    ``scale`` may be a tensor (B * L,) with one factor per token. With ``per_token`` the loss of every token is returned
+    too, detached and not multiplied by ``scale``.
 
-    In the mode "edges" a token with child logits needs one family for each edge below it; with logits of words, above
-    the first level all words. On CUDA it runs without the kernels of ``ddlib.kernels.gpu``, and the host waits.
+    In the mode "edges", child logits need one family of siblings for each edge below the state of a position; token
+    logits need all tokens for states above the first level. On CUDA this mode does not use the kernels of
+    ``ddlib.kernels.gpu``, and the host waits for the device.
 
     Raises:
-        TypeError, ValueError: as ``training_loss``; shapes that do not fit.
+        TypeError, ValueError: as ``training_loss``; shapes that do not match.
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
     check_mode(process, mode, edge_weights)
@@ -128,23 +131,23 @@ def linear_training_loss(
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    asked = Asked(weighting, mode, edge_weights, parameterization)
+    spec = Asked(weighting, mode, edge_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
     counts = drawn(t, density, measure)
     counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
     if reduction == "none":
-        values = _per_token(process, rows, layer, asked, chunk)
+        values = _per_token(process, rows, layer, spec, chunk)
         losses = torch.where(kept, (values * counts.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
-    blocks, weight = plan(process, rows, asked, layer.hidden.dtype)
+    blocks, weight = plan(process, rows, spec, layer.hidden.dtype)
     weight = torch.where(kept.flatten(), weight * counts, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 
-def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, asked: Asked, chunk: int | None) -> Tensor:
-    blocks, scale = plan(process, rows, asked, layer.hidden.dtype)
+def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, spec: Asked, chunk: int | None) -> Tensor:
+    blocks, scale = plan(process, rows, spec, layer.hidden.dtype)
     values: Tensor = PerTokenLoss.apply(blocks, rows, chunk, *layer)
     return values * scale.to(values.dtype)
 
@@ -171,10 +174,10 @@ def _batch(
     _check_layer(process, children, weight, bias, dim)
     rows = Rows(x.flatten(), z.flatten(), beside(t.to(torch.float64)).expand_as(x).flatten())
     layer = Layer(hidden.flatten(0, 1), weight, bias)
-    if not torch.is_grad_enabled():  # an autograd.Function is not told, and would compute gradients for nobody
+    if not torch.is_grad_enabled():  # autograd.Function does not see the grad mode and would compute unused gradients
         layer = layer.each(Tensor.detach)
     kind = hidden.device.type
-    if torch.is_autocast_enabled(kind):  # once, not for every chunk
+    if torch.is_autocast_enabled(kind):  # cast once, not in every chunk
         half = torch.get_autocast_dtype(kind)
         return rows, layer.each(lambda tensor: tensor.to(half))
     return rows, layer

@@ -1,4 +1,4 @@
-"""Any process: its own divergence on a chunk of logits, differentiated there and then."""
+"""Generic divergence for any process: its own loss on a chunk of logits, differentiated by autograd."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
 
 
 class Dense(Divergence):
-    """What ``formula(logits, x, z, t)`` says of tokens taken as sequences of length 1."""
+    """Evaluates ``formula(logits, x, z, t)`` with each row as a sequence of length 1."""
 
     def __init__(self, formula: Formula) -> None:
         self.formula = formula

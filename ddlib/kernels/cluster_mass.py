@@ -1,7 +1,7 @@
-"""Hierarchies with xi < 1, or with losses on all edges: log p(x) and the masses of the finest clusters are all.
+"""Hierarchies with xi < 1, or with losses on all edges: divergence from log p(x) and the masses of the finest clusters.
 
-A token's divergence and its derivatives by these few numbers cost nothing; the derivatives by the logits follow in one
-pass over them.
+The divergence of a row and its derivatives with respect to these few numbers are cheap; the derivatives with respect to
+the logits follow in one pass over the logits.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,18 @@ from ddlib.kernels.tile import Divergence, Rows
 from ddlib.processes.hierarchical_kl import children
 
 Derive = Callable[[Tensor, Tensor], None]
-"""Given d / d log p(x), (n, 1), and d / d log u_1, (n, clusters), leaves in the logits their derivatives, but for what
-log p(x) adds at x itself."""
+"""Backward function that takes d / d log p(x), (n, 1), and d / d log u_1, (n, clusters).
+
+It overwrites the logits by their derivatives, except for the contribution of log p(x) at x itself."""
 
 
 class Statistics(Divergence):
-    """The KL over the children of z by way of log p(x) and log u_1(.|p).
+    """KL divergence over the children of z, computed from log p(x) and log u_1(.|p).
 
     Args:
-        hierarchy: of the process.
-        shares: by what each edge below a token's state counts, (n, edges); default the edge below it alone.
+        hierarchy: the hierarchy of the process.
+        shares: returns the weight of each edge below the state of each row, (n, edges); default only the edge directly
+            below.
     """
 
     def __init__(self, hierarchy: Hierarchy, shares: Callable[[Rows], Tensor] | None = None) -> None:
@@ -50,9 +52,9 @@ class Statistics(Divergence):
 
 
 def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple[Tensor, Tensor, Derive]:
-    """log p(x), log u_1 and what follows from their derivatives; ``logits`` become probabilities."""
-    own = logits.gather(1, word)
-    log_px = own - to_softmax(logits)[:, None]
+    """Return log p(x), log u_1 and their backward function; ``logits`` become probabilities."""
+    log_px = logits.gather(1, word)
+    log_px = log_px - to_softmax(logits)[:, None]
     finest = edge.push(logits)
 
     def to_logits(by_token: Tensor, by_cluster: Tensor) -> None:
@@ -65,11 +67,11 @@ def _perturbed(edge: Map, spread: Tensor, logits: Tensor, word: Tensor) -> tuple
 
 
 def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tensor, Tensor, Derive]:
-    """The same where only maps further up are perturbed: the mass of a cluster may be too small but for its log."""
-    own = logits.gather(1, word)
-    # a map to one cluster takes any law's mass for 1, but these are not normalised
+    """As ``_perturbed`` if only higher edges have xi < 1: in log space, since a cluster's mass may underflow."""
+    target = logits.gather(1, word)
+    # log_push to a single cluster assumes normalised input, but these logits are not normalised
     mass = edge.log_push(logits) if edge.num_parents > 1 else logits.logsumexp(1, keepdim=True)
-    lowest = torch.finfo(mass.dtype).min  # of a cluster in which all words are impossible
+    lowest = torch.finfo(mass.dtype).min  # for clusters in which all tokens are impossible
     within = (logits - mass.clamp_min(lowest).index_select(1, edge.parents)).exp_() if derive else logits
     total = to_softmax(logits)[:, None]
 
@@ -78,4 +80,4 @@ def _plain(edge: Map, logits: Tensor, word: Tensor, derive: bool) -> tuple[Tenso
         logits.mul_(-(by_cluster.sum(1, keepdim=True) + by_token))
         logits.add_(within.mul_(by_cluster.index_select(1, edge.parents)))
 
-    return own - total, mass - total, to_logits
+    return target - total, mass - total, to_logits

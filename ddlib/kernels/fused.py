@@ -1,4 +1,4 @@
-"""The output layer, the divergences and their gradients, block by block and chunk by chunk."""
+"""Output layer, divergences and gradients, computed block by block in chunks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,24 +14,24 @@ from ddlib.kernels.tile import Block, Part, Rows
 
 _LOGITS = {"cpu": 1 << 23}
 _ON_ACCELERATORS = 1 << 27
-_STRIPE = 512  # columns a CPU multiplies at a time: MKL takes half as long again for rows as wide as a vocabulary
-_SLABS = 8  # of a chunk: a divergence sees one at a time, so what it stores beside is small and stays in a CPU's cache
+_STRIPE = 512  # columns multiplied at a time on a CPU: MKL takes 1.5 times as long for rows as wide as a vocabulary
+_SLABS = 8  # slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's cache
 
 
 class Layer(NamedTuple):
-    """Hidden states, and the output layer's matrix and bias."""
+    """Hidden states, and matrix and bias of the output layer."""
 
     hidden: Float[Tensor, "N D"]
     weight: Float[Tensor, "K D"]
     bias: Float[Tensor, "K"] | None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Layer":
-        """All of them changed in one way."""
+        """Apply a function to all tensors."""
         return Layer(change(self.hidden), change(self.weight), None if self.bias is None else change(self.bias))
 
 
 class Gradients(NamedTuple):
-    """What ``Layer`` holds, differentiated."""
+    """Gradients with respect to the tensors of a ``Layer``."""
 
     hidden: Tensor
     weight: Tensor
@@ -39,23 +39,23 @@ class Gradients(NamedTuple):
 
     @classmethod
     def zeros(cls, layer: Layer) -> "Gradients":
-        """Nothing yet; the parameters' in float32 at least, since thousands of rows are added up."""
+        """Return zeros; for parameters at least in float32, since thousands of rows are summed."""
         wide = torch.promote_types(layer.weight.dtype, torch.float32)
         bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=wide)
-        # rows that lie in one piece, however the matrix lies: kernels add to them
+        # contiguous rows for any layout of the matrix: the kernels add to them
         weight = torch.zeros_like(layer.weight, dtype=wide, memory_format=torch.contiguous_format)
         return cls(torch.zeros_like(layer.hidden), weight, bias)
 
 
 class Work(NamedTuple):
-    """What the parts of a plan share: each puts its divergences into ``values`` and adds its gradients."""
+    """Shared state of the parts of a plan: each part adds to ``values`` and to ``gradients``."""
 
     layer: Layer
     rows: Rows
     scale: Float[Tensor, "N"] | None
-    """By what the gradients of each token are multiplied; None for no gradients."""
+    """Factor of the gradients of each row; None for no gradients."""
     held: int
-    """Number of logits at a time."""
+    """Number of logits in memory at a time."""
     values: Float[Tensor, "N"]
     gradients: Gradients | None
 
@@ -63,14 +63,14 @@ class Work(NamedTuple):
 def run(
     layer: Layer, blocks: Sequence[Part], rows: Rows, scale: Float[Tensor, "N"] | None, chunk: int | None
 ) -> tuple[Float[Tensor, "N"], Gradients | None]:
-    """The divergence of every token, 0 where no block has it; and the gradients of sum(scale * divergence).
+    """Compute the divergence of every row, 0 for rows of no block, and the gradients of sum(scale * divergence).
 
     Args:
-        layer: hidden states of all tokens, and the matrix.
-        blocks: who needs what.
-        rows: the tokens.
-        scale: of each token, or None for no gradients.
-        chunk: number of logits held at a time.
+        layer: hidden states of all rows, and the output layer.
+        blocks: the parts of the plan.
+        rows: x, z and t of each row.
+        scale: factor of each row, or None for no gradients.
+        chunk: number of logits in memory at a time.
     """
     hidden = layer.hidden
     wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -86,7 +86,7 @@ def run(
 
 @singledispatch
 def add(part: Part, work: Work) -> None:
-    """Does a part of the work."""
+    """Compute one part of a plan; registered for each subclass of ``Part``."""
     raise TypeError(f"no way to compute a {type(part).__name__}")
 
 
@@ -98,48 +98,48 @@ def _block(block: Block, work: Work) -> None:
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
     chunk = max(held // len(matrix), 1)
-    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # as many, but equal
+    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))  # the same number of chunks, of equal size
     slab = max(held // _SLABS // len(matrix), 1)
-    space = hidden.new_empty(chunk, len(matrix))  # one for all chunks: a heap with holes grows
+    space = hidden.new_empty(chunk, len(matrix))  # one buffer for all chunks, against memory fragmentation
     for index in block.rows.split(chunk):
         h, logits = hidden[index], space[: len(index)]
         multiply(h, matrix, offset, logits)
-        for some, narrow in zip(index.split(slab), logits.split(slab), strict=True):
+        for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
             wide = narrow.to(values.dtype) if block.divergence.wide else narrow
-            values[some] = block.divergence(wide, rows.take(some), gradients is not None)
+            values[slab_index] = block.divergence(wide, rows.take(slab_index), gradients is not None)
             if wide is not narrow and gradients is not None:
                 narrow.copy_(wide)
         if gradients is None or scale is None:
             continue
-        here = scale[index].to(values.dtype)[:, None]
-        gradients.hidden[index] = ((logits @ matrix) * here).to(h.dtype)
-        add_product(gradients.weight, columns, logits.t(), (h * here).to(h.dtype))
+        factor = scale[index].to(values.dtype)[:, None]
+        gradients.hidden[index] = ((logits @ matrix) * factor).to(h.dtype)
+        add_product(gradients.weight, columns, logits.t(), (h * factor).to(h.dtype))
         if gradients.bias is not None:
-            add_product(gradients.bias[:, None], columns, logits.t(), here.to(h.dtype))
+            add_product(gradients.bias[:, None], columns, logits.t(), factor.to(h.dtype))
 
 
 def columns_of(weight: Tensor, bias: Tensor | None, columns: Tensor | slice) -> tuple[Tensor, Tensor | None]:
-    """Some columns of the output layer, rows of its matrix: a view of those that lie next to each other."""
-    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # half an index's time
+    """Select output columns, i.e. rows of the matrix; a slice gives a view."""
+    matrix = weight[columns] if isinstance(columns, slice) else weight.index_select(0, columns)  # twice as fast as []
     return matrix, None if bias is None else bias[columns]
 
 
 def multiply(
     h: Float[Tensor, "n D"], matrix: Float[Tensor, "K D"], offset: Float[Tensor, "K"] | None, into: Float[Tensor, "n K"]
 ) -> Float[Tensor, "n K"]:
-    """h @ matrix.T + offset, put into the last argument."""
+    """Compute h @ matrix.T + offset into the last argument."""
     width = _STRIPE if h.device.type == "cpu" else len(matrix)
     for begin in range(0, len(matrix), width):
-        some = slice(begin, begin + width)
+        stripe = slice(begin, begin + width)
         if offset is None:
-            torch.mm(h, matrix[some].t(), out=into[:, some])
+            torch.mm(h, matrix[stripe].t(), out=into[:, stripe])
         else:
-            torch.addmm(offset[some], h, matrix[some].t(), out=into[:, some])
+            torch.addmm(offset[stripe], h, matrix[stripe].t(), out=into[:, stripe])
     return into
 
 
 def add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tensor) -> None:
-    """Adds left @ right to some rows."""
+    """Add left @ right to the selected rows of ``into``."""
     if isinstance(columns, Tensor):
         into.index_add_(0, columns, (left @ right).to(into.dtype))
     elif into.dtype == left.dtype:
@@ -149,7 +149,7 @@ def add_product(into: Tensor, columns: Tensor | slice, left: Tensor, right: Tens
 
 
 class PerTokenLoss(torch.autograd.Function):
-    """Divergences by token; what is made of them is not known yet, so their gradients are computed afterwards."""
+    """Divergence of each row; the backward pass recomputes the logits, since the gradient scales are unknown before."""
 
     @staticmethod
     def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, *layer: Any) -> Tensor:
@@ -168,7 +168,7 @@ class PerTokenLoss(torch.autograd.Function):
 
 
 class SummedLoss(torch.autograd.Function):
-    """sum(scale * divergence), and the divergences: gradients are computed along with it, from the same logits."""
+    """sum(scale * divergence), and the divergences; the forward pass computes the gradients from the same logits."""
 
     @staticmethod
     def forward(ctx: Any, blocks: Any, rows: Rows, chunk: int | None, scale: Tensor, *layer: Any) -> Any:
@@ -183,7 +183,7 @@ class SummedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor, _: Any) -> Any:
         saved = ctx.saved_tensors
-        if slope.device.type != "cpu" or slope != 1:  # on an accelerator a look would wait; on a CPU a copy costs more
+        if slope.device.type != "cpu" or slope != 1:  # a comparison would synchronise an accelerator
             saved = tuple(None if tensor is None else tensor * slope.to(tensor.dtype) for tensor in saved)
         return None, None, None, None, *saved
 

@@ -1,12 +1,13 @@
-"""Child logits of plain hierarchies: a token's divergence is what its states' siblings make of it.
+"""Losses of child logits in plain hierarchies: cross-entropies among siblings.
 
-At a state z of level i the divergence is -log of the probability that the network gives to the child of z that x is
-below. With a softmax over siblings (theory section 11) that is one cross-entropy over the children of z, or one for
-each level of the tree between the two where the tree of the output is finer than the noise:
+At a state z of level i the divergence is -log of the model's probability of the child of z that is an ancestor of x.
+With a softmax over siblings (theory section 11) this is one cross-entropy over the children of z. If the tree of the
+output is finer than the hierarchy of the process, it is a sum with one cross-entropy per tree level in between:
 
-    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings) - own logit
+    divergence = sum over the tree's levels from that of the child to that below z of LSE(siblings) - logit of x's
+    ancestor
 
-So a token asks for |children| columns, and tokens that ask for the same family share them.
+So a row needs |children| columns, and rows that need the same family of siblings share them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,72 +27,72 @@ from ddlib.parameterization.tree_softmax import Children, Families
 
 @dataclass(frozen=True)
 class Siblings(Part):
-    """Cross-entropies over families of one level of the tree."""
+    """Cross-entropies over families of siblings of one level of the tree."""
 
     families: Families
     rows: Int64[Tensor, "n"]
-    """Which tokens, those of a family one after another."""
+    """Indices of the rows, grouped by family."""
     child: Int64[Tensor, "n"]
-    """The member of the level that each of them is below."""
+    """The ancestor of each row's token in this level."""
     share: Float64[Tensor, "n"] | None = None
-    """By what the cross-entropy of each counts; default 1."""
+    """Weight of each row's cross-entropy; default 1."""
 
 
-class Wanted(NamedTuple):
-    """Which tokens need the law of the members of one level of the tree among their siblings, and of which member."""
+class FamilyQuery(NamedTuple):
+    """Rows that need a cross-entropy among siblings in one level of the tree, and their families."""
 
     families: Families
-    mine: Bool[Tensor, "N"]
-    """Whether a token needs it: an only child is certain."""
+    needed: Bool[Tensor, "N"]
+    """True if a row needs the cross-entropy; an only child has probability 1 and needs none."""
     child: Int64[Tensor, "N"]
-    """The member above each token's word, needed or not."""
+    """The ancestor of each row's token in this level, needed or not."""
     parent: Int64[Tensor, "N"]
-    """Of ``child``."""
+    """The parent of ``child``."""
 
 
-def asked(
+def family_queries(
     children: Children, levels: Sequence[int], x: Int64[Tensor, "N"], level: Int64[Tensor, "N"], hard: bool,
     every: bool = False,
-) -> Iterator[Wanted]:  # fmt: skip
-    """What is asked of each level of the tree.
+) -> Iterator[FamilyQuery]:  # fmt: skip
+    """Yield the rows that need a cross-entropy, for each level of the tree.
 
     Args:
         children: the tree.
-        levels: the tree's level that each plain level of the noise is.
-        x: the words.
-        level: in the noise, of each token; those above the plain ones need none.
-        hard: whether the levels above the first ask for the word: among all words, or with the law of a posterior
+        levels: the tree level of each plain level of the process.
+        x: (N,) clean tokens.
+        level: (N,) level of each row's state in the process; states above the plain levels need none.
+        hard: whether states above the first level predict the token: among all tokens, or (posterior parameterization)
             among those under the state.
-        every: whether all edges below a state are asked for.
+        every: whether the cross-entropies of all edges below a state are needed.
     """
-    tree, place = children.tree, torch.tensor(levels, device=level.device)
-    here = level.clamp_max(len(levels) - 1)
-    top, bottom = place[here], place[(here - 1).clamp_min(0)]
+    tree, tree_level = children.tree, torch.tensor(levels, device=level.device)
+    known = level.clamp_max(len(levels) - 1)
+    top, bottom = tree_level[known], tree_level[(known - 1).clamp_min(0)]
     if hard or every:
-        bottom = torch.where(here > 1, 0, bottom)
+        bottom = torch.where(known > 1, 0, bottom)
     if hard:
-        top = top if children.law == "posterior" else torch.where(here > 1, tree.depth, top)
+        top = top if children.law == "posterior" else torch.where(known > 1, tree.depth, top)
     plain = (level > 0) & (level < len(levels))
     for at in range(tree.depth):
         families, child = children.families(at), x if at == 0 else tree.between(0, at).parents[x]
         parent = families.parents[child]
-        yield Wanted(families, plain & (bottom <= at) & (at < top) & (families.sizes[parent] > 1), child, parent)
+        yield FamilyQuery(families, plain & (bottom <= at) & (at < top) & (families.sizes[parent] > 1), child, parent)
 
 
 def parts(
     children: Children, levels: Sequence[int], rows: Rows, level: Int64[Tensor, "N"], hard: bool,
     shares: Float64[Tensor, "N n"] | None = None,
 ) -> list[Siblings]:  # fmt: skip
-    """One part for each level of the tree; arguments as ``asked``.
+    """Return one part for each level of the tree; arguments as in ``family_queries``.
 
-    ``shares`` say by what each edge of the noise counts at each token, and that all below its state are asked for.
+    ``shares`` are the weights of each edge of the process for each row; with them all edges below a state are needed.
     """
     found = []
-    for at, wanted in enumerate(asked(children, levels, rows.x, level, hard, shares is not None)):
-        families, mine, child, parent = wanted
-        index = mine.nonzero()[:, 0]
+    for at, query in enumerate(family_queries(children, levels, rows.x, level, hard, shares is not None)):
+        families, needed, child, parent = query
+        index = needed.nonzero()[:, 0]
         index = index[parent[index].argsort(stable=True)]
-        edge = sum(at >= other for other in levels[1:])  # of the noise, that this level of the tree lies on
+        edge = sum(at >= other for other in levels[1:])  # edge of the process that contains this level of the tree
         share = None if shares is None or len(index) == 0 else shares[index, edge]
         found.append(Siblings(families, index, child[index], share))
     return found
@@ -114,20 +115,20 @@ def _siblings(part: Siblings, work: Work) -> None:
     for parent, count in zip(parents.tolist(), counts.tolist(), strict=True):
         family = part.families.of(parent)
         matrix, offset = columns_of(weight, bias, family.columns)
-        for here in torch.arange(first, first + count).split(max(held // family.size, 1)):
-            some = slice(int(here[0]), int(here[-1]) + 1)
-            narrow = multiply(h[some], matrix, offset, h.new_empty(len(here), family.size))
-            logits, own = narrow.to(values.dtype), rank[some]
-            nats[some] = -logits.gather(1, own).squeeze(1)
-            nats[some] += to_softmax(logits)
+        for index in torch.arange(first, first + count).split(max(held // family.size, 1)):
+            chunk = slice(int(index[0]), int(index[-1]) + 1)
+            narrow = multiply(h[chunk], matrix, offset, h.new_empty(len(index), family.size))
+            logits, target = narrow.to(values.dtype), rank[chunk]
+            nats[chunk] = -logits.gather(1, target).squeeze(1)
+            nats[chunk] += to_softmax(logits)
             if gradients is None or slope is None or scaled is None:
                 continue
-            logits.scatter_add_(1, own, torch.full_like(own, -1, dtype=logits.dtype))
+            logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype))
             narrow = logits.to(h.dtype)
-            torch.mm(narrow, matrix, out=slope[some])
-            add_product(gradients.weight, family.columns, narrow.t(), scaled[some])
+            torch.mm(narrow, matrix, out=slope[chunk])
+            add_product(gradients.weight, family.columns, narrow.t(), scaled[chunk])
             if gradients.bias is not None and factor is not None:
-                add_product(gradients.bias[:, None], family.columns, narrow.t(), factor[some].to(h.dtype))
+                add_product(gradients.bias[:, None], family.columns, narrow.t(), factor[chunk].to(h.dtype))
         first += count
     nats.clamp_min_(0)  # rounding
     values.index_add_(0, part.rows, nats if part.share is None else nats * part.share.to(nats.dtype))

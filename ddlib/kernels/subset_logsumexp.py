@@ -1,11 +1,12 @@
-"""Plain hierarchies: a token's divergence is the log-mass of one set of words less that of a set inside it.
+"""Losses of token logits in plain hierarchies: difference of the log-masses of nested sets of tokens.
 
-At a state z of level i the network's law matters among the words under z only, and of these only how much of the mass
-lies under the child that x is in:
+At a state z of level i the divergence depends only on the model's probabilities of the tokens under z, and only through
+the mass of the tokens under the child of z that contains x:
 
-    divergence = LSE(words under z) - LSE(words under the child of z that x is in)
+    divergence = LSE(tokens under z) - LSE(tokens under the child of z that x is in)
 
-So a cluster needs the columns of its own words, and a word none (theory section 2 with K without spread).
+So a position in a cluster needs the columns of the cluster's tokens, and one in level 0 none (theory section 2 with K
+without spread).
 """
 
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from ddlib.parameterization.tree_softmax import Grouping
 
 
 class Range(Divergence):
-    """LSE over all given columns less LSE over those that ``inner`` names.
+    """LSE over all given columns minus LSE over an inner set of columns.
 
     Args:
-        group: number of the inner set of each token; tokens of one set follow each other.
-        inner: positions, among the columns, of the words of an inner set.
+        group: returns the number of the inner set of each row; rows of one set are consecutive.
+        inner: returns the positions, among the columns, of the tokens of an inner set.
     """
 
     def __init__(self, group: Callable[[Rows], Tensor], inner: Callable[[int], Tensor]) -> None:
@@ -41,16 +42,16 @@ class Range(Divergence):
                 shares.append((slice(first, first + count), columns, part.softmax(1)))
             first += count
         outer = to_softmax(logits) if derive else logits.logsumexp(1)
-        for here, columns, share in shares:
-            logits[here].index_add_(1, columns, share, alpha=-1)
+        for group_rows, columns, share in shares:
+            logits[group_rows].index_add_(1, columns, share, alpha=-1)
         return (outer - below).clamp_min(0)  # rounding
 
 
 class WordIn(Divergence):
-    """LSE over all given columns less the logit of the word itself.
+    """LSE over all given columns minus the logit of x.
 
     Args:
-        position: of each word among the columns.
+        position: position of each token among the columns.
     """
 
     def __init__(self, position: Int64[Tensor, "V"]) -> None:
@@ -58,35 +59,36 @@ class WordIn(Divergence):
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         column = self.position[rows.x][:, None]
-        own = logits.gather(1, column).squeeze(1)
+        target = logits.gather(1, column).squeeze(1)
         outer = to_softmax(logits) if derive else logits.logsumexp(1)
         if derive:
             logits.scatter_add_(1, column, torch.full_like(column, -1, dtype=logits.dtype))
-        return (outer - own).clamp_min(0)
+        return (outer - target).clamp_min(0)
 
 
 def tokens_under(hierarchy: Hierarchy, level: int) -> Grouping:
-    """The words under each member of a level, in ascending order; of level 0 each word itself."""
-    words = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
-    return Grouping(words if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
+    """Group the tokens by their ancestor in ``level``, in ascending order; in level 0 by themselves."""
+    tokens = torch.arange(hierarchy.vocab_size, device=hierarchy.starts.device)
+    return Grouping(tokens if level == 0 else hierarchy.between(0, level).parents, hierarchy.levels[level])
 
 
 def blocks(hierarchy: Hierarchy, level: int, rows: Rows, index: Tensor, hard: bool, within: bool) -> list[Block]:
-    """Blocks for the tokens ``index``, all in one ``level`` above plain maps.
+    """Return blocks for the rows ``index``, all in one ``level`` above plain maps.
 
-    In hard mode the levels above the first ask for the word: among all words, or ``within`` those under the state.
+    In hard mode, levels above the first predict the token: among all tokens, or, if ``within``, among those under the
+    state.
     """
     if hard and level > 1 and not within:
         return [Block(index, None, WordIn(torch.arange(hierarchy.vocab_size, device=index.device)))]
-    here, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
+    members, below = tokens_under(hierarchy, level), tokens_under(hierarchy, level - 1)
     state = hierarchy.local(rows.z[index], level)
     order = (state * hierarchy.vocab_size + below.parents[rows.x[index]]).argsort(stable=True)
     index, state = index[order], state[order]
     top = level == hierarchy.depth
     found, first = [], 0
     for member, count in zip(*(v.tolist() for v in state.unique_consecutive(return_counts=True)), strict=True):
-        columns = None if top else here.members(member)
-        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, here, below)))
+        columns = None if top else members.members(member)
+        found.append(Block(index[first : first + count], columns, _inner(1 if hard else level, top, members, below)))
         first += count
     return found
 
@@ -99,7 +101,7 @@ def _inner(level: int, top: bool, here: Grouping, below: Grouping) -> Divergence
 
 
 def to_softmax(logits: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-    """Replaces logits by their softmax and returns their LSE: exact, since the largest probability is at least 1/K."""
+    """Replace logits by their softmax and return their LSE; accurate, since the largest probability is at least 1/K."""
     largest, where = logits.max(1)
     torch.softmax(logits, 1, out=logits)
     return largest - logits.gather(1, where[:, None]).squeeze(1).log()

@@ -1,4 +1,4 @@
-"""A block: rows of a batch that need the same columns of the output layer, and what becomes of their logits."""
+"""Blocks: rows of a batch that need the same columns of the output layer, and the divergence of their logits."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,36 +9,36 @@ from torch import Tensor
 
 
 class Rows(NamedTuple):
-    """A batch, token by token."""
+    """A flattened batch: clean token, noisy state and time of each row."""
 
     x: Int64[Tensor, "N"]
     z: Int64[Tensor, "N"]
     t: Float[Tensor, "N"]
 
     def take(self, index: Tensor) -> "Rows":
-        """Some of the tokens."""
+        """Select rows."""
         return Rows(*(column[index] for column in self))
 
 
 class Divergence(ABC):
-    """From logits to divergences, and to their derivatives."""
+    """Computes divergences, and their derivatives, from logits."""
 
     wide = True
-    """Whether logits in half precision are to be widened first."""
+    """True if half-precision logits must be cast to float32 first."""
 
     @abstractmethod
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
-        """The divergence of each row in nats.
+        """Compute the divergence of each row in nats.
 
         Args:
-            logits: of the block's columns, float32 or float64 if ``wide``; scratch, its content is lost.
-            rows: the tokens that they belong to.
-            derive: whether to leave d divergence / d logits in ``logits``.
+            logits: logits of the block's columns, float32 or float64 if ``wide``; overwritten.
+            rows: the rows they belong to.
+            derive: whether to write d divergence / d logits into ``logits``.
         """
 
 
 class Part:
-    """Some of a batch's tokens; ``fused.add`` knows what each kind asks for. Tokens of no part have no loss."""
+    """Base class of parts of a plan, computed by ``fused.add``; rows of no part have divergence 0."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Block(Part):
     """Rows that share their columns."""
 
     rows: Int64[Tensor, "n"]
-    """Which tokens."""
+    """Indices of the rows."""
     columns: Int64[Tensor, "K"] | slice | None
-    """Which words, None for all."""
+    """Indices of the columns, None for all."""
     divergence: Divergence

@@ -1,7 +1,8 @@
-"""Uniform noise: the network's law enters by log p(x), log p(z) and the sum of log(1 + ratio p(.)) over words but x.
+"""Losses for uniform noise.
 
-A token's divergence and its derivatives by these three numbers cost nothing; the derivatives by the logits follow in
-one pass over them.
+The divergence depends on the model's distribution only through log p(x), log p(z) and the sum of log(1 + ratio p(.))
+over all tokens but x. The divergence of a row and its derivatives with respect to these three numbers are cheap; the
+derivatives with respect to the logits follow in one pass over the logits.
 """
 
 import torch
@@ -14,7 +15,7 @@ from ddlib.processes.mixture import log1p_exp
 
 
 class Evidence(Divergence):
-    """The divergence of a process that keeps a word or redraws it."""
+    """Divergence of a process that keeps a token or resamples it."""
 
     def __init__(self, process: Interpolating) -> None:
         self.process = process

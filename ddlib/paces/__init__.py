@@ -1,4 +1,4 @@
-"""WHICH position when: the path that the times of a text's positions take from data to noise."""
+"""Paces: paths of per-position times from data to noise (WHICH position when)."""
 
 from ddlib.paces.base import Draw, Pace
 from ddlib.paces.blocks import Blocks, LeftToRight

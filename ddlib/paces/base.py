@@ -1,4 +1,4 @@
-"""The contract of a pace: the times of a text's positions along one path, and what a draw of them counts."""
+"""Base class of paces: paths of per-position times, and draws of times with their importance weights."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,28 +20,29 @@ from ddlib.utils.validation import check_count, require, visible
 
 
 class Draw(NamedTuple):
-    """The times at which a batch is noised, and what each position's term of the bound counts."""
+    """Drawn times of a batch, and the weight of each position's term of the bound."""
 
     t: Times
-    """(B,) where all positions of a text share their time, else (B, L)."""
+    """(B,) if all positions of a sequence share their time, else (B, L)."""
     measure: Float64[Tensor, "*n"]
-    """By what to multiply the bound's integrand, or step; of the shape of ``t``, 0 where a position stands still."""
+    """Importance weight of the bound's integrand or discrete term, shaped like ``t``; 0 where positions do not move."""
     s: Times
-    """The time before, where the bound is in discrete time; else ``t``."""
+    """The previous grid time if the bound is in discrete time, else ``t``."""
     u: Times | None
-    """(B,) where on its path each text is, or its time if it has one; None of a text that is at several places."""
+    """(B,) path parameter of each sequence, or its time if it has only one; None if blocks have separate parameters."""
 
 
 class Pace(Part):
-    r"""Which position when: a path of times :math:`t_l(u)`, u in [0, 1], one for each position of a text.
+    r"""Path of times :math:`t_l(u)`, u in [0, 1], one time for each position l of a sequence.
 
-    Given the words every position is noised on its own. So the bound holds along any path that never falls and takes
+    Given the tokens, positions are noised independently. So the bound holds along any nondecreasing path that takes
     each position from 0 to 1 (theory section 14):
 
     .. math:: -\log p(x) \le \sum_l \int_0^1 t_l'(u)\, E[\mathrm{nelbo}_l \text{ at times } t(u)]\, du
 
-    A leaf answers ``times``, and ``speeds`` where it knows better than automatic differentiation. Where positions move
-    one after the other it says in how many ``parts``: a density of times, or a grid of steps, is then that of a part.
+    A subclass implements ``times``, and overrides ``speeds`` if automatic differentiation is not good enough. If
+    positions move one after the other it also overrides ``parts``, the number of segments of [0, 1]; a density of
+    times, or a grid of steps, then applies to each segment.
 
     Example:
         >>> class Halves(Pace):
@@ -53,35 +54,35 @@ class Pace(Part):
     """
 
     random: bool = False
-    """Whether a text's path depends on ``chance``; without, nothing is drawn for it."""
+    """True if the path depends on ``chance``; otherwise no uniforms are drawn."""
 
     @property
     def block(self) -> int | None:
-        """How many positions move at once where texts go block by block from left to right, else None.
+        """Number of positions per block if blocks move one after the other from left to right, else None.
 
-        Such texts can be drawn block after block, and all blocks of a text be trained at once.
+        Such sequences can be sampled block by block, and all blocks can be trained in one pass.
         """
         return None
 
     @abstractmethod
     def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
-        """The times of all positions, (B, L), or (B,) where a text always has one.
+        """Compute the times of all positions, (B, L), or (B,) if all positions always share one time.
 
         Args:
-            u: (B,) in [0, 1], where on its path each text is: 0 is data, 1 noise.
-            chance: (B, L) uniform numbers that stay with a text along its path; zeros if the pace is not ``random``.
+            u: (B,) path parameter in [0, 1]: 0 is data, 1 is noise.
+            chance: (B, L) uniforms, constant along the path of a sequence; zeros if the pace is not ``random``.
         """
 
     def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "*n"]:
-        """The derivative of ``times`` in u, at least 0."""
+        """Compute the derivative of ``times`` with respect to u, at least 0."""
         slope: Tensor = jvp(lambda place: self.times(place, chance), (u,), (torch.ones_like(u),))[1]
         return slope
 
     def parts(self, length: int) -> int:
-        """In how many even parts of [0, 1] other positions move.
+        """Return the number of equal segments of [0, 1], in each of which other positions move.
 
         Raises:
-            ValueError: a text of this length cannot be served.
+            ValueError: the pace does not support sequences of this length.
         """
         return 1
 
@@ -98,31 +99,32 @@ class Pace(Part):
         weigh: bool = True,
         device: torch.device | str | None = None,
     ) -> Draw:
-        """Times for a batch of texts, one place on its path for each.
+        """Draw times for a batch of sequences: one path parameter per sequence.
 
-        The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Places are
-        stratified over the whole path, and keyed, as ``sample_times`` has them.
+        The mean over draws of ``measure`` times the bound's integrand, summed over positions, is the bound. Path
+        parameters are stratified over the whole path, and keyed, as in ``sample_times``.
 
-        Times are rounded to torch's default dtype, those of a grid are float64. A position on its way is never rounded
-        up to 1; later than the last time before it, where a bound ends, its measure is 0.
+        Times are rounded to torch's default dtype; those of a grid are float64. A time below 1 is never rounded up to
+        1. Beyond the last representable time before 1, where a bound ends, the measure is 0.
 
         Args:
-            rows: number of texts; with a KeyedGenerator the length of its index.
-            length: of each.
+            rows: number of sequences; with a KeyedGenerator the length of its index.
+            length: number of positions of each sequence.
             generator: source of randomness.
-            density: of the place within a part; None is uniform.
-            interval: the times between which each position goes, 0 <= low < high <= 1.
-            steps: of an even grid in each part, for the bound in discrete time.
-            at_once: whether every block of a text has a place of its own, evenly spread, and counts by itself. For a
-                denoiser that is told the clean text beside the noisy one (``typing.BlockDenoiser``).
-            weigh: whether the measure is divided by the density, as a bound needs it; a training loss may learn more
-                of what is drawn more. Not together with ``steps``, whose measure holds their number too.
+            density: density of the path parameter within a segment; None is uniform.
+            interval: range of the times of each position, 0 <= low < high <= 1.
+            steps: number of steps of an even grid in each segment, for the bound in discrete time.
+            at_once: whether every block of a sequence gets a separate path parameter, evenly spread, and counts
+                separately. For denoisers that take the clean sequence beside the noisy one (``typing.BlockDenoiser``).
+            weigh: whether the measure is divided by the density, as an unbiased bound requires. Without it a training
+                loss puts more weight on times that are drawn more often. False is not allowed with ``steps``, whose
+                measure includes the number of steps.
             device: default the generator's device.
 
         Raises:
-            TypeError, ValueError: as ``sample_times``; a length that the pace cannot serve; ``at_once`` where texts do
-                not go block by block; times that are negative, above 1 or of another shape or type; speeds that are
-                negative or not finite.
+            TypeError, ValueError: as ``sample_times``; a length that the pace does not support; ``at_once`` for a pace
+                without blocks; times that are negative, above 1 or of another shape or type; speeds that are negative
+                or not finite.
         """
         parts, size, density = self.parts(check_count("length", length)), self.block, sound(density)
         check_interval(interval)
@@ -137,7 +139,7 @@ class Pace(Part):
             place = placed(unit, density, interval, steps)
             return place if weigh else place._replace(weight=torch.ones_like(place.weight))
 
-        def until_last(measure: Tensor, time: Tensor) -> Tensor:  # what is left there, a bound counts by itself
+        def until_last(measure: Tensor, time: Tensor) -> Tensor:  # the bound accounts for the rest separately
             return torch.where(time > latest(dtype), 0.0, measure)
 
         if at_once and size is not None:
@@ -176,7 +178,7 @@ class Pace(Part):
         return Draw(t, torch.where(s < t, parts * counts, 0.0), s, where)
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
-        """Times, or speeds without a ``most``, of the type, in the shape and the range that they must have."""
+        """Check type, shape and range of times, or of speeds if ``most`` is None, and return them."""
         name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
@@ -194,7 +196,7 @@ class Pace(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Instances on which a registered class is verified; override if the constructor requires arguments."""
         return [cls()]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""One block after the other, from left to right."""
+"""Paces of block diffusion and autoregression: one block after the other, from left to right."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -11,10 +11,10 @@ from ddlib.paces.sequential import InTurn
 
 
 class Blocks(InTurn):
-    """Blocks of ``size`` positions, drawn from left to right: those before are data, those behind are noise.
+    """Blocks of ``size`` positions from left to right: earlier blocks are data, later blocks are noise.
 
-    Block diffusion (Arriola et al., 2025). One block is ``Together``; blocks of one with masks are the autoregressive
-    likelihood.
+    Block diffusion (Arriola et al., 2025). A single block is ``Together``; masked diffusion with blocks of size 1 is
+    the autoregressive likelihood.
 
     Example:
         >>> Blocks(2).times(torch.tensor([0.25, 0.75]).double(), torch.zeros(2, 4).double()).tolist()
@@ -34,7 +34,7 @@ class Blocks(InTurn):
 
 
 class LeftToRight(Blocks):
-    """One position after the other, ``Blocks(1)``: with masks, autoregression."""
+    """One position after the other, as ``Blocks(1)``: with masks, autoregression."""
 
     def __init__(self) -> None:
         super().__init__(1)

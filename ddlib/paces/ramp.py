@@ -1,4 +1,4 @@
-"""All positions move, the last ones ahead on the way to noise."""
+"""Pace with a linear offset between positions, as in diffusion forcing and rolling diffusion."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -12,7 +12,7 @@ from ddlib.utils.validation import check_number
 
 
 class Ramp(Pace):
-    r"""Noise that grows along the text: the first position is drawn ahead of the last, and both overlap.
+    r"""Noise that increases along the sequence: the first position is denoised before the last, with overlap.
 
     .. math:: t_l(u) = \mathrm{clip}\left((1 + \mathrm{lag})\, u - \mathrm{lag}\, \tfrac{L - 1 - l}{L - 1},\ 0,\
         1\right)
@@ -20,11 +20,11 @@ class Ramp(Pace):
     The path of diffusion forcing (Chen et al., 2024) and of rolling diffusion (Ruhe et al., 2024).
 
     Args:
-        lag: by how much the last position is late, in units of the time that one position takes, at least 0. At 0 it
-            is ``Together``; the longer, the fewer positions move at once.
+        lag: delay of the last position relative to the first, in units of the duration of one position, at least 0.
+            With 0 the pace is ``Together``; the larger, the fewer positions move at once.
 
     Raises:
-        TypeError, ValueError: lag no number, negative or above 10^6.
+        TypeError, ValueError: lag not a number, negative or above 10^6.
 
     Example:
         >>> Ramp(1.0).times(torch.tensor([0.5]).double(), torch.zeros(1, 3).double()).tolist()

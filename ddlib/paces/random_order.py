@@ -1,4 +1,4 @@
-"""One position after the other, in an order that is drawn for every text."""
+"""Pace of any-order models: one position after the other, in a random order per sequence."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -10,10 +10,10 @@ from ddlib.paces.sequential import InTurn
 
 
 class RandomOrder(InTurn):
-    """Positions in a random order, one of its own for every text: any-order models.
+    """Positions in a random order, drawn for each sequence: any-order models.
 
-    The bound is the mean over orders. For masks and one position at a time it is that of ``Together``, where masks at
-    random times fall in a random order.
+    The bound is the mean over orders. For masked diffusion and one position at a time it equals the bound of
+    ``Together``, which also unmasks positions in a random order.
     """
 
     random = True

@@ -1,4 +1,4 @@
-"""Positions that move in turn, so many at a time."""
+"""Base class of paces in which groups of positions move one after the other."""
 
 from abc import abstractmethod
 
@@ -11,19 +11,19 @@ from ddlib.utils.validation import check_count, require
 
 
 class InTurn(Pace):
-    r"""``size`` positions move at once; those whose turn is later are noise, those whose turn was before are data.
+    r"""Groups of ``size`` positions that move in turn: earlier groups are data, later groups are noise.
 
-    Of n turns, :math:`k_l` that of position l on the way from noise to data,
+    With n turns, and :math:`k_l` the turn of position l in the order of generation,
 
     .. math:: t_l(u) = \mathrm{clip}(n u - (n - 1 - k_l),\ 0,\ 1)
 
-    so a turn that is drawn at random counts n times.
+    so a turn drawn uniformly has weight n.
 
     Args:
-        size: positions that move at once; it must divide the length of a text.
+        size: number of positions that move at once; must divide the length of a sequence.
 
     Raises:
-        TypeError, ValueError: size not int, below 1, or, when it is met, no divisor of the length.
+        TypeError, ValueError: size not int, below 1, or (when times are computed) not a divisor of the length.
     """
 
     def __init__(self, size: int = 1) -> None:
@@ -31,7 +31,7 @@ class InTurn(Pace):
 
     @abstractmethod
     def turns(self, chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """The place of each position in the order in which a text is drawn, 0 first, each place but once."""
+        """Return the rank of each position in the order of generation, a permutation of 0..L-1."""
 
     def parts(self, length: int) -> int:
         require(length % self.size == 0, f"size is {self.size}, must divide the length of the text, {length}")
@@ -42,7 +42,7 @@ class InTurn(Pace):
         return (place - turn).clamp(0, 1)
 
     def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        place, turn, parts = self._path(u, chance)  # parts are half open, so that one moves at a time
+        place, turn, parts = self._path(u, chance)  # segments are half open, so that one group moves at a time
         return parts * (place.floor().clamp_max(parts - 1) == turn).to(u.dtype)
 
     def _path(self, u: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, int]:

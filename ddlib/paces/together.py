@@ -1,4 +1,4 @@
-"""All positions of a text at one time."""
+"""Pace of ordinary diffusion: one time for all positions."""
 
 from jaxtyping import Float64
 from torch import Tensor
@@ -7,7 +7,7 @@ from ddlib.paces.base import Pace
 
 
 class Together(Pace):
-    """All positions of a text have one time, as diffusion has it: t = u."""
+    """One time for all positions of a sequence, t = u, as in ordinary diffusion."""
 
     def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
         return u

@@ -1,7 +1,7 @@
-"""Pictures of processes: occupancies, loss weights, trajectories, hierarchies. Needs matplotlib, ``ddlib[plot]``.
+"""Plots of processes: occupancies, loss weights, trajectories, hierarchies. Requires matplotlib, ``ddlib[plot]``.
 
-Every function draws into the matplotlib ``Axes`` it is given, or into a figure of its own, and returns the axes;
-``axes.figure.savefig("x.png")`` keeps the picture. pyplot and its settings are not touched.
+Every function draws into the given matplotlib ``Axes``, or into a new figure, and returns the axes;
+``axes.figure.savefig("x.png")`` saves the plot. pyplot and its settings are not changed.
 """
 
 from ddlib.plot.axes import panels

@@ -1,4 +1,4 @@
-"""What a state is called and how it is coloured, the same in every picture."""
+"""Names and colours of states, the same in all plots."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -13,7 +13,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.typing import HasLevelWeights
 from ddlib.utils.validation import require
 
-# Okabe & Ito, "Color universal design" (2008): told apart with every common kind of colour blindness.
+# Okabe & Ito, "Color universal design" (2008): distinguishable with every common kind of colour blindness.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 DARK, GREY = "#2B2B2B", "#5A5A5A"
 _CLUSTERS = (ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILION, "#F0E442")
@@ -21,7 +21,7 @@ _DASHES = ("-", "--", "-.", ":")
 
 
 class Band(NamedTuple):
-    """A kind of states: its name, its colour, and the dashes of its curve, for print without colours."""
+    """A group of states: name, colour, and dash pattern of its curve for print without colours."""
 
     name: str
     colour: str
@@ -29,19 +29,19 @@ class Band(NamedTuple):
 
 
 def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = None) -> list[Band]:
-    """The kinds of states that pictures of ``subject`` tell apart.
+    """Return the groups of states that plots of ``subject`` distinguish.
 
     These are the levels of a hierarchy, or of a process whose levels have occupancies and weights
-    (``HasLevelWeights``). Otherwise a token is its own word, another word, or not a word, the mask. With more than six
-    levels of clusters colours repeat.
+    (``HasLevelWeights``). Otherwise they are the clean token, another token, and the mask. With more than six levels of
+    clusters, colours repeat.
 
     Args:
         subject: a process or a hierarchy.
-        names: one for each band, words first.
+        names: one for each band, tokens first.
 
     Raises:
         TypeError: ``subject`` is something else.
-        ValueError: another number of names.
+        ValueError: a wrong number of names.
     """
     if not isinstance(subject, ForwardProcess | Hierarchy):
         raise TypeError(f"{subject!r} is neither a process nor a hierarchy of ddlib")
@@ -59,7 +59,7 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
 
 
 def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
-    """What each level is called where nobody says otherwise: word, cluster (or cluster 1, cluster 2, ...), mask.
+    """Return the default names of the levels: word, cluster (or cluster 1, cluster 2, ...), mask.
 
     Example:
         >>> import ddlib as dd
@@ -72,12 +72,12 @@ def level_names(subject: ForwardProcess | Hierarchy) -> list[str]:
 
 
 def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tensor, "L"]) -> Int64[Tensor, "n L"]:
-    """The number of the band that each state is in.
+    """Return the index of the band of each state.
 
     Args:
-        process: whose states they are.
+        process: the process of the states.
         states: (n, L), one row per time.
-        x: (L,) each position's own word.
+        x: (L,) clean token of each position.
     """
     if isinstance(process, HasLevelWeights):
         return process.level_of(states)
@@ -85,15 +85,16 @@ def band_of(process: ForwardProcess, states: Int64[Tensor, "n L"], x: Int64[Tens
 
 
 def state_names(subject: ForwardProcess | Hierarchy, members: Sequence[Sequence[str]] | None = None) -> list[str]:
-    """A name for each state.
+    """Return a name for each state.
 
     Args:
         subject: a process or a hierarchy.
-        members: names of the words, then of each level's clusters, as far as there are any; the others become w0,
-            w1, ...; c0, c1, ... on the first level of clusters, cc0, ... on the second; mask.
+        members: names of the tokens, then of the clusters of each level; levels may be omitted at the end. Default
+            names are w0, w1, ... for tokens; c0, c1, ... for the first level of clusters, cc0, ... for the second;
+            mask.
 
     Raises:
-        ValueError: more levels than there are, or another number of names than a level has members.
+        ValueError: too many levels, or a number of names that differs from the size of the level.
     """
     sizes = subject.levels
     given = list(members or [])

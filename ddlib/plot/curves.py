@@ -1,4 +1,4 @@
-"""Curves over time: the clock, occupancies, loss weights."""
+"""Plots of functions of time: schedules, occupancies, loss weights."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.plot.axes import TIME_LABEL, Axes, dress, own
+from ddlib.plot.axes import TIME_LABEL, Axes, axes_or_new, dress
 from ddlib.plot.colors import BLUE, Band, band_of, bands
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import interior
@@ -17,27 +17,27 @@ from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count
 
 _PROBES = 32
-"""Words and states of a process without levels over which its curves are averaged; all where there are no more."""
+"""Largest number of tokens, and of states, over which curves of a process without levels are averaged."""
 _ENTRIES = 2**22
-"""Entries that a process may need at once, for word, state, state and time."""
+"""Largest number of tensor entries at a time, over token, state, state and time."""
 
 
 class Series(NamedTuple):
-    """A curve: what it belongs to, and its values (B,) in float64."""
+    """A curve: its band and its values (B,) in float64."""
 
     band: Band
     values: Tensor
 
 
 def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
-    """The probability of each band at times ``t``: of the levels, or of own word, another word and mask.
+    """Compute the probability of each band at times ``t``: of the levels, or of clean token, another token and mask.
 
-    Where the noise treats words differently, as in ``RateMatrix``, it is the mean over words, or over 32 of them.
+    If the noise depends on the token, as in ``RateMatrix``, it is the mean over tokens, or over 32 of them.
 
     Args:
         process: any forward process.
         t: (B,) in [0, 1].
-        names: of the bands, see ``bands``.
+        names: names of the bands, see ``bands``.
 
     Raises:
         TypeError, ValueError: as ``bands``.
@@ -47,25 +47,25 @@ def occupancy_series(process: ForwardProcess, t: Times, names: Sequence[str] | N
     if isinstance(process, HasLevelWeights):
         values = process.occupancies(t)
     else:
-        words = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
-        same = process.likelihood(words, words, t).mean(1)
+        tokens = _spread(0, process.vocab_size).to(t.device).expand(len(t), -1)
+        same = process.likelihood(tokens, tokens, t).mean(1)
         beyond = torch.zeros_like(same)
         for state in range(process.vocab_size, process.num_states):
-            beyond += process.likelihood(torch.full_like(words, state), words, t).mean(1)
+            beyond += process.likelihood(torch.full_like(tokens, state), tokens, t).mean(1)
         values = torch.stack([same, (1 - same - beyond).clamp_min(0), beyond], 1)
     return [Series(band, values[:, i]) for i, band in enumerate(found)]
 
 
 def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None = None) -> list[Series]:
-    """The weight of the loss at times ``t``, per unit of time, for tokens in each band where it is not always zero.
+    """Compute the loss weight at times ``t``, per unit of time, for each band where it is not always zero.
 
-    With levels this is :math:`w_i(t)`, the weight of guessing the member of level i - 1. Otherwise it is the mean of
-    ``process.loss_weight`` given the band; where it depends on word and state, over all or over 32 of each.
+    With levels this is :math:`w_i(t)`, the weight of predicting the ancestor in level i - 1. Otherwise it is the mean
+    of ``process.loss_weight`` given the band; if it depends on token and state, over all or over 32 of each.
 
     Args:
         process: any forward process.
-        t: (B,) in [0, 1]; the ends, where weights may be infinite, are moved inside by a rounding error.
-        names: of the bands, see ``bands``.
+        t: (B,) in [0, 1]; 0 and 1, where weights may be infinite, are moved inside by a rounding error.
+        names: names of the bands, see ``bands``.
 
     Raises:
         TypeError, ValueError: as ``bands``.
@@ -84,13 +84,13 @@ def weight_series(process: ForwardProcess, t: Times, names: Sequence[str] | None
 def occupancies(
     process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 401
 ) -> Axes:
-    """Draws where a token is at time t: the probability of each level, or of own word, another word and mask.
+    """Plot the state probabilities over time: of each level, or of clean token, another token and mask.
 
     Args:
         process: any forward process.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
-        names: of the levels, see ``bands``.
-        points: times in [0, 1] at which it is computed, at least 2.
+        names: names of the levels, see ``bands``.
+        points: number of times in [0, 1], at least 2.
 
     Returns:
         The axes.
@@ -110,14 +110,14 @@ def weights(
     process: ForwardProcess, axes: Axes | None = None, *, names: Sequence[str] | None = None, points: int = 1001,
     top: float = 10.0,
 ) -> Axes:  # fmt: skip
-    """Draws the weight of the loss at time t; between its ends, where it may be infinite.
+    """Plot the loss weight over time; t = 0 and t = 1, where it may be infinite, are left out.
 
     Args:
         process: any forward process.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
-        names: of the levels, see ``bands``.
-        points: times in [0, 1], the two ends included that are left out; at least 3.
-        top: end of the vertical axis, weight per unit of time.
+        names: names of the levels, see ``bands``.
+        points: number of times in [0, 1], including the two ends that are left out; at least 3.
+        top: upper limit of the vertical axis, weight per unit of time.
 
     Returns:
         The axes.
@@ -135,12 +135,12 @@ def weights(
 
 
 def clock(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) -> Axes:
-    """Draws a schedule: the probability alpha(t) that a token of unit speed has not jumped by time t.
+    """Plot a schedule: the probability alpha(t) that a token of unit speed has not jumped by time t.
 
     Args:
-        schedule: when tokens jump.
+        schedule: the schedule.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
-        points: times in [0, 1] at which it is computed, at least 2.
+        points: number of times in [0, 1], at least 2.
 
     Returns:
         The axes.
@@ -156,7 +156,7 @@ def clock(schedule: Schedule, axes: Axes | None = None, *, points: int = 401) ->
 
 
 def _draw(axes: Axes | None, t: Tensor, curves: Sequence[Series]) -> Axes:
-    axes = own(axes)
+    axes = axes_or_new(axes)
     for (name, colour, dash), values in curves:
         axes.plot(t.tolist(), values.tolist(), color=colour, linewidth=2, linestyle=dash, label=name)
     return axes
@@ -167,15 +167,15 @@ def _times(points: int, least: int = 2) -> Float64[Tensor, "n"]:
 
 
 def _spread(start: int, end: int) -> Tensor:
-    """States from ``start`` to ``end``, all or evenly chosen."""
+    """Return the states from ``start`` to ``end`` - 1, or an evenly spaced subset."""
     return torch.linspace(start, end - 1, min(end - start, _PROBES), dtype=torch.float64).round().to(torch.int64)
 
 
 def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
-    """Mean of the loss weight given each of ``count`` bands; NaN for a band that is never met."""
-    words = _spread(0, process.vocab_size)
-    states = torch.cat([words, _spread(process.vocab_size, process.num_states)])
-    x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(words, states, indexing="ij"))
+    """Compute the mean loss weight given each of ``count`` bands; NaN for a band of probability 0."""
+    tokens = _spread(0, process.vocab_size)
+    states = torch.cat([tokens, _spread(process.vocab_size, process.num_states)])
+    x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(tokens, states, indexing="ij"))
     band = band_of(process, z, x[0])
     means = []
     for times in t.split(max(1, _ENTRIES // (x.numel() * process.num_states))):

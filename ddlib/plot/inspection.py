@@ -1,4 +1,4 @@
-"""``python -m ddlib show``: a process, schedule or hierarchy in words, numbers and pictures."""
+"""Descriptions of a process, schedule or hierarchy for ``python -m ddlib show``: tables and plots."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ from ddlib.utils.validation import require
 TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 """Times at which tables are printed."""
 _LENGTH = 8
-"""Positions of the text that is printed."""
+"""Length of the printed sequence."""
 
 Members = Sequence[Sequence[str]] | None
 
 
 def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str] | None = None) -> str:
-    """What ``subject`` is: its states and levels, its numbers at a few times, an example trajectory.
+    """Describe ``subject``: its states and levels, its values at a few times, an example trajectory.
 
     Args:
         subject: a process, schedule or hierarchy.
-        words: a name for each word.
+        words: a name for each token.
 
     Raises:
         TypeError: another kind of object.
-        ValueError: not as many names as words.
+        ValueError: the number of names is not the number of tokens.
     """
     members = _members(subject, words)
     summary = (inspect.getdoc(type(subject)) or "no description").splitlines()[0]
@@ -58,18 +58,18 @@ def describe(subject: ForwardProcess | Schedule | Hierarchy, words: Sequence[str
 
 
 def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequence[str] | None = None) -> None:
-    """Draws ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, as far as it has them.
+    """Plot ``subject`` into a file: occupancies, weights, a trajectory and the hierarchy, if available.
 
     Args:
         subject: a process, schedule or hierarchy.
-        path: of the picture; its ending tells the format, such as .png or .svg.
-        words: a name for each word.
+        path: path of the image; its suffix determines the format, such as .png or .svg.
+        words: a name for each token.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
         TypeError: another kind of object.
-        ValueError: not as many names as words, an ending that matplotlib does not know.
+        ValueError: the number of names is not the number of tokens; a suffix that matplotlib does not support.
     """
     _figure(subject, _members(subject, words)).savefig(path)
 
@@ -78,19 +78,18 @@ def draw(subject: ForwardProcess | Schedule | Hierarchy, path: Path, words: Sequ
 def example(
     process: ForwardProcess, length: int, steps: int, seed: int = 0
 ) -> tuple[Float64[Tensor, "n"], Int64[Tensor, "n L"]]:
-    """A trajectory of the process over independent, uniformly drawn words, from t = 1 to 0.
+    """Draw a trajectory of the process for independent, uniformly distributed tokens, from t = 1 to 0.
 
-    Of such words the model that gives all the same probability is the right one, so ``dd.sample`` with it draws the
-    states at the times below from their exact law.
+    For such tokens the uniform model is exact, so ``dd.sample`` with it draws the states from their exact distribution.
 
     Args:
         process: any forward process.
-        length: positions L.
+        length: number of positions L.
         steps: number of steps, all of the same size.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Returns:
-        The times (steps + 1,), falling, and the states (steps + 1, L) at these times.
+        The times (steps + 1,), decreasing, and the states (steps + 1, L) at these times.
     """
     times: list[Tensor] = []
     states: list[Tensor] = []

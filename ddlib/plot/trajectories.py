@@ -1,4 +1,4 @@
-"""Trajectories: what becomes of the tokens of one text over time."""
+"""Plots of trajectories: the states of one sequence over time."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.plot.axes import Axes, dress, own
+from ddlib.plot.axes import Axes, axes_or_new, dress
 from ddlib.plot.colors import Band, band_of, bands, state_names
 from ddlib.processes import ForwardProcess
 from ddlib.utils.validation import check_tokens, require
@@ -17,16 +17,16 @@ def trajectory(
     process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], axes: Axes | None = None, *,
     names: Sequence[str] | None = None,
 ) -> Axes:  # fmt: skip
-    """Draws the states of one text over time: levels, or own word, another word and mask.
+    """Plot the states of one sequence over time: levels, or clean token, another token and mask.
 
-    The own word of a position is the one at the smallest time.
+    The clean token of a position is its state at the smallest time.
 
     Args:
-        process: whose states they are.
-        times: (n,) rising or falling, at least two; ``on_step`` of ``dd.sample`` tells them.
-        states: (n, L) int64, the text at each time.
+        process: the process of the states.
+        times: (n,) increasing or decreasing, at least two, as passed to ``on_step`` of ``dd.sample``.
+        states: (n, L) int64, the states at each time.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
-        names: of the levels, see ``bands``.
+        names: names of the levels, see ``bands``.
 
     Returns:
         The axes.
@@ -44,11 +44,11 @@ def trajectory(
 def image(
     times: Float[Tensor, "n"], values: Int64[Tensor, "n L"], kinds: Sequence[Band], axes: Axes | None = None
 ) -> Axes:
-    """Draws numbers of bands over position and time, one column per position.
+    """Plot band indices over position and time, one column per position.
 
     Args:
-        times: (n,) rising or falling, at least two.
-        values: (n, L) int64, each the number of a band.
+        times: (n,) increasing or decreasing, at least two.
+        values: (n, L) int64, the index of a band.
         kinds: name and colour of each band.
         axes: matplotlib ``Axes`` to draw into; default those of a new figure.
 
@@ -57,13 +57,14 @@ def image(
 
     Raises:
         ModuleNotFoundError: ``axes`` is None and matplotlib is not installed.
-        ValueError: times that do not rise or fall; not as many rows as times; a number without a band.
+        ValueError: times that are not monotonic; a number of rows that is not the number of times; an index without a
+            band.
     """
     steps = times.diff()
     require(len(times) > 1 and bool((steps > 0).all() or (steps < 0).all()), "times must rise or fall, at least two")
     check_tokens("values", values, len(kinds), "numbers of bands")
     require(len(times) == len(values), f"values has {len(values)} rows for {len(times)} times")
-    axes = own(axes)
+    axes = axes_or_new(axes)
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
@@ -86,16 +87,16 @@ def trajectory_text(
     process: ForwardProcess, times: Float[Tensor, "n"], states: Int64[Tensor, "n L"], *,
     members: Sequence[Sequence[str]] | None = None,
 ) -> str:  # fmt: skip
-    """The states of one text over time, one line per time, in columns.
+    """Format the states of one sequence over time, one line per time, in columns.
 
     Args:
-        process: whose states they are.
+        process: the process of the states.
         times: (n,) in any order.
-        states: (n, L) int64, the text at each time.
-        members: names of words and clusters, see ``state_names``.
+        states: (n, L) int64, the states at each time.
+        members: names of tokens and clusters, see ``state_names``.
 
     Raises:
-        ValueError: states out of range, not as many rows as times, as ``state_names``.
+        ValueError: states out of range; a number of rows that is not the number of times; as ``state_names``.
 
     Example:
         >>> import ddlib as dd, torch

@@ -1,4 +1,4 @@
-"""A hierarchy as a tree: the mask on the left, words on the right, one line for each word shown."""
+"""Tree diagram of a hierarchy: mask on the left, tokens on the right, one line per token shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.plot.axes import Axes, dress, own
+from ddlib.plot.axes import Axes, axes_or_new, dress
 from ddlib.plot.colors import BLUE, DARK, GREY, bands, state_names
 from ddlib.utils.validation import check_count
 
@@ -15,13 +15,13 @@ LINE = "#9A9A9A"
 
 @dataclass
 class _Layout:
-    """Places in lines from the top; a member is (level, index)."""
+    """Layout in lines from the top; a state is a pair (level, index)."""
 
     place: dict[tuple[int, int], float] = field(default_factory=dict)
     edges: list[tuple[tuple[int, int], float]] = field(default_factory=list)
-    """A parent, and the place of a child one level below."""
+    """A parent, and the line of a child one level below."""
     rest: list[tuple[int, float, int]] = field(default_factory=list)
-    """Level, place and number of children that are not shown."""
+    """Level, line and number of children that are not shown."""
     lines: int = 0
 
     def line(self) -> float:
@@ -33,18 +33,18 @@ def hierarchy(
     hierarchy: Hierarchy, axes: Axes | None = None, *, names: Sequence[str] | None = None,
     members: Sequence[Sequence[str]] | None = None, most: int = 40,
 ) -> Axes:  # fmt: skip
-    """Draws a hierarchy as a tree, with the speed and xi of each edge where they are not 1.
+    """Plot a hierarchy as a tree, with the speed and xi of each edge where they are not 1.
 
-    With more words than ``most`` the first members of each cluster stand for all: a number follows the name of a
-    cluster, that of its words, and +5 stands for five more. A child that may go to another parent (xi < 1) is drawn
-    under its own.
+    With more tokens than ``most`` only the first members of each cluster are shown. The name of a cluster is then
+    followed by its number of tokens, and +5 stands for five more members. With xi < 1 a child is drawn under its right
+    parent.
 
     Args:
-        hierarchy: where tokens jump.
-        axes: matplotlib ``Axes`` to draw into; default those of a new figure, as high as the tree needs.
-        names: of the levels, see ``bands``.
-        members: names of words and clusters, see ``state_names``.
-        most: lines to use, at least 1, if that many suffice for one member of each level.
+        hierarchy: the hierarchy.
+        axes: matplotlib ``Axes`` to draw into; default those of a new figure of suitable height.
+        names: names of the levels, see ``bands``.
+        members: names of tokens and clusters, see ``state_names``.
+        most: maximum number of lines, at least 1; exceeded if one member of each cluster needs more.
 
     Returns:
         The axes.
@@ -57,7 +57,7 @@ def hierarchy(
     found, state = bands(hierarchy, names), state_names(hierarchy, members)
     layout = _fitting(hierarchy, most)
     whole = not layout.rest
-    axes = own(axes, (2.0 + 1.6 * hierarchy.depth, 0.9 + 0.22 * layout.lines))
+    axes = axes_or_new(axes, (2.0 + 1.6 * hierarchy.depth, 0.9 + 0.22 * layout.lines))
     column = [hierarchy.depth - level for level in range(hierarchy.depth + 1)]
     for (level, index), place in layout.edges:
         start, end = (column[level], layout.place[level, index]), (column[level - 1], place)
@@ -71,9 +71,9 @@ def hierarchy(
             bbox={"boxstyle": "round,pad=0.2", "facecolor": background, "edgecolor": "none"},
         )  # fmt: skip
 
-    words = [torch.bincount(hierarchy.between(0, i).parents) for i in range(1, hierarchy.depth + 1)]
+    sizes = [torch.bincount(hierarchy.between(0, i).parents) for i in range(1, hierarchy.depth + 1)]
     for (level, index), place in layout.place.items():
-        count = f" ({int(words[level - 1][index]):,})" if level and not whole else ""
+        count = f" ({int(sizes[level - 1][index]):,})" if level and not whole else ""
         background = found[level].colour
         dark = background in (BLUE, DARK)
         label(level, place, state[hierarchy.offsets[level] + index] + count, "white" if dark else "black", background)
@@ -87,7 +87,7 @@ def hierarchy(
 
 
 def edge_text(hierarchy: Hierarchy, level: int) -> str:
-    """Speed and xi of the edge up from ``level``, as far as they are not 1."""
+    """Format speed and xi of the edge above ``level`` where they are not 1."""
     edge = hierarchy.maps[level]
     parts = [f"speed {hierarchy.speeds[level]:g}"] * (hierarchy.speeds[level] != 1)
     if edge.spread is not None:
@@ -96,7 +96,7 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
 
 
 def _fitting(hierarchy: Hierarchy, most: int) -> _Layout:
-    """All of the hierarchy, or as many children of each member as fit into ``most`` lines."""
+    """Return a layout of the whole hierarchy, or with as many children per state as fit into ``most`` lines."""
     widths = [hierarchy.vocab_size] if hierarchy.vocab_size <= most else range(1, most + 1)
     best: _Layout | None = None
     for width in widths:
@@ -110,7 +110,7 @@ def _fitting(hierarchy: Hierarchy, most: int) -> _Layout:
 
 
 def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _Layout) -> float:
-    """Places a member and what is shown below it; returns its own place."""
+    """Place a state and its descendants; return the line of the state."""
     if level == 0:
         place = layout.line()
     else:
@@ -127,7 +127,7 @@ def _arrange(hierarchy: Hierarchy, level: int, index: int, width: int, layout: _
 
 
 def _head(hierarchy: Hierarchy, axes: Axes, names: Sequence[str], column: Sequence[int]) -> None:
-    """Names and sizes of the levels over their columns, speed and xi between them."""
+    """Write names and sizes of the levels above their columns, speed and xi between them."""
     sizes = [f"{name}\n{size:,}" for name, size in zip(names, hierarchy.levels, strict=True)]
     axes.set_xticks(list(column), sizes)
     axes.tick_params(axis="x", top=False, bottom=False, labeltop=True, labelbottom=False)

@@ -1,4 +1,4 @@
-"""What is there to compose: the entry points of every installed package, loaded only when asked for."""
+"""Registry of plug-ins: the entry points of all installed packages, loaded on demand."""
 
 import importlib
 import os
@@ -36,24 +36,24 @@ _BASES: dict[str, type[Any] | None] = {
 }
 
 GROUPS = tuple(_BASES)
-"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that gives a
-``(z, t) -> logits``, a preset a function that gives a process, a family one that gives a record of
-``ddlib_models.hub``."""
+"""Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that returns
+a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function that returns a record
+of ``ddlib_models.hub``."""
 
 PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
-"""Those whose classes have ``examples()``, on which ``dd.verify`` proves them right."""
+"""Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
 
 _MADE = {"presets": ForwardProcess}
 
 
 class Origin(NamedTuple):
-    """Where a part comes from."""
+    """Package that a part comes from."""
 
     kind: str
-    """As it stands in values: a registered name or ``package.module:object``."""
+    """The value of ``kind``: a registered name or ``package.module:object``."""
     package: str
     version: str | None
-    """None of a module that no package installed."""
+    """None for a module outside installed packages."""
 
 
 _trusted: ContextVar[Collection[str] | None] = ContextVar("trusted", default=None)
@@ -61,7 +61,7 @@ _trusted: ContextVar[Collection[str] | None] = ContextVar("trusted", default=Non
 
 @contextmanager
 def trusting(modules: Collection[str]) -> Iterator[None]:
-    """A context in which ``package.module:object`` is imported from these modules only: for files of strangers."""
+    """Context manager that restricts ``package.module:object`` to given modules, for files from untrusted sources."""
     token = _trusted.set(tuple(modules))
     try:
         yield
@@ -70,9 +70,9 @@ def trusting(modules: Collection[str]) -> Iterator[None]:
 
 
 def available(kind: str) -> dict[str, EntryPoint]:
-    """Entry points of a kind by name, none of them loaded. ``DDLIB_PLUGINS=0`` hides all but ddlib's own.
+    """Return the entry points of a kind by name, without loading them. ``DDLIB_PLUGINS=0`` hides all but ddlib's.
 
-    Of a name that two packages claim, one entry point is given here; ``get`` refuses it.
+    If two packages claim a name, one entry point is returned here; ``get`` raises for it.
 
     Raises:
         ValueError: unknown kind.
@@ -81,7 +81,7 @@ def available(kind: str) -> dict[str, EntryPoint]:
 
 
 def own(kind: str) -> list[str]:
-    """The names of a kind that come with ddlib, not with a plug-in.
+    """Return the names of a kind that are part of ddlib, without those of plug-ins.
 
     Raises:
         ValueError: unknown kind.
@@ -90,12 +90,12 @@ def own(kind: str) -> list[str]:
 
 
 def get(kind: str, name: str) -> Any:
-    """Loads the class registered under ``name``, and no other; of presets and their like the function.
+    """Load and return the class registered under ``name``; for presets, backbones and families the function.
 
     Raises:
         ValueError: unknown kind or name.
-        ImportError: two packages claim the name, or the entry point does not load or is no class of its kind; names
-            the packages and the reason.
+        ImportError: two packages claim the name; the entry point does not load or is not a class of its kind. The
+            message has the packages and the reason.
     """
     claims = _claims(kind)
     require(name in claims, _missing(kind, name, list(claims)))
@@ -108,7 +108,7 @@ def get(kind: str, name: str) -> Any:
     origin = f"{kind} {name!r} = {point.value}, from {_package(point)},"
     try:
         loaded = point.load()
-    except (Exception, SystemExit) as error:  # whatever a stranger's module does when imported
+    except (Exception, SystemExit) as error:  # a third-party module may raise anything on import
         raise ImportError(f"{origin} does not load: {type(error).__name__}: {error}") from error
     base = _BASES[kind]
     if base is None and not callable(loaded):
@@ -119,9 +119,9 @@ def get(kind: str, name: str) -> Any:
 
 
 def find(kind: str, name: str) -> Callable[..., Any]:
-    """What makes an object of a kind: a registered class, a preset of processes, or ``package.module:object``.
+    """Return the callable for a kind and name: a registered class, a preset of processes, or ``package.module:object``.
 
-    Dashes in a registered name are underscores. An object that is made already gives copies of itself.
+    Dashes in a registered name count as underscores. For an existing object the callable returns copies of it.
 
     Raises:
         ValueError, ImportError: as ``get`` and ``at``.
@@ -138,23 +138,23 @@ def find(kind: str, name: str) -> Callable[..., Any]:
 
 
 def knows(kind: str, name: str) -> bool:
-    """Whether ``find`` has a registered class or preset of this name."""
+    """Return whether a class or preset is registered under this name."""
     return any(name.replace("-", "_") in _claims(group) for group in (kind, *_also(kind)))
 
 
 def made(kind: str) -> type[Any] | None:
-    """The class that objects of a kind are of; None for backbones, which are anything that can be called."""
+    """Return the base class of the objects of a kind; None for backbones, which are arbitrary callables."""
     return _BASES[kind] or _MADE.get(kind)
 
 
 def room(kind: str) -> str:
-    """The package that a kind's own classes are in: ``ddlib.<kind>``, but for correctors, who live with samplers."""
+    """Return the package of a kind's classes: ``ddlib.<kind>``; correctors are in ``ddlib.samplers``."""
     base = _BASES[kind]
     return f"ddlib.{kind}" if base is None else ".".join(base.__module__.split(".")[:2])
 
 
 def origin(kind: str, name: str) -> Origin:
-    """The package that ``find(kind, name)`` comes from, and its version."""
+    """Return the package of ``find(kind, name)`` and its version."""
     if ":" not in name:
         group, plain = _place(kind, name)
         point = available(group)[plain]
@@ -165,11 +165,11 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def at(path: str) -> Any:
-    """The object at ``package.module:object``.
+    """Import the object at ``package.module:object``.
 
     Raises:
-        ValueError: not of that form, or the module or the object is not there.
-        PermissionError: within ``trusting``, another module.
+        ValueError: not of that form; the module or the object does not exist.
+        PermissionError: within ``trusting``, a module that is not trusted.
     """
     module, _, name = path.partition(":")
     require(bool(module) and bool(name), f"{path!r} must be package.module:object")
@@ -190,7 +190,7 @@ def at(path: str) -> Any:
 
 
 def _place(kind: str, name: str) -> tuple[str, str]:
-    """The group and the name under which ``find`` looks a name up."""
+    """Return the group and the registered name that ``find`` uses for a name."""
     plain = name.replace("-", "_")
     names: list[str] = []
     for group in (kind, *_also(kind)):
@@ -201,12 +201,12 @@ def _place(kind: str, name: str) -> tuple[str, str]:
 
 
 def _also(kind: str) -> Sequence[str]:
-    """The other kinds whose entry points give objects of this one."""
+    """Return the other kinds whose entry points return objects of this kind."""
     return [other for other, base in _MADE.items() if base is _BASES.get(kind)]
 
 
 def _claims(kind: str) -> dict[str, list[EntryPoint]]:
-    """Entry points by name, several where packages disagree."""
+    """Return the entry points by name, several if packages disagree."""
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
     claims: dict[str, list[EntryPoint]] = {}
     for point in declared(f"ddlib.{kind}", tuple(sys.path)):

@@ -1,4 +1,4 @@
-"""What somebody may have meant who asks ``ddlib`` for a name that it does not have."""
+"""Suggestions for misspelled attributes of ``ddlib``."""
 
 import inspect
 from collections.abc import Collection, Iterator
@@ -25,20 +25,20 @@ ALIASES = {
     "udlm": ("processes.Uniform",),
     "vlb": ("bound", "nelbo"),
 }
-"""What the field says, in small letters without underscores, and what it is called here."""
+"""Common terms of the field, lower case without underscores, and their names in ddlib."""
 
 _MOST = 3
-"""Names that one answer offers."""
+"""Largest number of suggestions."""
 
 
 def missing(name: str) -> str:
-    """What to tell whoever asks ``ddlib`` for ``name``, which it lacks: where that is, or what is called alike.
+    """Return the error message for the missing attribute ``name``, with suggestions.
 
-    Names are looked up where there are any: on ddlib's surface, in its rooms, among what packages have registered.
+    Candidates are the public names of ddlib and of its packages, and the registered names.
     """
-    told = f"module 'ddlib' has no attribute {name!r}"
+    message = f"module 'ddlib' has no attribute {name!r}"
     if find_spec(f"ddlib.{name}") is not None:
-        return f"{told} before it is imported: import ddlib.{name}"
+        return f"{message} before it is imported: import ddlib.{name}"
     places: dict[str, list[str]] = {}
     for public, place in _places():
         places.setdefault(_plain(public), []).append(place)
@@ -48,35 +48,35 @@ def missing(name: str) -> str:
     ]
     near = near or [place for plain in _near(_plain(name), places) for place in places[plain]]
     listed = " or ".join(list(dict.fromkeys(near))[:_MOST])
-    return f"{told}; " + (f"did you mean {listed}?" if near else "dir(ddlib) lists what it has")
+    return f"{message}; " + (f"did you mean {listed}?" if near else "dir(ddlib) lists what it has")
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """Every public name and what to write for it: those of ddlib first, then of its rooms, then registered ones."""
+    """Yield every public name and its qualified name: first of ddlib, then of its packages, then registered names."""
     yield from ((name, f"dd.{name}") for name in ddlib.__all__)
-    for room in ddlib.__all__:
-        module = getattr(ddlib, room)
+    for package in ddlib.__all__:
+        module = getattr(ddlib, package)
         if isinstance(module, ModuleType):
-            known = [name for name in _public(module) if name not in ddlib.__all__]
-            yield from ((name, f"dd.{room}.{name}") for name in known)
+            names = [name for name in _public(module) if name not in ddlib.__all__]
+            yield from ((name, f"dd.{package}.{name}") for name in names)
     for kind in registry.GROUPS:
-        room = registry.room(kind)
+        package = registry.room(kind)
         for name, point in registry.available(kind).items():
-            home = room.replace("ddlib", "dd", 1) if point.module == room else point.module
+            home = package.replace("ddlib", "dd", 1) if point.module == package else point.module
             yield from ((called, f"{home}.{point.attr}") for called in (name, point.attr))
 
 
 def _public(module: ModuleType) -> list[str]:
-    """What a room's ``__all__`` says, else the classes and functions that are written in it."""
-    own = (name for name, found in vars(module).items() if inspect.getmodule(found) is module and callable(found))
-    return getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]
+    """Return ``__all__`` of a module, else the public classes and functions defined in it."""
+    defined = (name for name, found in vars(module).items() if inspect.getmodule(found) is module and callable(found))
+    return getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
 
 
-def _near(asked: str, known: Collection[str]) -> list[str]:
-    """The name itself, else names that end in it, else the one that is spelled most alike."""
-    if asked in known or len(asked) < 3:
-        return [asked] * (asked in known)
-    return sorted((plain for plain in known if plain.endswith(asked)), key=len) or get_close_matches(asked, known, 1)
+def _near(name: str, known: Collection[str]) -> list[str]:
+    """Return the name itself if known, else names that end in it, else the closest match."""
+    if name in known or len(name) < 3:
+        return [name] * (name in known)
+    return sorted((plain for plain in known if plain.endswith(name)), key=len) or get_close_matches(name, known, 1)
 
 
 def _plain(name: str) -> str:

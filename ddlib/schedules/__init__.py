@@ -1,4 +1,4 @@
-"""WHEN: clocks that say when a token jumps."""
+"""Noise schedules: the probability alpha(t) that a token has not jumped yet (WHEN tokens jump)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """``Symbolic`` when it is asked for: whoever writes no formula need not wait for sympy."""
+    """Import ``Symbolic`` on first access, since it imports sympy, which takes a while to load."""
     if name != "Symbolic":
         raise AttributeError(f"module 'ddlib.schedules' has no attribute {name!r}")
     from ddlib.schedules.symbolic import Symbolic

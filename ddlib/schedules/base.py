@@ -1,4 +1,4 @@
-"""The contract of a schedule: when a token jumps."""
+"""Abstract base class of noise schedules."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
 _LAST_TIME, _LONGEST, _NOTHING = 1 - 2**-24, 744.0, 1e-15
-"""The last float32 time before 1; the largest -log alpha of an alpha above 0 in float64; a share that is negligible."""
+"""The last float32 time before 1; the largest -log alpha that float64 resolves; a negligible share of tokens."""
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
@@ -25,11 +25,11 @@ def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
 
 
 class Schedule(Part):
-    r"""When tokens jump: a clock alpha(t) that decreases from 1 at t = 0 to 0 at t = 1.
+    r"""Survival probability alpha(t) of a token, decreasing from 1 at t = 0 to 0 at t = 1.
 
-    A leaf writes its formula once, with a namespace argument, so that sympy differentiates the very line that torch
-    runs; everything else follows. Where a closed form is more accurate or faster, a leaf may override ``rate``,
-    ``hazard`` or ``inverse``; tests hold them to ``alpha``.
+    A subclass implements ``alpha`` once, with a namespace argument, so that sympy differentiates the same line that
+    torch runs. All other methods have defaults. A subclass may override ``rate``, ``hazard`` or ``inverse`` by closed
+    forms that are more accurate or faster; the tests compare them with ``alpha``.
 
     All methods act elementwise on a tensor of any shape and keep its dtype; processes call them in float64.
 
@@ -42,7 +42,7 @@ class Schedule(Part):
     """
 
     exact_ends: ClassVar[bool] = True
-    """False for a clock that does not quite reach 1 at t = 0 or 0 at t = 1; the bound then counts both ends."""
+    """False if alpha(0) < 1 or alpha(1) > 0; the bound then has a reconstruction term and a prior term."""
 
     @abstractmethod
     def alpha(self, t: Any, xp: Any = torch) -> Any:
@@ -50,9 +50,9 @@ class Schedule(Part):
 
     def alpha_prime(self, t: Tensor) -> Tensor:
         """d alpha / dt, by forward-mode differentiation of ``alpha``; may be infinite at an end."""
-        t = t.contiguous()  # jvp writes into what an expanded tensor shares
+        t = t.contiguous()  # jvp writes in place, and entries of an expanded tensor share memory
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            with torch.inference_mode(False):  # in which torch 2.10 takes every derivative for 0
+            with torch.inference_mode(False):  # in inference mode torch 2.10 returns 0 for every derivative
                 return self.alpha_prime(t.clone())
         return torch.func.jvp(self.alpha, (t,), (torch.ones_like(t),))[1]
 
@@ -63,8 +63,8 @@ class Schedule(Part):
     def hazard(self, t: Tensor) -> Tensor:
         """-log alpha(t), the rate integrated from 0, without cancellation at small ``t``.
 
-        Where alpha is close to 1 its logarithm has lost its digits and the rate is integrated instead, in the variable
-        (u/t)^(1/4), which also removes an algebraic singularity of the rate at 0.
+        Where alpha is close to 1, -log alpha suffers from cancellation, and the rate is integrated instead, by
+        quadrature in the variable (u/t)^(1/4). That variable also removes an algebraic singularity of the rate at 0.
         """
         direct = -self.alpha(t).log()
         nodes, weights = (v.to(t) for v in self._quadrature)
@@ -74,7 +74,7 @@ class Schedule(Part):
         return torch.where(direct < 1e-2, integral, direct)
 
     def inverse(self, alpha: Tensor) -> Tensor:
-        """The time at which the clock shows ``alpha``, by bisection to the last bit of float64."""
+        """Return the time t with alpha(t) = ``alpha``, by bisection to the last bit of float64."""
         target = alpha.to(torch.float64)
         low, high = torch.zeros_like(target), torch.ones_like(target)
         for _ in range(60):
@@ -84,7 +84,7 @@ class Schedule(Part):
         return ((low + high) / 2).to(alpha.dtype)
 
     def time_of(self, hazard: Tensor) -> Tensor:
-        """The time at which -log alpha is ``hazard``; by default 1 where exp(-hazard) is 0 in float64.
+        """Return the time t with -log alpha(t) = ``hazard``; by default 1 where exp(-hazard) is 0 in float64.
 
         Args:
             hazard: float64 of any shape, in [0, inf].
@@ -93,7 +93,7 @@ class Schedule(Part):
 
     def expression(self) -> Any:
         """``alpha`` as a ``sympy.Expr`` in the symbol ``t`` (real, positive)."""
-        import sympy  # here, for whoever trains need not wait for it
+        import sympy  # imported here: training does not need it
 
         from ddlib.schedules.symbol import TIME
 
@@ -101,23 +101,23 @@ class Schedule(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Instances on which a registered class is verified; override if the constructor requires arguments."""
         return [cls()]
 
     def falls(self, t: Tensor) -> Tensor:
-        """Whether alpha decreases from each of the increasing times ``t`` to the next, as far as float64 can tell."""
+        """Return whether alpha decreases between consecutive (increasing) times ``t``, up to float64 precision."""
         alpha = self.alpha(t)
         step = alpha.diff()
         falls, flat = step < 0, (alpha[1:] > 1 - 1e-15) & (step == 0)
-        # 1 - t^6 starts so flat that it rounds to 1: there the slope tells
+        # 1 - t^6 starts so flat that it rounds to 1: there the derivative decides
         if bool(flat.any()):
             falls |= flat & (self.alpha_prime((t[:-1] + t[1:]) / 2) < 0)
         if bool((alpha > 0).any()) and float(alpha[alpha > 0].min()) < 1e-100:
-            falls |= alpha[:-1] == 0  # exp(-t / (1 - t)) falls below float64 before t reaches 1
+            falls |= alpha[:-1] == 0  # exp(-t / (1 - t)) underflows before t reaches 1
         return falls
 
     def check(self) -> None:
-        """Raises ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and 0 at t = 1."""
+        """Raise ValueError unless alpha is finite, decreasing, and (with exact ends) 1 at t = 0 and 0 at t = 1."""
         t = torch.linspace(0, 1, 1025, dtype=torch.float64)
         alpha, name = self.alpha(t), type(self).__name__
         for bad, rule in (
@@ -142,14 +142,14 @@ class Schedule(Part):
             require(abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0")
 
     def check_resolves(self, what: str, left: Callable[[float], float]) -> None:
-        """Raise unless -log alpha is finite for as long as tokens that matter are on their way to noise.
+        """Raise unless -log alpha is finite until all but a negligible share of the tokens are noise.
 
-        An alpha that is 0 in float64 before t = 1 has an infinite -log alpha from then on. Edges about as fast as the
-        schedule have no tokens left by then; an edge of speed 0.001 keeps half of them.
+        If alpha underflows to 0 before t = 1, -log alpha is infinite from then on. An edge of speed about 1 has no
+        tokens left at that time; an edge of speed 0.001 still has half of them.
 
         Args:
-            what: the part that is too slow, for the error.
-            left: the share of tokens that are not noise yet when -log alpha has a given value.
+            what: name of the part that is too slow, for the error message.
+            left: maps a value of -log alpha to the share of tokens that are not noise yet.
 
         Raises:
             ValueError: the schedule is not resolved for this part.

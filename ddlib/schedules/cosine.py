@@ -1,4 +1,4 @@
-"""The cosine clock."""
+"""The cosine schedule."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from ddlib.schedules.base import Schedule
 
 
 class Cosine(Schedule):
-    r"""The cosine clock: flat at the data, steep at the noise.
+    r"""Cosine schedule: flat at the data, steep at the noise.
 
     .. math:: \alpha(t) = \cos(\pi t / 2)
     """

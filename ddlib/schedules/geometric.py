@@ -1,4 +1,4 @@
-"""Log-linear noise, whose ends are not exact."""
+"""Log-linear (geometric) noise schedule."""
 
 import math
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from ddlib.utils.validation import check_number, require
 
 
 class Geometric(Schedule):
-    r"""Log-linear total noise, whose ends are not exact.
+    r"""Log-linear total noise; alpha is neither exactly 1 at t = 0 nor exactly 0 at t = 1.
 
     .. math:: \alpha(t) = \exp(-\sigma_{min}^{1-t} \sigma_{max}^{t})
 

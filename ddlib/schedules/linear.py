@@ -1,4 +1,4 @@
-"""The linear clock."""
+"""The linear schedule."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ddlib.schedules.base import Schedule
 
 
 class Linear(Schedule):
-    r"""The linear clock 1 - t of MDLM and of the HDLM paper's examples.
+    r"""Linear schedule 1 - t, as in MDLM and in the examples of the HDLM paper.
 
     .. math:: \alpha(t) = 1 - t
     """

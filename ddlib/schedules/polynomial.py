@@ -1,4 +1,4 @@
-"""Powers of the linear clock."""
+"""Polynomial schedule: powers of the linear schedule."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -11,7 +11,7 @@ from ddlib.utils.validation import check_number
 
 
 class Polynomial(Schedule):
-    r"""The linear clock run ``power`` times as fast.
+    r"""Power of the linear schedule: its rate is ``power`` times the rate of the linear one.
 
     .. math:: \alpha(t) = (1 - t)^{power}
 
@@ -42,5 +42,5 @@ class Polynomial(Schedule):
         return -torch.expm1(alpha.log() / self.power)
 
     def time_of(self, hazard: Tensor) -> Tensor:
-        # exp(-hazard) is 0 beyond 745, long before the end of a schedule of a large power
+        # exp(-hazard) underflows beyond 745, which a large power reaches long before t = 1
         return torch.where(hazard < 700, super().time_of(hazard), -torch.expm1(-hazard / self.power))

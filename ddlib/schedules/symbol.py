@@ -1,4 +1,4 @@
-"""The symbol that stands for time in every expression of a schedule."""
+"""Sympy symbol of the time t in the expressions of all schedules."""
 
 import sympy
 

@@ -1,4 +1,4 @@
-"""A schedule written as a formula."""
+"""Schedules given as formulas, differentiated by sympy."""
 
 import ast
 import operator
@@ -47,9 +47,9 @@ _OPERATORS = {
 
 
 def parse(text: str) -> sympy.Expr:
-    """The sympy expression that ``text`` writes in ``t``, built from its syntax tree; nothing is evaluated as code.
+    """Parse a formula in ``t`` into a sympy expression, from its syntax tree; nothing is evaluated as code.
 
-    Known: numbers, ``t``, ``pi``, ``e``, ``+ - * / **``, parentheses, and exp, log, sqrt, the trigonometric and
+    Allowed: numbers, ``t``, ``pi``, ``e``, ``+ - * / **``, parentheses, and exp, log, sqrt, the trigonometric and
     hyperbolic functions and their inverses, erf.
 
     Raises:
@@ -75,7 +75,7 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
             return _build(operand, text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             a, b = _build(left, text), _build(right, text)
-            if isinstance(op, ast.Pow):  # 9**9**9 would be multiplied out before anybody could object
+            if isinstance(op, ast.Pow):  # sympy would expand 9**9**9 before any check of the result
                 small = not b.is_number or bool(abs(b) <= 1000)
                 require(small, f"formula {text!r} has the power {b}, at most 1000 is allowed")
             return _OPERATORS[type(op)](a, b)
@@ -86,15 +86,15 @@ def _build(node: ast.expr, text: str) -> sympy.Expr:
 
 
 def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
-    """A torch function of one tensor; also of constants, which sympy compiles to numbers."""
-    # torch.exp(1) is an error: numbers that sympy keeps exact are folded first
+    """Compile an expression to a torch function of one tensor; constants become tensors of the input's shape."""
+    # torch.exp(1) raises an error: exact numbers of sympy are evaluated first
     folded = expression.replace(lambda e: e.is_number and not e.is_Rational, lambda e: sympy.N(e, 20))
     function = sympy.lambdify(TIME, folded, modules="torch", cse=True)
     return lambda t: function(t) * torch.ones_like(t)
 
 
 def _limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
-    """The limit at an end of time, and whether it is the one wanted."""
+    """Return the limit at t = 0 or t = 1, and whether it equals ``wanted``."""
     try:
         limit = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
         return limit, sympy.simplify(limit - wanted) == 0 or abs(complex(sympy.N(limit)) - wanted) < 1e-12
@@ -103,10 +103,10 @@ def _limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
 
 
 def _tail(expression: sympy.Expr, terms: int = 12) -> tuple[float, list[float]] | None:
-    """Coefficients of alpha as a power series in d = 1 - t, and the d below which it beats the formula itself.
+    """Coefficients of alpha as a power series in d = 1 - t, and the d below which the series is more accurate.
 
-    A formula such as 1 - sin(pi t / 2) loses its digits where alpha is close to 0, its series does not. None where
-    there is no such series, as for exp(-t / (1 - t)), or where it agrees with the formula nowhere.
+    A formula such as 1 - sin(pi t / 2) suffers from cancellation where alpha is close to 0; its series does not.
+    Returns None if there is no such series, as for exp(-t / (1 - t)), or if the series agrees with the formula nowhere.
     """
     formula, exact = _compile(expression), sympy.lambdify(TIME, expression, modules="mpmath")
     with mpmath.workdps(60):
@@ -131,9 +131,9 @@ def _horner(coefficients: Sequence[float], d: Tensor) -> Tensor:
 
 
 class _Exact(StrPrinter):
-    """Formulas with all digits of a number, and Euler's number as ``parse`` spells it."""
+    """Printer of formulas with all digits of each number, and Euler's number as ``e``, which ``parse`` reads."""
 
-    def _print_Float(self, expr: sympy.Float) -> str:  # sympy finds it by the name of the class
+    def _print_Float(self, expr: sympy.Float) -> str:  # sympy dispatches on this name
         return repr(float(expr))
 
     def _print_Exp1(self, expr: sympy.Expr) -> str:
@@ -141,7 +141,7 @@ class _Exact(StrPrinter):
 
 
 class Symbolic(Schedule):
-    r"""Any formula in t, a string or a sympy expression, differentiated by sympy.
+    r"""Schedule given by any formula in t, a string or a sympy expression; sympy computes the derivative.
 
     Args:
         formula: e.g. ``"(1 - t)**2 * exp(-t)"``, or a sympy expression whose one free symbol is called t.
@@ -178,10 +178,10 @@ class Symbolic(Schedule):
         return [cls("(1 - t)**2 * exp(-t)"), cls("1 - sin(pi*t/2)"), cls("(1 - t) / (1 + 3*t)")]
 
     def arguments(self) -> dict[str, Any]:
-        """The formula as a string; that of a sympy expression with all digits of its numbers.
+        """Return the formula as a string; a sympy expression is printed with all digits of its numbers.
 
         Raises:
-            TypeError: it has numbers or functions that no string of ``parse`` has.
+            TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
         """
         given = super().arguments()["formula"]
         text = given if isinstance(given, str) else _Exact().doprint(self._expression)

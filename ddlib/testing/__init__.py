@@ -1,6 +1,6 @@
-"""What a plug-in's own tests need: contract kits, a dense oracle, and hypothesis strategies.
+"""Tools for the tests of plug-ins: contract checks, a dense oracle, and hypothesis strategies.
 
-The strategies need ``pip install ddlib[testing]``.
+The strategies require ``pip install ddlib[testing]``.
 """
 
 from ddlib.testing.contracts import (

@@ -1,4 +1,4 @@
-"""Slow, dense and independent ways to know what a process should do."""
+"""Reference implementations: slow, dense and independent computations of a process's properties."""
 
 from ddlib.verification.framework.oracle import (
     exact_cavity,

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw schedules, hierarchies, processes, times and word laws."""
+"""Hypothesis strategies for schedules, hierarchies, processes, times and token distributions."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -31,7 +31,7 @@ times = st.one_of(st.floats(1e-8, 1 - 2**-24), st.sampled_from([1e-8, 1e-4, 0.5,
 
 
 def exact_schedules() -> st.SearchStrategy[schedules.Schedule]:
-    """Schedules that run from exactly 1 to exactly 0."""
+    """Strategy of schedules that run from exactly 1 to exactly 0."""
     return st.one_of(
         st.just(schedules.Linear()),
         st.builds(schedules.Polynomial, st.floats(0.5, 4.0)),
@@ -41,25 +41,25 @@ def exact_schedules() -> st.SearchStrategy[schedules.Schedule]:
 
 
 def all_schedules() -> st.SearchStrategy[schedules.Schedule]:
-    """``exact_schedules`` and geometric noise."""
+    """Strategy of ``exact_schedules`` and geometric noise."""
     return st.one_of(exact_schedules(), st.builds(schedules.Geometric, st.floats(1e-4, 1e-2), st.floats(5.0, 20.0)))
 
 
 @st.composite
 def parents(draw: Callable[..., Any], children: int, clusters: int) -> list[int]:
-    """A surjective map from ``children`` to ``clusters``."""
+    """Strategy of surjective maps from ``children`` to ``clusters``."""
     rest = draw(st.lists(st.integers(0, clusters - 1), min_size=children - clusters, max_size=children - clusters))
     return draw(st.permutations([*range(clusters), *rest]))
 
 
 @st.composite
 def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9) -> Hierarchy:
-    """Hierarchies of 1 to ``max_depth`` edges, any xi on any edge, any speeds."""
+    """Strategy of hierarchies with 1 to ``max_depth`` edges, any xi on any edge, any speeds."""
     depth = draw(st.integers(1, max_depth))
     if depth == 1:
         return Flat(draw(st.integers(1, max_words)))
     sizes = [draw(st.integers(depth, max_words))]
-    for above in range(depth - 1, 0, -1):  # so many levels must still fit, each smaller than the one below
+    for above in range(depth - 1, 0, -1):  # leaves enough members for the levels above, each smaller than the one below
         sizes.append(draw(st.integers(above, sizes[-1] - 1)))
     maps = [draw(parents(a, b)) for a, b in pairwise(sizes)]
     xi = [draw(xis) if size > 1 else 1.0 for size in sizes[1:]]
@@ -68,7 +68,7 @@ def hierarchies(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9
 
 @st.composite
 def rate_matrices(draw: Callable[..., Any], max_states: int = 6) -> Tensor:
-    """Irreducible generators."""
+    """Strategy of irreducible generators."""
     n = draw(st.integers(2, max_states))
     rates = torch.tensor(draw(st.lists(st.floats(0.05, 2.0), min_size=n * n, max_size=n * n)), dtype=torch.float64)
     rates = rates.view(n, n).fill_diagonal_(0)
@@ -84,7 +84,7 @@ def _rate_matrix_process(draw: Callable[..., Any], schedule: st.SearchStrategy[s
 def processes(
     schedule: st.SearchStrategy[schedules.Schedule] | None = None, max_depth: int = 5, max_words: int = 9
 ) -> st.SearchStrategy[ForwardProcess]:
-    """Every kind of process over small vocabularies."""
+    """Strategy of processes over small vocabularies."""
     schedule = exact_schedules() if schedule is None else schedule
     return st.one_of(
         st.builds(Hierarchical, hierarchies(max_depth, max_words), schedule),
@@ -104,7 +104,7 @@ def _tables(draw: Callable[..., Any]) -> densities.Tabulated:
 
 
 def time_densities() -> st.SearchStrategy[densities.TimeDensity]:
-    """Every kind of density of times."""
+    """Strategy of all densities of times."""
     return st.one_of(
         st.just(densities.Uniform()),
         st.builds(densities.Beta, st.floats(0.3, 4.0), st.floats(0.3, 4.0)),
@@ -115,6 +115,6 @@ def time_densities() -> st.SearchStrategy[densities.TimeDensity]:
 
 @st.composite
 def token_logits(draw: Callable[..., Any], *shape: int, scale: float = 3.0) -> Tensor:
-    """Float64 logits of the given shape, from a drawn seed."""
+    """Strategy of float64 logits of the given shape, from a drawn seed."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     return torch.randn(*shape, dtype=torch.float64, generator=generator) * draw(st.floats(0.0, scale))

@@ -1,4 +1,4 @@
-"""TIMES: the density from which the times of a batch are drawn, and the draws themselves."""
+"""Time densities: distributions of the times t at which a batch is noised, and sampling from them (TIMES)."""
 
 from ddlib.times.base import TimeDensity
 from ddlib.times.beta import Beta

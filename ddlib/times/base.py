@@ -1,4 +1,4 @@
-"""The contract of a density of times: how often each time is drawn, and what its draw weighs then."""
+"""Base class of time densities, with the importance weights of their draws."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,23 +14,24 @@ from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
 INTERIOR = (1e-16, 1 - 2**-53)
-"""Rates, bounds and weights are evaluated no closer than this to the ends of time, where they may be infinite."""
+"""Limits to which t is clamped before rates, bounds and weights are evaluated; at 0 and 1 these may be infinite."""
 
 _ROUGHLY = 0.05
-"""How far a sum over cells may be from an integral; jumps and cusps within a cell make a thousandth."""
+"""Tolerance of a quadrature sum against the integral; jumps and cusps within a cell cause about 0.001."""
 
 Interval = tuple[float, float]
-"""The part of [0, 1] in which times are drawn, (low, high)."""
+"""Subinterval (low, high) of [0, 1] in which times are drawn."""
 
 
 class TimeDensity(Part):
-    r"""From which times are drawn: a density g(t) on [0, 1] with its distribution function G and the inverse of that.
+    r"""Density g(t) of the drawn times on [0, 1], with its distribution function G and the inverse of G.
 
     .. math:: \int_0^1 f(t)\, dt = E_{t \sim g}\left[\frac{f(t)}{g(t)}\right]
 
-    So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation whatever the density, and less
-    variance where g is large where f is. A leaf answers ``density``, ``cumulative`` and, where there is a closed form,
-    ``inverse``; g is positive inside (0, 1), for what is never drawn would be missing. All act elementwise on float64.
+    So a bound that multiplies each draw by ``weight``, 1/g, has the same expectation for every density, and lower
+    variance if g is large where f is. A subclass implements ``density`` and ``cumulative``, and overrides ``inverse``
+    if there is a closed form. g must be positive inside (0, 1); otherwise the bound would miss times that are never
+    drawn. All methods act elementwise on float64.
 
     Example:
         >>> class Late(TimeDensity):
@@ -51,7 +52,7 @@ class TimeDensity(Part):
         """G(t), the probability of a time before ``t``: 0 at 0, 1 at 1."""
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """The time at which G is ``u``, by bisection to the last bit of float64."""
+        """Return the time t with G(t) = ``u``, by bisection to the last bit of float64."""
         low, high = torch.zeros_like(u), torch.ones_like(u)
         for _ in range(60):
             middle = (low + high) / 2
@@ -60,13 +61,13 @@ class TimeDensity(Part):
         return (low + high) / 2
 
     def weight(self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)) -> Float64[Tensor, "*n"]:
-        """What a draw counts: (G(high) - G(low)) / g(t), so that its mean over draws is an integral over the interval.
+        """Importance weight of a draw: (G(high) - G(low)) / g(t), so that a mean over draws estimates the integral.
 
-        At the ends of time, where g may be 0 or infinite, its value a rounding error away from the end is given.
+        At t = 0 and t = 1, where g may be 0 or infinite, g is evaluated a rounding error inside (0, 1).
 
         Args:
             t: times drawn in ``interval``, any shape and floating dtype.
-            interval: as ``sample_times`` takes it.
+            interval: as in ``sample_times``.
 
         Raises:
             ValueError: a bad interval.
@@ -78,12 +79,12 @@ class TimeDensity(Part):
     def step_weight(
         self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"], interval: Interval = (0.0, 1.0)
     ) -> Float64[Tensor, "*n"]:
-        """What a draw of the step from ``s`` to ``t`` counts, so that its mean over draws is a sum over all steps."""
+        """Importance weight of the step from ``s`` to ``t``, so that a mean over draws estimates a sum over steps."""
         low, high = self.within(interval, t)
         return (high - low) / (self.cumulative(t) - self.cumulative(s))
 
     def within(self, interval: Interval, like: Float64[Tensor, "*n"]) -> tuple[Any, Any]:
-        """G at both ends of an interval: numbers for the whole of [0, 1], else float64 scalars beside ``like``."""
+        """Return G at both ends of an interval: floats for [0, 1], else float64 scalars on the device of ``like``."""
         check_interval(interval)
         low, high = interval
         if (low, high) == (0, 1):
@@ -92,13 +93,13 @@ class TimeDensity(Part):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Instances on which a registered class is verified; override if the constructor requires arguments."""
         return [cls()]
 
     def check(self) -> None:
-        """Raises ValueError unless g is finite and positive inside (0, 1) and G, which it integrates to, rises to 1.
+        """Raise ValueError unless g is finite and positive inside (0, 1) and its integral is G, from 0 to 1.
 
-        Asked at some 2,000 times, so roughly: ``dd.verify`` proves it.
+        This is a rough check at about 2,000 times; ``dd.verify`` checks more precisely.
         """
         spread, name = torch.linspace(-16, 16, 257, dtype=torch.float64).sigmoid(), type(self).__name__
         t = torch.cat([spread, torch.linspace(0, 1, 2049, dtype=torch.float64)[1:-1]]).unique()
@@ -134,16 +135,16 @@ class TimeDensity(Part):
 
 
 def check_interval(interval: Interval) -> None:
-    """Raises ValueError unless an interval lies in [0, 1] and is not empty."""
+    """Raise ValueError unless an interval lies in [0, 1] and is not empty."""
     low, high = interval
     require(0 <= low < high <= 1, f"interval is {interval}, must satisfy 0 <= low < high <= 1")
 
 
 def sound(density: TimeDensity | None) -> TimeDensity | None:
-    """``density``, checked when it is met for the first time.
+    """Return ``density``, checked once per object.
 
     Raises:
-        TypeError: something else than a density.
+        TypeError: not a density.
         ValueError: as ``TimeDensity.check``.
     """
     if density is not None:

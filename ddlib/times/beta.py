@@ -1,4 +1,4 @@
-"""The beta law."""
+"""Beta density of times."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,19 +13,20 @@ from ddlib.utils.validation import check_number
 
 
 class Beta(TimeDensity):
-    r"""More times in the middle or at the ends, as its two numbers say.
+    r"""Beta distribution of times: concentrated in the middle or at the ends, depending on ``a`` and ``b``.
 
     .. math:: g(t) = \frac{t^{a-1} (1 - t)^{b-1}}{B(a, b)}
 
-    a = b = 1 is uniform. Above 1 an end is drawn rarely and weighs much, below 1 often. Its distribution function and
-    the inverse are scipy's, on the CPU: on an accelerator the host waits for them.
+    a = b = 1 is uniform. With a parameter above 1, times near its end are drawn rarely and have large weights; below 1
+    they are drawn often. The distribution function and its inverse are computed by scipy on the CPU, so an accelerator
+    waits for the host.
 
     Args:
-        a: how little is drawn at t = 0, in [0.1, 100].
-        b: how little is drawn at t = 1, in [0.1, 100].
+        a: exponent at t = 0, in [0.1, 100]; the larger, the fewer times near 0.
+        b: exponent at t = 1, in [0.1, 100]; the larger, the fewer times near 1.
 
     Raises:
-        ValueError: a number outside.
+        ValueError: a parameter out of range.
     """
 
     def __init__(self, a: float, b: float) -> None:
@@ -41,7 +42,7 @@ class Beta(TimeDensity):
         return torch.exp((self.a - 1) * t.log() + (self.b - 1) * torch.log1p(-t) - self._log_total)
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        from scipy.special import betainc  # here, for whoever imports ddlib to train need not wait for it
+        from scipy.special import betainc  # imported here: slow to load, and most training does not need it
 
         return self._by(betainc, t)
 

@@ -1,4 +1,4 @@
-"""The bell."""
+"""Logit-normal density of times."""
 
 import math
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from ddlib.utils.validation import check_number
 
 
 class Bell(TimeDensity):
-    r"""Times whose log-odds are normal, few at either end: the logit-normal of Esser et al. (2024).
+    r"""Logit-normal distribution of times (Esser et al., 2024): normal log-odds, few times near 0 and 1.
 
     .. math:: \log \frac{t}{1-t} \sim N(\mathrm{mean}, \mathrm{spread}^2)
 
-    Where the bound's weight does not vanish at the ends, as masks' does not, few draws there weigh much: a bell is for
-    training with ``weigh_times: false`` rather than for a bound.
+    If the bound's integrand does not vanish at the ends, as for masked diffusion, the few draws there have large
+    weights. So this density is meant for training with ``weigh_times: false`` rather than for a bound.
 
     Args:
-        mean: of the log-odds, in [-3, 3]; 0 is t = 1/2.
-        spread: their standard deviation, in [0.5, 10]; about 1.8 is nearest to uniform. Below 0.5 float64 would have no
-            number for g at the ends.
+        mean: mean of the log-odds, in [-3, 3]; 0 is t = 1/2.
+        spread: standard deviation of the log-odds, in [0.5, 10]; about 1.8 is nearest to uniform. Below 0.5, g would
+            underflow near 0 and 1.
 
     Raises:
-        ValueError: a number outside.
+        ValueError: a parameter out of range.
     """
 
     def __init__(self, mean: float = 0.0, spread: float = 1.0) -> None:

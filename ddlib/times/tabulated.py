@@ -1,4 +1,4 @@
-"""A density that is constant between edges."""
+"""Piecewise constant density of times."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -13,18 +13,18 @@ from ddlib.utils.validation import require
 
 
 class Tabulated(TimeDensity):
-    """So much of the draws between these times, evenly: any density, as finely as its table.
+    """Histogram density: constant between edges.
 
-    Distribution function, inverse and weight are exact, whatever the table came from: a coarse one costs variance and
-    never the expectation. ``process.time_density`` gives such tables.
+    Distribution function, inverse and weight are exact. So if the table approximates another density, a coarse table
+    increases the variance but does not change the expectation. ``process.time_density`` returns such tables.
 
     Args:
         edges: (n + 1,) times from 0 to 1, increasing.
-        masses: (n,) positive numbers, what is drawn between them; they are divided by their sum.
+        masses: (n,) positive numbers, the probability of each cell up to normalisation.
 
     Raises:
         ValueError: edges that do not increase from 0 to 1, masses that are not positive and finite, sizes that do not
-            fit.
+            match.
 
     Example:
         >>> Tabulated([0.0, 0.5, 1.0], [1.0, 3.0]).weight(torch.tensor([0.2, 0.7]))
@@ -35,7 +35,7 @@ class Tabulated(TimeDensity):
     masses: Tensor
 
     def __init__(self, edges: Sequence[float] | Tensor, masses: Sequence[float] | Tensor) -> None:
-        # a copy: what becomes of the caller's tensors later must not change a table that is half computed from them
+        # a copy: later changes of the caller's tensors must not change the table
         edges, masses = (torch.as_tensor(v, dtype=torch.float64).detach().clone() for v in (edges, masses))
         require(
             edges.ndim == masses.ndim == 1 and len(edges) == len(masses) + 1 >= 2,
@@ -56,7 +56,7 @@ class Tabulated(TimeDensity):
         shares = masses / masses.max()
         self.edges, self.masses = edges, shares / shares.sum()
         self._heights = self.masses / widths
-        # the sum of all is 1 but for rounding, and 1 is what is asked for
+        # the last entry is 1 up to rounding; set it to exactly 1
         self._reached = torch.cat([masses.new_zeros(1), self.masses.cumsum(0)[:-1], masses.new_ones(1)])
         lost = self._reached.diff() <= 0
         if bool(lost.any()):
@@ -74,23 +74,23 @@ class Tabulated(TimeDensity):
         return self._heights.to(t.device)[self._cell(self.edges, t)]
 
     def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self._along(self.edges, self._reached, t)
+        return self._interpolate(self.edges, self._reached, t)
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        return self._along(self._reached, self.edges, u)
+        return self._interpolate(self._reached, self.edges, u)
 
     def check(self) -> None:
-        """Nothing is left to ask: density and distribution function are one table."""
+        """Do nothing: density and distribution function come from one table and are consistent."""
 
     def __repr__(self) -> str:
         return f"Tabulated({len(self.masses)} cells, {digest(self.edges, self.masses)})"
 
-    def _along(self, here: Tensor, there: Tensor, values: Tensor) -> Tensor:
-        """The polygon from ``here`` to ``there`` at ``values``."""
-        cell = self._cell(here, values)
-        here, there = here.to(values.device), there.to(values.device)
-        low, high = there[cell], there[cell + 1]
-        share = (values - here[cell]) / (here[cell + 1] - here[cell])
+    def _interpolate(self, xs: Tensor, ys: Tensor, values: Tensor) -> Tensor:
+        """Evaluate the piecewise linear function through the points (``xs``, ``ys``) at ``values``."""
+        cell = self._cell(xs, values)
+        xs, ys = xs.to(values.device), ys.to(values.device)
+        low, high = ys[cell], ys[cell + 1]
+        share = (values - xs[cell]) / (xs[cell + 1] - xs[cell])
         return (low + share * (high - low)).clamp(low, high)
 
     def _cell(self, edges: Tensor, values: Tensor) -> Int64[Tensor, "*n"]:

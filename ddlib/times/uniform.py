@@ -1,4 +1,4 @@
-"""Every time as often as every other."""
+"""Uniform density of times."""
 
 import torch
 from jaxtyping import Float64
@@ -8,7 +8,7 @@ from ddlib.times.base import TimeDensity
 
 
 class Uniform(TimeDensity):
-    """g(t) = 1: what is drawn where no density is named."""
+    """Uniform distribution of times, g(t) = 1: the default density."""
 
     def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.ones_like(t)

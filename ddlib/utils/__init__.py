@@ -1,1 +1,1 @@
-"""Helpers of all packages: validation, randomness, precision, printing."""
+"""Utilities shared by all packages: validation, randomness, precision, printing."""

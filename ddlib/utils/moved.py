@@ -1,4 +1,4 @@
-"""Former module paths of ddlib: importing one gives the module at its present path, for one release."""
+"""Redirections of former module paths to the present modules, for one release."""
 
 import sys
 import warnings
@@ -65,7 +65,7 @@ MOVED = {
 
 
 class Redirection(MetaPathFinder, Loader):
-    """Finder of the modules in ``MOVED``: it imports the present one and warns."""
+    """Import finder for the modules in ``MOVED``: it imports the present module and warns."""
 
     def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MOVED else None
@@ -79,7 +79,7 @@ class Redirection(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let the former paths be imported."""
+    """Install the import finder."""
     sys.meta_path.insert(0, Redirection())
     # functions of ddlib have these names, which the import of a module would replace
     for name in ("objective.bound", "objective.nelbo", "samplers.likelihood"):

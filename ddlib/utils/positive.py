@@ -1,4 +1,4 @@
-"""Positive numbers whose ratios are learned: speeds of the edges of a tree, powers of words."""
+"""Positive parameters with learned ratios: speeds of the edges of a tree, powers of tokens."""
 
 import math
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_number
 
 LOW, HIGH, RULE = 1e-3, 1e3, "in [0.001, 1000]"
-"""Between these every such number lies, whether it is given or learned."""
+"""Limits of all given or learned values."""
 
 _SHOWN, _SHARP = 6, 16.0
 
 
 def check_positive(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    """The values as floats, each checked to lie within the limits; errors call value i ``name[i]``."""
+    """Return the values as floats after checking the limits; error messages name value i ``name[i]``."""
     return tuple(check_number(f"{name}[{i}]", value, LOW, HIGH, RULE) for i, value in enumerate(values))
 
 
 class PositiveParameter(Float64Module):
-    r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: their ratios move.
+    r"""Positive numbers :math:`\exp(\lambda_i - m(\lambda) + c)` with learned :math:`\lambda`: only ratios are learned.
 
-    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, so the slowest stays about
-    where it was, and c is its start. A common factor is another clock, of which the bound of a network that is not told
-    the time knows nothing; but a slow edge is left late, where the digits of a time end, and what is still there then
-    is missing in the bound.
+    :math:`m(\lambda) = -\frac{1}{16} \log \sum_i e^{-16 \lambda_i}` is a smooth minimum, and c its initial value, so
+    the smallest number stays nearly constant. A common factor of speeds only reparameterises time. The bound of a
+    network without time input does not depend on it. But tokens leave a slow edge late, where floating-point times near
+    1 are no longer resolved, and tokens that have not jumped by then would be missing in the bound.
 
     Args:
-        name: what errors call them.
-        values: where they start, each in [0.001, 1000].
+        name: name of the numbers in error messages.
+        values: initial values, each in [0.001, 1000].
 
     Raises:
-        TypeError, ValueError: a value that is no number within the limits.
+        TypeError, ValueError: a value that is not a number within the limits.
     """
 
     log: Tensor
-    """(n,) the parameter, float64 whatever the module is cast to."""
+    """(n,) the parameter; stays float64 if the module is cast."""
     slowest: Tensor
 
     def __init__(self, name: str, values: Sequence[float]) -> None:
@@ -49,14 +49,14 @@ class PositiveParameter(Float64Module):
         self.slowest = _smooth_min(start)
 
     def forward(self) -> Float64[Tensor, "n"]:
-        """The numbers as they are now; gradients go to ``log``.
+        """Return the current values, differentiable with respect to ``log``.
 
         Raises:
-            ValueError: one was learned to 0 or infinity, or is NaN; says which.
+            ValueError: a value has become 0, infinite or NaN.
         """
         values = self._now()
         if not values.is_meta:
-            # beside an infinite parameter all values are NaN
+            # an infinite parameter makes all values NaN
             sound = torch.where(self.log.isfinite().all(), values, self.log.exp())
             self._check(sound.detach().tolist(), self.log.detach().isfinite().tolist())
         return values
@@ -65,7 +65,7 @@ class PositiveParameter(Float64Module):
         return (self.log - _smooth_min(self.log) + self.slowest).exp()
 
     def __repr__(self) -> str:
-        """What they are now, a few of many."""
+        """The first few current values."""
         now = self._now().detach()
         if now.is_meta:
             return "learned"
@@ -73,11 +73,11 @@ class PositiveParameter(Float64Module):
         return f"learned({', '.join(shown)})"
 
     def _check(self, values: list[float], sound: list[bool]) -> None:
-        """Asks the one that is furthest off."""
+        """Raise ValueError if the value that is furthest from 1 is out of range."""
         far = [abs(math.log(value)) if 0 < value < math.inf else math.inf for value in values]
         worst = max(range(len(values)), key=lambda i: (not sound[i], far[i]))
         value = values[worst]
-        # a start at a limit is within it but for rounding
+        # an initial value at a limit may exceed it by rounding
         if not LOW * (1 - 1e-9) <= value <= HIGH * (1 + 1e-9):
             raise ValueError(
                 f"{self.name}[{worst}] was learned to {value:g}, must stay {RULE}: "

@@ -1,4 +1,4 @@
-"""Modules whose constants follow a device, never lose precision and are no state."""
+"""Modules with float64 constants that move between devices but are never cast and not in the state dict."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -7,26 +7,27 @@ import torch
 from torch import Tensor, nn
 
 _OWN = frozenset(vars(nn.Module()))
-"""Attributes that every module has, which torch moves itself."""
+"""Attributes of every ``nn.Module``, which torch moves itself."""
 
 
 class Float64Module(nn.Module):
     """An ``nn.Module`` of constants: tensors that are plain attributes, ``self.speeds = tensor``.
 
-    A constant follows from the constructor's arguments. So it is no buffer: no state dict holds it, and no average of
-    weights (``torch.optim.swa_utils.AveragedModel``) or broadcast changes it. ``.to(device)`` and its like move it, in
-    a list, tuple or dict too. What is learned is an ``nn.Parameter``.
+    A constant is a function of the constructor's arguments, so it is not a buffer: it is not in the state dict, and
+    weight averaging (``torch.optim.swa_utils.AveragedModel``) or broadcasts do not change it. ``.to(device)`` and
+    similar methods move constants, also in lists, tuples and dicts. Learned values are ``nn.Parameter``.
 
-    A speed of 0.7 rounded to bfloat16 is 0.69921875: another process. So ``.to(device, dtype)``, ``.half`` and friends
-    leave the dtype of all of them; the precision of a result follows the arguments of the call.
+    A speed of 0.7 rounded to bfloat16 is 0.69921875, i.e. another process. So ``.to(device, dtype)``, ``.half`` and
+    similar methods do not change the dtype of constants; the precision of a result is determined by the arguments of
+    the call.
     """
 
     retired: ClassVar[tuple[str, ...]] = ()
-    """Names of tensors in state dicts of earlier versions that are not kept any more and follow from others: what is
-    there is not read. A dotted name is that of a tensor of a module that was within this one."""
+    """Names of tensors in state dicts of earlier versions that are ignored, since they follow from others. A dotted
+    name refers to a tensor of a former submodule."""
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
-        """The constants of this module alone, by the names of their attributes."""
+        """Yield the constants of this module, without submodules, with their attribute names."""
         for name, value in vars(self).items():
             if name not in _OWN and isinstance(value, Tensor):
                 yield name, value
@@ -56,7 +57,7 @@ class Float64Module(nn.Module):
 
 
 def _each(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
-    """A value with the tensors moved that it is or holds."""
+    """Apply ``to`` to a tensor, or to the tensors in a dict, list or tuple."""
     if isinstance(value, Tensor):
         return to(value)
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""How objects print themselves."""
+"""Helpers for ``__repr__``."""
 
 from hashlib import sha256
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 
 def shown(part: object, contract: type) -> str:
-    """An object with its arguments, its public attributes, without what its ``contract`` asks it to say of itself."""
-    own = {name: value for name, value in vars(part).items() if not (name.startswith("_") or hasattr(contract, name))}
-    return f"{type(part).__name__}({', '.join(f'{name}={value!r}' for name, value in own.items())})"
+    """Format an object with its public attributes, without those that its base class ``contract`` declares."""
+    fields = {name: value for name, value in vars(part).items() if name[0] != "_" and not hasattr(contract, name)}
+    return f"{type(part).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
 
 def digest(*constants: Tensor) -> str:
-    """Six hexadecimal digits that tell constants of the same shape apart; "meta" of those that hold nothing."""
+    """Return six hexadecimal digits that distinguish constants of the same shape; "meta" for tensors on meta."""
     if any(constant.is_meta for constant in constants):
         return "meta"
     held = sha256()

@@ -1,8 +1,7 @@
-"""Shapes and types checked at every call: jaxtyping and beartype, off unless asked for, never in compiled code.
+"""Run-time checks of shapes and types by jaxtyping and beartype; off by default, never in compiled code.
 
 ``DDLIB_SHAPECHECK=1`` in the environment checks every function of ddlib and ddlib_models. ``checked`` checks one
-function or class, ``install`` a package of your own. Annotations are jaxtyping's, torchtyping's, or both in one
-signature.
+function or class, ``install`` another package. Annotations may be jaxtyping's, torchtyping's, or both in one signature.
 """
 
 import ast
@@ -29,22 +28,23 @@ _Axes = type(Shaped[Tensor, "..."])
 
 
 def checked(target: T) -> T:
-    """Checks annotated arguments and results at every call; of a class, those of its own methods.
+    """Check annotated arguments and results at every call; for a class, those of the methods it defines.
 
-    Axes that share a name share a size within one call. Compiled code runs the function as it was written. Of a list
-    one item per call is looked at, beartype's way. A string annotation may name what its module has at the first call.
+    Axes of the same name must have the same size within one call. Compiled code runs the function without checks. As
+    usual in beartype, one item of a list is checked per call. String annotations are evaluated at the first call at the
+    latest.
 
     Args:
         target: a function, a class (changed in place), or a classmethod, staticmethod or property.
 
     Raises:
-        TypeError: ``target`` is something else, or has a torchtyping annotation that cannot be checked.
+        TypeError: ``target`` is of another type, or has a torchtyping annotation that cannot be checked.
         ModuleNotFoundError: beartype is not installed.
         NameError: at the first call, a string annotation that still cannot be evaluated.
     """
     if isinstance(target, type):
         for name, member in list(vars(target).items()):
-            # __new__ stays: of a NamedTuple it is generated, and torch.compile knows it by sight
+            # not __new__: that of a NamedTuple is generated, and torch.compile special-cases it
             if name != "__new__" and isinstance(member, FunctionType | classmethod | staticmethod | property):
                 setattr(target, name, checked(member))
         return target
@@ -63,24 +63,25 @@ def checked(target: T) -> T:
 
 def _checked_function(function: FunctionType) -> Callable[..., Any]:
     _typechecker()
-    with contextlib.suppress(NameError):  # a string that names what is defined further down, its own class for one
+    with contextlib.suppress(NameError):  # a string annotation that refers to a later definition, such as its class
         _hints(function)
-    strict: Callable[..., Any] | None = None  # made at the first call, which most functions never have
+    strict: Callable[..., Any] | None = None  # created at the first call: most functions are never called
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal strict
-        # torch.compile traces this test as a constant and never sees the checks, which it would get wrong
+        # torch.compile traces this condition as a constant, so the checks, which it does not support, are never traced
         if torch.compiler.is_compiling() or config.jaxtyping_disable:
             return function(*args, **kwargs)
         if strict is None:
             strict = _strict(function)
         return strict(*args, **kwargs)
 
-    own = cast(FunctionType, wrapper)
-    own.__code__ = own.__code__.replace()  # by it torch.compile counts compilations, of which eight are too many
-    vars(own)[_MARK] = True
-    return own
+    result = cast(FunctionType, wrapper)
+    # a separate code object: torch.compile limits recompilations per code object to eight
+    result.__code__ = result.__code__.replace()
+    vars(result)[_MARK] = True
+    return result
 
 
 def _hints(function: FunctionType) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def _strict(function: FunctionType) -> Callable[..., Any]:
 
     translated.__annotations__ = hints = _hints(function)
     if not any(map(_has_axes, hints.values())):
-        return cast(Callable[..., Any], _typechecker()(translated))  # six times as fast by itself
+        return cast(Callable[..., Any], _typechecker()(translated))  # six times as fast without jaxtyped
     signature = inspect.signature(function)
     parts = [p.replace(annotation=hints.get(p.name, p.empty)) for p in signature.parameters.values()]
     whole = signature.replace(parameters=parts, return_annotation=hints.get("return", signature.empty))
@@ -116,7 +117,7 @@ def _typechecker() -> Callable[..., Any]:
 
 
 def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
-    """The annotation as jaxtyping and beartype read it: strings evaluated, torchtyping translated."""
+    """Return the annotation for jaxtyping and beartype: strings evaluated, torchtyping translated."""
 
     def holder() -> None: ...
 
@@ -124,7 +125,7 @@ def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
     where = f"{function.__module__}.{function.__qualname__}, annotation of {name!r}"
     try:
         hint = typing.get_type_hints(holder, inspect.unwrap(function).__globals__, include_extras=True)["it"]
-    except Exception as reason:  # whatever evaluating a stranger's string raises
+    except Exception as reason:  # evaluating an arbitrary string may raise anything
         raise NameError(f"{where}: {reason}") from reason
     try:
         return _translated(hint)
@@ -132,14 +133,15 @@ def _hint(function: FunctionType, name: str, annotation: Any) -> Any:
         raise TypeError(f"{where}: {reason}") from None
 
 
-# torchtyping. Its own checks broke when named tensors left torch (2.13), but ``TensorType["B", 3, float]`` still is
-# ``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail, DtypeDetail)}]``: read here, never imported.
+# torchtyping: its checks broke when torch 2.13 removed named tensors. But ``TensorType["B", 3, float]`` still is
+# ``Annotated[Tensor, {"__torchtyping__": True, "details": (ShapeDetail, DtypeDetail)}]``, which is read here without
+# importing torchtyping.
 
 
 def _translated(hint: Any) -> Any:
-    """``hint`` with each torchtyping annotation, however deep, replaced by its jaxtyping equivalent."""
+    """Replace each torchtyping annotation in ``hint``, at any depth, by its jaxtyping equivalent."""
     if hint is typing.Self:
-        return Any  # a method is decorated before its class is there
+        return Any  # a method is decorated before its class exists
     if typing.get_origin(hint) is Annotated:
         for extra in hint.__metadata__:
             if isinstance(extra, dict) and "__torchtyping__" in extra:
@@ -154,10 +156,10 @@ def _translated(hint: Any) -> Any:
 
 
 def _tensor(base: type[Tensor], details: Sequence[Any]) -> Any:
-    """One ``TensorType[...]``; the names of torchtyping's classes tell what each detail says.
+    """Translate one ``TensorType[...]``; details are recognised by the names of torchtyping's classes.
 
     Raises:
-        TypeError: it asks for something that no shape or dtype can say.
+        TypeError: a detail that is neither a shape nor a dtype.
     """
     dims: Sequence[Any] | None = None
     dtypes = every = {d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -204,9 +206,9 @@ def _shape(base: type[Tensor], kind: Any, dims: Sequence[Any]) -> Any:
 
 
 def _axis(dim: tuple[Any, Any]) -> tuple[str, str | None]:
-    """One axis as jaxtyping writes it, and what else it must equal if it has both a name and a size."""
+    """Return one axis in jaxtyping's notation, and its size if it has both a name and a size."""
     name, size = dim
-    named = isinstance(name, str)  # otherwise None or a sentinel, both "no matter"
+    named = isinstance(name, str)  # otherwise None or a sentinel: any name
     for word in (name, size):
         if isinstance(word, str) and (word.startswith("_") or not word.isidentifier()):
             raise TypeError(f"axis {word!r} cannot be checked: to jaxtyping only a name like 'batch' is a name")
@@ -223,10 +225,10 @@ class _Seen(NamedTuple):
 
 
 class _NamedAndSized(type):
-    """Tensors with an axis like ``"a": 4``. jaxtyping's ``a=4`` forgets the name, so it is shown such an axis twice.
+    """Type of tensors with an axis like ``"a": 4``, repeated since jaxtyping's ``a=4`` does not bind the name.
 
-    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``: one check, which binds
-    all names or none.
+    A (2, 4) tensor under ``"b", "a": 4`` is checked as one of shape (4, 2, 4) under ``"4 b a"``. This is one check,
+    which binds all names or none.
     """
 
     base: type[Tensor]
@@ -241,15 +243,15 @@ class _NamedAndSized(type):
 
 
 def install(*packages: str) -> None:
-    """Puts ``checked`` on every function and class of ``packages``, which must not be imported yet.
+    """Apply ``checked`` to every function and class of ``packages``, which must not be imported yet.
 
     Raises:
-        RuntimeError: one of them is imported already; its functions would go unchecked.
+        RuntimeError: a package is already imported; its functions would not be checked.
         ModuleNotFoundError: beartype is not installed.
     """
     _typechecker()
     for name in packages:
-        # ddlib itself installs on its first line, when it is half imported
+        # ddlib calls this on its first line, when it is partially imported
         if name in sys.modules and not getattr(sys.modules[name].__spec__, "_initializing", False):
             raise RuntimeError(f"{name} is imported already: call shapecheck.install({name!r}) before")
     sys.meta_path.insert(0, _Finder(packages))
@@ -273,16 +275,16 @@ class _Finder(MetaPathFinder):
 
 class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        # not from the bytecode cache, which holds the module without checks
+        # not from the bytecode cache, which contains the module without checks
         path = self.get_filename(fullname)
         tree = _Decorate().visit(ast.parse(self.get_data(path), path))
         return compile(tree, path, "exec", dont_inherit=True)
 
 
 class _Decorate(ast.NodeTransformer):
-    """Adds ``checked`` below a function's decorators, which may hide its annotations, and above those of a class."""
+    """Adds ``checked`` below a function's decorators (which may hide its annotations) and above those of a class."""
 
-    # an expression, because a module run by `python -m` begins with an empty namespace
+    # an expression, since a module run by `python -m` starts with an empty namespace
     checked = f"__import__({__name__!r}, fromlist=['checked']).checked"
 
     def decorate(self, node: ast.FunctionDef | ast.ClassDef, at: int) -> ast.AST:

@@ -1,8 +1,8 @@
-"""Refusals: every bad argument is named, with its value and the rule it breaks, before any work is lost.
+"""Validation of arguments; error messages contain the argument, its value and the violated rule.
 
-Types and shapes are always checked. Values (ranges, NaN) are checked where looking costs nothing: on CPU tensors. On
-an accelerator a look at a value stalls the queue, so there it happens only after ``debug(True)`` or with
-``DDLIB_DEBUG=1`` in the environment. Nothing is looked at while ``torch.compile`` is tracing.
+Types and shapes are always checked. Values (ranges, NaN) are checked on CPU tensors. On an accelerator such a check
+synchronises with the host, so it is done only after ``debug(True)`` or with ``DDLIB_DEBUG=1`` in the environment.
+Values are not checked while ``torch.compile`` is tracing.
 """
 
 import math
@@ -19,18 +19,18 @@ _debug = os.environ.get("DDLIB_DEBUG", "0") not in ("", "0")
 
 
 def debug(active: bool = True) -> None:
-    """Turns value checks on (or off) for tensors that live on an accelerator, at one synchronisation per check."""
+    """Turn value checks on (or off) for tensors on an accelerator, at one synchronisation per check."""
     global _debug
     _debug = active
 
 
 def visible(tensor: Tensor) -> bool:
-    """Whether the values of ``tensor`` may be looked at: it is on the CPU, or ``debug(True)`` was called."""
+    """Return whether the values of ``tensor`` may be checked: it is on the CPU, or ``debug(True)`` was called."""
     return not torch.compiler.is_compiling() and (tensor.device.type == "cpu" or _debug)
 
 
 class UsageWarning(UserWarning):
-    """Use that is legal and probably not what was meant; each kind is warned of once per process."""
+    """Warning about usage that is valid but probably not intended; issued once per process and kind."""
 
 
 _warned: set[str] = set()
@@ -48,13 +48,13 @@ def warn_once(kind: str, message: str) -> None:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ``ValueError(message)`` unless ``condition`` holds."""
+    """Raise ``ValueError(message)`` unless ``condition`` holds."""
     if not condition:
         raise ValueError(message)
 
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None], rule: str) -> None:
-    """Raises ValueError unless ``tensor`` has ``shape`` (None matches any size)."""
+    """Raise ValueError unless ``tensor`` has ``shape`` (None matches any size)."""
     fits = tensor.ndim == len(shape) and all(
         want is None or want == got for want, got in zip(shape, tensor.shape, strict=True)
     )
@@ -62,11 +62,11 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None], rule: st
 
 
 def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> None:
-    """Raises unless ``tokens`` is int64 (B, L), not empty, and within ``[0, limit)``.
+    """Raise unless ``tokens`` is int64 (B, L), not empty, and within ``[0, limit)``.
 
     Raises:
-        TypeError: another dtype (torch would index with it or wrap it silently).
-        ValueError: an empty batch, another shape, or an id out of range, -100 and other negative ids included.
+        TypeError: another dtype (torch would accept or wrap it silently).
+        ValueError: an empty batch, another shape, or an id out of range, including -100 and other negative ids.
     """
     if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
         got = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
@@ -80,7 +80,7 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "words") -> 
 
 
 def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> None:
-    """Raises unless ``t`` is floating point, of shape (B,), or (B, L) where a ``length`` is given, and within [0, 1].
+    """Raise unless ``t`` is floating point, of shape (B,), or (B, L) if ``length`` is given, and within [0, 1].
 
     Raises:
         TypeError: an integer dtype.
@@ -103,7 +103,7 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
 
 
 def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
-    """Raises ValueError unless ``s <= t`` everywhere, or ``s < t``, naming the first pair that is not so."""
+    """Raise ValueError unless ``s <= t`` (or ``s < t``) everywhere; the message has the first violation."""
     if visible(s) and visible(t):
         bad = ~(s < t) if strictly else ~(s <= t)
         if bool(bad.any()):
@@ -113,17 +113,17 @@ def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
 
 
 def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: int | None = None) -> None:
-    """Raises unless ``logits`` is floating point of shape (B, L, V) for the process's V words.
+    """Raise unless ``logits`` is floating point of shape (B, L, V) for the process's V tokens.
 
     Args:
-        logits: what the network said.
+        logits: output of the network.
         shape: (B, L).
-        vocab_size: number of words V.
-        states: S - 1 where they are child logits, (B, L, S - 1): one column per state but the root.
+        vocab_size: number of tokens V.
+        states: S - 1 for child logits, (B, L, S - 1): one column per state but the root.
 
     Raises:
         TypeError: an integer dtype.
-        ValueError: another shape. Another last axis is named as what it seems to be.
+        ValueError: another shape; for another last axis the message has the probable cause.
     """
     columns, axes = (vocab_size, "(B, L, V)") if states is None else (states, "(B, L, S - 1)")
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -142,7 +142,7 @@ def check_logits(logits: Tensor, shape: Sequence[int], vocab_size: int, states: 
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raises ValueError if a row holds NaN, +inf or nothing but -inf; the largest of each row tells, NaN above all."""
+    """Raise ValueError if a row holds NaN, +inf or only -inf, as detected by its maximum (amax propagates NaN)."""
     if visible(logits):
         largest = logits.detach().amax(-1)
         bad = ~largest.isfinite()
@@ -155,7 +155,7 @@ def check_finite(logits: Tensor) -> None:
 
 
 def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
-    """Raises unless ``mask`` is bool of ``shape`` and keeps at least one position."""
+    """Raise unless ``mask`` is bool of ``shape`` and keeps at least one position."""
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name} has dtype {got}, must be a torch.bool tensor, True at real tokens")
@@ -165,7 +165,7 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
 
 
 def check_devices(**tensors: Tensor | None) -> None:
-    """Raises ValueError unless all the tensors named live on one device."""
+    """Raise ValueError unless all given tensors are on one device."""
     devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}
     require(
         len({(d.type, d.index) for d in devices.values()}) <= 1,
@@ -174,7 +174,7 @@ def check_devices(**tensors: Tensor | None) -> None:
 
 
 def check_number(name: str, value: float, low: float, high: float, rule: str) -> float:
-    """Returns ``float(value)`` if it is a finite number in [low, high], else raises naming ``rule``."""
+    """Return ``float(value)`` if it is a finite number in [low, high], else raise with ``rule`` in the message."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {value!r}, must be a number {rule}")
     require(math.isfinite(value) and low <= value <= high, f"{name} is {value}, must be {rule}")
@@ -182,7 +182,7 @@ def check_number(name: str, value: float, low: float, high: float, rule: str) ->
 
 
 def check_count(name: str, value: int, least: int = 1) -> int:
-    """Returns ``int(value)`` if it is an integer of at least ``least``, else raises."""
+    """Return ``int(value)`` if it is an integer of at least ``least``, else raise."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is {value!r}, must be an int of at least {least}")
     require(value >= least, f"{name} is {value}, must be at least {least}")

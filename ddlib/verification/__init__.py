@@ -1,4 +1,4 @@
-"""VERIFICATION: a proof, to rounding, that an object is what it claims to be, or a counterexample."""
+"""Verification: checks of the mathematical properties of an object, with counterexamples (VERIFICATION)."""
 
 from ddlib.verification.report import Check, Counterexample, Place, Report
 from ddlib.verification.verifier import verify

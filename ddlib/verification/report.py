@@ -1,4 +1,4 @@
-"""What verification says: the checks that hold in short, then every failure with its smallest counterexample."""
+"""Reports of verification: passed checks in short, failures with their smallest counterexamples."""
 
 import json
 import math
@@ -12,7 +12,7 @@ _INDENT = 7 * " "
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the author's code."""
+    """A line of code of the verified object."""
 
     file: str
     line: int
@@ -25,27 +25,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """One place where a claim does not hold."""
+    """A point where a claim does not hold."""
 
     subject: str
-    """What it was found on: the object given, or a smaller one of its kind."""
+    """Object on which it was found: the given one, or a smaller one of the same class."""
     where: Mapping[str, float | int]
-    """Times, words, states, the seed of the word law."""
+    """Times, tokens, states, seed of the token distribution."""
     quantity: str
     expected: float
     got: float
     allowed: float
-    """By how much the two may differ; infinity where there was no answer to compare."""
+    """Largest allowed difference; infinity if there was no result to compare."""
     says: str = ""
-    """What is wrong, in words, where two numbers would not say it."""
+    """Description of the error, if two numbers are not enough."""
     hint: str = ""
-    """What to write, or where to look, where that can be told."""
+    """Suggested fix, if known."""
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, digits: int = 12) -> str:
-        """Place and numbers in so many digits, or in as many more as it takes to tell the two numbers apart."""
+        """Format place and numbers with ``digits`` digits, or more if needed to distinguish the two numbers."""
         place = ", ".join(f"{name} = {_exactly(value)}" for name, value in self.where.items()) or "any time"
         if self.says:
             return self.says
@@ -68,34 +68,34 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Check:
-    """One claim, and whether it held."""
+    """Result of one claim."""
 
     room: str
-    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of what was verified."""
+    """schedule, hierarchy, process, reverse, objective, numerics, draws, as given, or the kind of the subject."""
     name: str
     proves: str
     tolerance: str
-    """What the claim is held to, in words."""
+    """Description of the tolerance."""
     ok: bool | None
-    """None where the claim does not apply; ``note`` says why."""
+    """None if the claim does not apply; ``note`` has the reason."""
     compared: int = 0
-    """Numbers held against each other."""
+    """Number of compared values."""
     worst: float = 0.0
-    """The largest error found, as a share of what is allowed."""
+    """Largest error, relative to the tolerance."""
     worst_at: str = ""
     counterexample: Counterexample | None = None
     note: str = ""
-    """Why the claim does not apply, or the exception that kept the object from answering."""
+    """Reason why the claim does not apply, or the exception that was raised."""
     place: Place | None = None
-    """The author's line that raised."""
+    """Line of the object's code that raised."""
     means: str = ""
-    """What its failure means, in words."""
+    """Explanation of a failure."""
     follows: str = ""
-    """The label of the failure that explains this one; mend that first."""
+    """Label of the failure that explains this one and should be fixed first."""
 
     @property
     def label(self) -> str:
-        """Room and name, one of a kind within a report."""
+        """Section and name; unique within a report."""
         return f"{self.room}: {self.name}"
 
     def __str__(self) -> str:
@@ -115,47 +115,47 @@ class Check:
         return _indented(line, [*dict.fromkeys(lines), found.hint, *after])
 
     def in_short(self) -> str:
-        """Why it failed, in one line."""
+        """Format the reason of the failure in one line."""
         found = "" if self.counterexample is None else self.counterexample.text(digits=6)
         return (self.note or found) + (f", in {self.place}" if self.place else "")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What ``verify`` found. Printed, it names the checks that hold and shows the failures, causes first."""
+    """Result of ``verify``. Printed, it lists the passed checks and shows the failures, causes first."""
 
     subject: str
     level: str
     checks: tuple[Check, ...]
     seconds: float
     note: str = ""
-    """How the object was made small enough, if it was."""
+    """Note on the smaller copy that was verified, if any."""
 
     @property
     def ok(self) -> bool:
-        """Whether every claim that applies held."""
+        """True if every applicable claim holds."""
         return all(check.ok is not False for check in self.checks)
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that failed: first those that no other explains, the one that explains most before all."""
+        """Failed checks: first those that no other failure explains, sorted by the number of failures they explain."""
         failed = [check for check in self.checks if check.ok is False]
         causes = [check for check in failed if not check.follows]
         causes.sort(key=lambda check: -len(self.followers(check)))
         return (*causes, *(check for check in failed if check.follows))
 
     def followers(self, check: Check) -> tuple[Check, ...]:
-        """The failures that a failure explains."""
+        """Return the failures that a failure explains."""
         return tuple(other for other in self.checks if other.follows == check.label)
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, verbose: bool = False) -> str:
-        """The report as it is printed: what holds by name, failures in full, the verdict.
+        """Format the report: names of passed checks, failures in full, the verdict.
 
         Args:
-            verbose: every check with what it proves, what it is held to and its worst case, before the failures.
+            verbose: whether to print every check with its claim, tolerance and worst case before the failures.
         """
         lines = [f"{self.subject}, level {self.level}"]
         lines += [self.note] if self.note else []
@@ -164,18 +164,18 @@ class Report:
 
     @property
     def refutation(self) -> str:
-        """The failures alone: each cause in full, and under it what follows from it, in short."""
+        """The failures only, as a string: each cause in full, followed by the failures it explains in short."""
         return "\n".join(self._refuted(check) for check in self.failures if not check.follows)
 
     def to_json(self) -> str:
-        """The report as JSON; numbers that JSON lacks become strings."""
+        """Format the report as JSON; infinities and NaN become strings."""
         return json.dumps(_plain({**asdict(self), "ok": self.ok}), indent=2, allow_nan=False)
 
     def _in_full(self) -> list[str]:
-        lines, room = [], ""
+        lines, section = [], ""
         for check in self.checks:
-            lines += [check.room] if check.room != room else []
-            room = check.room
+            lines += [check.room] if check.room != section else []
+            section = check.room
             lines.append(str(check))
         return lines
 
@@ -190,30 +190,27 @@ class Report:
 
     def _refuted(self, cause: Check) -> str:
         same: list[str] = []
-        mute: list[str] = []
-        told: dict[str, list[str]] = {}
+        unanswered: list[str] = []
+        reasons: dict[str, list[str]] = {}
         for check in self.followers(cause):
             if check.place and check.place == cause.place:
                 same.append(check.name)
             elif check.note and not check.place:
-                mute.append(check.name)
+                unanswered.append(check.name)
             else:
-                told.setdefault(check.in_short(), []).append(check.name)
+                reasons.setdefault(check.in_short(), []).append(check.name)
         lines = [str(cause)]
         if same:
             lines.append(_wrapped(f"{_INDENT}{_counted(same, 'more check ends', 'more checks end')} there: ", same))
-        if told:
-            count = _counted([name for names in told.values() for name in names], "failure", "failures")
+        if reasons:
+            count = _counted([name for names in reasons.values() for name in names], "failure", "failures")
             lines.append(f"{_INDENT}{count} that may follow from it:")
-        for why, names in told.items():
+        for why, names in reasons.items():
             name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
             lines.append(f"{_INDENT}  {name}: {why}")
-        if mute:
-            lines.append(
-                _wrapped(
-                    f"{_INDENT}{_counted(mute, 'check', 'checks')} without an answer, perhaps because of it: ", mute
-                )
-            )
+        if unanswered:
+            count = _counted(unanswered, "check", "checks")
+            lines.append(_wrapped(f"{_INDENT}{count} without an answer, perhaps because of it: ", unanswered))
         return "\n".join(lines)
 
     def _verdict(self) -> str:
@@ -232,7 +229,7 @@ def _counted(things: Sequence[object], one: str, many: str) -> str:
 
 
 def _exactly(number: float) -> str:
-    """A number in as few digits as tell it from any other."""
+    """Format a number with as few digits as identify it."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 
@@ -242,10 +239,10 @@ def _indented(first: str, lines: Sequence[str]) -> str:
 
 
 def _wrapped(first: str, names: Sequence[str]) -> str:
-    """Names after a beginning, in lines of at most ``WIDTH``; a name is not broken."""
-    words = ", ".join(name.replace(" ", "\0") for name in names)
+    """Format a list of names after ``first``, in lines of at most ``WIDTH``; names are not broken."""
+    listed = ", ".join(name.replace(" ", "\0") for name in names)
     return textwrap.fill(
-        words, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
+        listed, WIDTH, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False
     ).replace("\0", " ")  # fmt: skip
 
 

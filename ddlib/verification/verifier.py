@@ -1,4 +1,4 @@
-"""``dd.verify``: a process or a part of one, a sampler, corrector, guidance or weighting, proved right or refuted."""
+"""``dd.verify``: numerical verification of processes, their parts, samplers, correctors, guidance and weightings."""
 
 import copy
 import time
@@ -19,12 +19,17 @@ from ddlib.schedules import Schedule
 from ddlib.times import TimeDensity
 from ddlib.utils.validation import require
 from ddlib.verification.claims import arguments, hierarchy, schedule
-from ddlib.verification.claims.objective import bound as objective
-from ddlib.verification.claims.objective import edges, learned, paces, times, weighting
-from ddlib.verification.claims.objective import tree_softmax as heads
-from ddlib.verification.claims.processes import at_size, discrete, draws, numerics, process, reverse
-from ddlib.verification.claims.processes import coupling as levels
-from ddlib.verification.claims.processes import per_position_times as own_times
+from ddlib.verification.claims.objective import bound, edges, learned, paces, times, tree_softmax, weighting
+from ddlib.verification.claims.processes import (
+    at_size,
+    coupling,
+    discrete,
+    draws,
+    numerics,
+    per_position_times,
+    process,
+    reverse,
+)
 from ddlib.verification.claims.samplers import blocks, corrector, guidance, kernel, likelihood, particles, sampler
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.dependencies import explained
@@ -32,23 +37,23 @@ from ddlib.verification.report import Check, Report
 from ddlib.weightings import Weighting
 
 LARGE = 50
-"""Vocabularies beyond this are verified on a reduction."""
+"""Largest vocabulary that is verified as given; larger ones are verified on a small copy."""
 ENUMERATED = 160
-"""State spaces up to this are verified by all claims where there is no reduction, larger ones by those of any size."""
+"""Largest state space without a small copy that is verified by all claims; larger ones by the claims of any size."""
 _REDUCED = 24
 
 _PROCESS_CLAIMS = (
     *process.CLAIMS,
     *reverse.CLAIMS,
-    *objective.CLAIMS,
+    *bound.CLAIMS,
     *discrete.CLAIMS,
-    *heads.CLAIMS,
+    *tree_softmax.CLAIMS,
     *edges.CLAIMS,
     *numerics.CLAIMS,
     *draws.CLAIMS,
-    *levels.CLAIMS,
+    *coupling.CLAIMS,
     *times.PROCESS_CLAIMS,
-    *own_times.CLAIMS,
+    *per_position_times.CLAIMS,
     *arguments.CLAIMS,
 )
 _SIZE_CLAIMS = (*at_size.CLAIMS, *arguments.SIZE_CLAIMS)
@@ -62,30 +67,30 @@ def verify(
     *,
     on: ForwardProcess | None = None,
 ) -> Report:
-    """Proves a process right, or refutes it with the smallest counterexample found.
+    """Verify an object numerically: confirm its claims, or return the smallest counterexample found.
 
-    A process is verified together with its schedule and its hierarchy: that clock, levels, generator, transitions and
-    marginals belong to one chain, that the posterior is Bayes's, that the bound is a bound and tight, that draws follow
-    their laws, that float32 suffices. Schedules, hierarchies, densities of times, paces, samplers and correctors may be
-    verified on their own, a guidance on the process and with the parts that it was given, a weighting on processes of
-    its own choice.
+    A process is verified together with its schedule and its hierarchy. The claims are: schedule, levels, generator,
+    transitions and marginals belong to one chain; the posterior follows from Bayes's rule; the bound is a bound and
+    tight; draws follow their distributions; float32 suffices. Schedules, hierarchies, densities of times, paces,
+    samplers and correctors can be verified by themselves; a guidance with its process and parts; a weighting on a fixed
+    list of processes.
 
-    A vocabulary of more than 50 tokens is reduced by the process itself (``process.small_copy``), and the note of the
-    report names the reduction; the process as given is checked besides by the claims that are cheap at its size: rows,
-    Chapman-Kolmogorov, the change of transitions against the rates, marginals, posterior, draws, and up to 1,000 states
-    that the bound of a drawn distribution is its entropy. Beyond 1,000 states these multiply drawn vectors only, beyond
-    4,096 no transition is built. A process without a reduction is checked by these claims alone where it has more than
-    160 states.
+    For a vocabulary of more than 50 tokens, the claims are checked on a small copy (``process.small_copy``), which the
+    note of the report describes. The given process is checked additionally by the claims that are cheap at its size:
+    rows, Chapman-Kolmogorov, derivative of transitions against the rates, marginals, posterior, draws, and, for up to
+    1,000 states, that the bound of a drawn distribution is its entropy. Beyond 1,000 states these claims only multiply
+    drawn vectors; beyond 4,096 no transition matrix is built. A process of more than 160 states without a small copy is
+    checked by these claims only.
 
-    Draws are seeded: a verdict does not change from run to run.
+    Draws are seeded, so results are reproducible.
 
     Args:
         subject: the object; not modified.
         level: "quick" (a few seconds) or "full" (more points, longer integrals).
-        on: of a sampler, the process that it is run on; default one of every kind that it serves.
+        on: for a sampler, the process to run it on; default one of every supported kind.
 
     Raises:
-        TypeError: another kind of object, or a sampler that does not serve the process ``on``.
+        TypeError: another kind of object, or a sampler that does not support the process ``on``.
         ValueError: unknown level.
 
     Example:
@@ -110,7 +115,7 @@ def verify(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The tensors are small: on a busy machine a second thread costs more than it brings."""
+    """Context manager that limits torch to one thread: for small tensors more threads are slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -133,39 +138,39 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         subject = _small_enough(given)
     except (TypeError, ValueError):
         raise
-    except Exception:  # a mistake in it is refuted like any other
+    except Exception:  # an error in small_copy is reported like any other failure
         return explained(_ask([_REDUCES], given, full)), ""
     whole = given if subject is None else subject
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
         (Schedule, whole.schedule, schedule.CLAIMS),
         (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
     )
-    asked = []
+    results = []
     for kind, part, claims in parts:
         if isinstance(part, kind):
-            asked += _ask(claims, part, full)
+            results += _ask(claims, part, full)
     if subject is None:
-        asked += _ask(_SIZE_CLAIMS, given, full)
-        return explained(asked), f"no reduction: {given.num_states} states checked as given"
-    asked += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
+        results += _ask(_SIZE_CLAIMS, given, full)
+        return explained(results), f"no reduction: {given.num_states} states checked as given"
+    results += _ask(_PROCESS_CLAIMS, subject, full, lambda: _smaller(subject))
     if learned.parameters(subject):
-        asked += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+        results += _ask(learned.CLAIMS, subject, full, lambda: _smaller(subject))
     if subject is given:
-        return explained(asked), ""
+        return explained(results), ""
     if isinstance(given.hierarchy, Hierarchy):
-        asked += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
+        results += _ask(hierarchy.AT_SIZE, given.hierarchy, full)
     return explained(
-        asked + _ask(_SIZE_CLAIMS, given, full)
+        results + _ask(_SIZE_CLAIMS, given, full)
     ), f"verified on its reduction {subject!r}, and at its size as given"
 
 
 def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
-    """The process or its reduction, small enough for every claim; None where it is large and has no reduction."""
+    """Return the process or its small copy, small enough for every claim; None if it is large and has no small copy."""
     if given.vocab_size <= LARGE:
         return given
     try:
         reduced = given.small_copy(_REDUCED)
-    except TypeError:  # the class offers none
+    except TypeError:  # the class has no small copy
         return given if given.num_states <= ENUMERATED else None
     if type(reduced) is not type(given):
         raise TypeError(f"{type(given).__name__}.small_copy gives a {type(reduced).__name__}, must give its own kind")
@@ -180,11 +185,11 @@ _REDUCES = Claim("as given", "reduced", "a large process gives a small one of it
 
 
 def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
-    """Smaller processes of its kind, smallest first."""
+    """Yield smaller processes of the same class, smallest first."""
     for size in range(1, min(subject.vocab_size, 8)):
         try:
             yield subject.small_copy(size)
-        except Exception:  # that it has none is no counterexample
+        except Exception:  # a missing small copy is not a counterexample
             continue
 
 
@@ -220,9 +225,9 @@ def _on(subject: Any, process: ForwardProcess, full: bool) -> tuple[list[Check],
 
 
 def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> list[Check]:
-    """What some samplers promise beside their law."""
-    rooms = {"likelihood": likelihood, "reward": particles}
-    return [c for name, room in rooms.items() for c in _served(name, room.runs(subject, process), room.CLAIMS, full)[0]]
+    """Check claims that hold for some samplers only: likelihoods and rewards."""
+    modules = {"likelihood": likelihood, "reward": particles}
+    return [c for name, m in modules.items() for c in _served(name, m.runs(subject, process), m.CLAIMS, full)[0]]
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
@@ -244,13 +249,13 @@ def _made_again(subject: Part, full: bool) -> list[Check]:
 
 
 def _served(what: str, served: Sequence[Any], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
-    """The claims on each of the processes that a subject serves."""
+    """Check the claims on each process that a subject supports."""
     names = ", ".join(type(one.process).__name__ for one in served)
     checks = []
     for one in served:
-        room = f"{what} on {type(one.process).__name__}"
-        asked = _ask(claims, one, full)
-        checks += explained([(claim, replace(check, room=room)) for claim, check in asked])
+        section = f"{what} on {type(one.process).__name__}"
+        results = _ask(claims, one, full)
+        checks += explained([(claim, replace(check, room=section)) for claim, check in results])
     return checks, f"run on {names}"
 
 

@@ -1,4 +1,4 @@
-"""WEIGH: what training makes of the bound's weights; a bound never takes one."""
+"""Weightings: training weights in place of the bound's weights (WEIGH); bounds do not use them."""
 
 from ddlib.weightings.base import Weighting, weighted
 from ddlib.weightings.clip import Clip

@@ -1,4 +1,4 @@
-"""The contract of a weighting: by what training multiplies a divergence in place of the bound's weight."""
+"""Base class of weightings, the factors by which a training loss multiplies the divergences."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,42 +16,44 @@ from ddlib.utils.validation import require, visible
 
 
 class Weighting(Part):
-    """A rule that gives the training loss other weights than the bound's. A leaf is one file and says how.
+    """Weights of the training loss in place of the weights of the bound. A subclass implements ``__call__``.
 
-    The bound is the mean of weight times divergence. A weighting changes the first factor and leaves the second, so it
-    decides how much each state counts, not which law is best for it. It knows no network and no other row of the batch.
+    The bound is the mean of weight times divergence. A weighting replaces the weight and leaves the divergence. So it
+    determines how much each state counts, but the optimal prediction stays the same. A weight must not depend on the
+    network or on other rows of the batch.
     """
 
     @property
     def bound(self) -> bool:
-        """Whether it leaves all weights as they are, so that the loss is the bound."""
+        """True if all weights are unchanged, so that the loss is the bound."""
         return False
 
     @property
     def about(self) -> str:
-        """What it does, in a few words to stand beside a loss; empty where there is nothing to say."""
+        """Short description printed beside a loss; may be empty."""
         return repr(self)
 
-    def check(self, process: ForwardProcess) -> None:  # most serve every process
-        """Raises TypeError or ValueError where a process cannot be served, with the reason and what serves it."""
+    def check(self, process: ForwardProcess) -> None:  # most weightings support every process
+        """Raise TypeError or ValueError if the process is not supported, with the reason and an alternative."""
 
     @abstractmethod
     def __call__(
         self, process: ForwardProcess, weight: Float64[Tensor, "B L"], x: Tokens, z: Tokens, t: Times
     ) -> Float64[Tensor, "B L"]:
-        """The weight in training, finite and not negative; 0 wherever the bound's is, as at the words of a hierarchy.
+        """Return the training weights, finite and nonnegative; 0 wherever the bound's weight is 0.
 
         Args:
-            process: the noise.
-            weight: (B, L) of the bound, ``process.loss_weight(x, z, t)``, in float64.
-            x: (B, L) clean words.
+            process: the forward process.
+            weight: (B, L) weights of the bound, ``process.loss_weight(x, z, t)``, in float64.
+            x: (B, L) clean tokens.
             z: (B, L) noisy states.
-            t: (B,) times, or (B, L); ``ddlib.processes.beside`` places what depends on them beside the weights.
+            t: (B,) times, or (B, L); ``ddlib.processes.beside`` makes functions of (B,) times broadcast with the
+                weights.
         """
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Instances on which a registered class is verified; override if the constructor requires arguments."""
         return [cls()]
 
     def __repr__(self) -> str:
@@ -61,10 +63,10 @@ class Weighting(Part):
 def weighted(
     weighting: Weighting | None, process: ForwardProcess, weight: PerToken, x: Tokens, z: Tokens, t: Times
 ) -> PerToken:
-    """The weights as a loss takes them: the bound's own without a weighting, else what that makes of them.
+    """Return the weights of a loss: the bound's weights if ``weighting`` is None, else the result of the weighting.
 
     Raises:
-        ValueError: a weighting that gives another shape, NaN or something negative.
+        ValueError: the weighting returns another shape, NaN or a negative weight.
     """
     if weighting is None:
         return weight
@@ -76,10 +78,10 @@ def weighted(
 
 
 def optional(weighting: Weighting | None) -> Weighting | None:
-    """The argument of a weighting that changes another's.
+    """Check the argument of a weighting that wraps another one, and return it.
 
     Raises:
-        TypeError: it is none.
+        TypeError: neither a weighting nor None.
     """
     if weighting is not None and not isinstance(weighting, Weighting):
         raise TypeError(f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting or None")

@@ -1,4 +1,4 @@
-"""Weights within limits."""
+"""Weighting that clips the weights of the bound."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from ddlib.weightings.base import Weighting
 
 
 class Clip(Weighting):
-    """The bound's weight, held between two limits: few draws with huge weights no longer decide.
+    """Weights of the bound, clipped to an interval, so that a few draws with huge weights do not dominate the loss.
 
-    HDLM and GIDD clip at 2 or 10. Without arguments it is the bound.
+    HDLM and GIDD clip at 2 or 10. Without arguments the weights are those of the bound.
 
     Args:
         high: the largest weight, in nats per nat of divergence; default no limit.
-        low: the smallest of those that are not 0.
+        low: the smallest nonzero weight.
 
     Raises:
-        TypeError: no numbers.
+        TypeError: not numbers.
         ValueError: NaN, or not 0 <= low <= high, high > 0.
     """
 
     def __init__(self, high: float | None = None, *, low: float = 0.0) -> None:
-        high = math.inf if high is None else high  # in a file nothing says "no limit" better
+        high = math.inf if high is None else high  # in a YAML file, null stands for no limit
         for name, value in (("high", high), ("low", low)):
             if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{name} is {value!r}, must be a number")

@@ -1,4 +1,4 @@
-"""The same weight at all times."""
+"""Weighting with one constant weight."""
 
 import torch
 from jaxtyping import Float64
@@ -11,13 +11,13 @@ from ddlib.weightings.base import Weighting
 
 
 class Constant(Weighting):
-    """One weight for every state that has any: for masks the mean cross-entropy of what is masked.
+    """One constant in place of every nonzero weight; for masks the loss is the mean cross-entropy of masked tokens.
 
     Args:
         value: the weight, in nats per nat of divergence.
 
     Raises:
-        TypeError, ValueError: no number in (0, 1e6].
+        TypeError, ValueError: not a number in (0, 1e6].
     """
 
     def __init__(self, value: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""The weights that GIDD trains with."""
+"""Dynamic weighting of GIDD."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -14,21 +14,21 @@ from ddlib.weightings.base import Weighting
 
 
 class Dynamic(Weighting):
-    r"""GIDD's dynamic weights (von Rütte et al., 2503.04482): constant for noise, by the odds for words that are kept.
+    r"""GIDD's dynamic weights (von Rütte et al., 2503.04482): constant for noise, time-dependent for kept tokens.
 
     .. math:: w = \frac{h}{2} \Bigl( 1 + \delta_{z,m} + \bigl( \tfrac{B}{N} e^{-\lambda_t / 2} - 1 \bigr)
         \delta_{z,x} \Bigr), \qquad \lambda_t = \log \frac{\alpha_t}{1 - \alpha_t},
 
-    at most h: masks have h, other words h/2, the word itself next to nothing, as in the bound. With an exponent
-    :math:`\gamma` of the mixing schedule the code has :math:`e^{-\gamma \lambda_t / 2}`; at 1, the paper's, both agree.
-    Where the bound's weight is 0 it stays 0.
+    at most h: masks have weight h, other tokens h/2, and the clean token nearly 0, as in the bound. With an exponent
+    :math:`\gamma` of the mixing schedule the authors' code uses :math:`e^{-\gamma \lambda_t / 2}`; for the paper's
+    exponent 1 both agree. Weights that are 0 in the bound stay 0.
 
-    Since release 1.1 the authors' code has :math:`e^{\gamma \sigma(-t) / 2}` in its place, which hardly depends on t:
-    with 50,000 words and 10 % of uniform noise 1.2e-5 instead of 1e-6 to 1e-4. Their published weights are older.
+    Since release 1.1 the authors' code uses :math:`e^{\gamma \sigma(-t) / 2}` instead, which hardly depends on t: with
+    50,000 tokens and 10 % uniform noise it is 1.2e-5 instead of 1e-6 to 1e-4. Their published checkpoints are older.
 
     Args:
         high: h, twice the paper's :math:`w_{max}`.
-        released: the word's weight as in the authors' code since release 1.1.
+        released: whether the weight of the clean token follows the authors' code since release 1.1.
 
     Raises:
         TypeError, ValueError: high not in (0, 1e6].

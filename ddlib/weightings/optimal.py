@@ -1,4 +1,4 @@
-"""Weights that give every time as much say."""
+"""Weighting that normalises the bound's integrand by its standard deviation."""
 
 from weakref import WeakKeyDictionary
 
@@ -13,20 +13,20 @@ from ddlib.weightings.base import Weighting
 
 
 class Optimal(Weighting):
-    r"""The bound's weight over the standard deviation of its term: no time is louder than another.
+    r"""Weights of the bound divided by the standard deviation of the integrand: all times have equal magnitude.
 
     .. math:: w'(z, t) = \frac{w(z, t)}{C \sqrt{m(t)^2 + v(t) / L}}
 
-    with m and v the mean and the variance of the bound's integrand at one position (theory section 12): about 0, this
-    is the standard deviation of what L tokens contribute at t. About the mean it would vanish at t = 1, where all is
-    noise. It is the density of ``process.time_density(length)``, taken once; C keeps the mean of the factor over times
-    at 1.
+    with m and v the mean and the variance of the bound's integrand at one position (theory section 12). The square root
+    is the root mean square (the standard deviation about 0) of the mean contribution of L tokens at t. The standard
+    deviation about the mean would vanish at t = 1, where all positions are noise. The factor is computed once per
+    process from ``process.time_density(length)``; C normalises its mean over times to 1.
 
     Args:
-        length: number of tokens L whose sum is meant; 1 for each token on its own.
+        length: number of tokens L over which terms are summed; 1 for single tokens.
 
     Raises:
-        TypeError, ValueError: length no number from 1 on.
+        TypeError, ValueError: length not an integer of at least 1.
     """
 
     def __init__(self, length: int = 1) -> None:
@@ -43,7 +43,7 @@ class Optimal(Weighting):
         return weight * beside(self.factor(process, t))
 
     def factor(self, process: ForwardProcess, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """1 / (C sqrt(m^2 + v / L)) at times of any shape.
+        """Compute 1 / (C sqrt(m^2 + v / L)) at times of any shape.
 
         Raises:
             TypeError, ValueError: as ``process.time_density``.

@@ -1,4 +1,4 @@
-"""A factor for each level."""
+"""Weighting with one factor per level."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -14,17 +14,17 @@ from ddlib.weightings.base import Weighting, optional, weighted
 
 
 class PerLevel(Weighting):
-    """One factor per level above the words: in a hierarchy (token loss, cluster loss, ...), else that of the mask.
+    """One factor per level above the tokens: in a hierarchy (token loss, cluster loss, ...), else one for the mask.
 
-    Words keep the weight they have.
+    The weights of tokens (level 0) are unchanged.
 
     Args:
-        factors: one for each level 1..n of ``process.levels``.
-        weighting: what is multiplied; default the bound's weights.
+        factors: one number for each level 1..n of ``process.levels``.
+        weighting: weights that are multiplied; default those of the bound.
 
     Raises:
-        TypeError: no numbers; a weighting of another kind.
-        ValueError: a factor outside [0, 1e6], or none at all.
+        TypeError: factors that are not numbers; ``weighting`` is not a weighting.
+        ValueError: a factor outside [0, 1e6], or no factors.
     """
 
     def __init__(self, factors: Sequence[float], weighting: Weighting | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Semantic clustering: hierarchies from embeddings of the words, and files that keep them."""
+"""Semantic clustering: hierarchies from token embeddings, and their files."""
 
 from ddlib.hierarchies.clusters.files import load_clusters, save_clusters
 from ddlib.hierarchies.clusters.semantic import Clusters, embeddings_hash, semantic_clusters

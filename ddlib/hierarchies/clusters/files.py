@@ -1,4 +1,4 @@
-"""Clusters on disk: tensors as safetensors, everything else as JSON beside them."""
+"""Files of clusters: tensors as safetensors, metadata as JSON."""
 
 import hashlib
 import json
@@ -13,14 +13,14 @@ _FORMAT = "ddlib clusters 1"
 
 
 def save_clusters(path: str | Path, clusters: Clusters) -> None:
-    """Writes ``path``.safetensors (parents, centroids, coherence of each level) and ``path``.json (hashes, numbers).
+    """Write ``path``.safetensors (parents, centroids, coherence of each level) and ``path``.json (metadata, hashes).
 
     Args:
-        path: of both files, without suffix; the folder must exist.
-        clusters: made for a vocabulary whose fingerprint is known.
+        path: path of both files, without suffix; the folder must exist.
+        clusters: clusters that carry the fingerprint of their vocabulary.
 
     Raises:
-        ValueError: clusters without a fingerprint, which no load could check.
+        ValueError: clusters without a fingerprint, since ``load_clusters`` could not check them.
     """
     from safetensors.torch import save
 
@@ -48,16 +48,16 @@ def save_clusters(path: str | Path, clusters: Clusters) -> None:
 
 
 def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None = None) -> Clusters:
-    """What ``save_clusters`` wrote, for the same tokenizer only.
+    """Load clusters written by ``save_clusters``; requires the same tokenizer.
 
     Args:
-        path: of both files, without suffix.
-        fingerprint: of the vocabulary in use, ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
-        embeddings: checked to be those that were clustered, if given.
+        path: path of both files, without suffix.
+        fingerprint: fingerprint of the vocabulary in use, ``ddlib.vocabulary.fingerprint(tokenizer.get_vocab())``.
+        embeddings: if given, must be the embeddings that were clustered.
 
     Raises:
         FileNotFoundError: one of the files is missing.
-        ValueError: another tokenizer or other embeddings, files that do not belong together, another format.
+        ValueError: a different tokenizer or different embeddings; files that do not match; another format.
     """
     from safetensors.torch import load
 
@@ -93,5 +93,5 @@ def load_clusters(path: str | Path, fingerprint: str, embeddings: Tensor | None 
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
-    """The two files; ``with_suffix`` would eat the end of a name with a dot."""
+    """Return the two file paths; ``with_suffix`` would cut off the end of a name that contains a dot."""
     return Path(f"{path}.safetensors"), Path(f"{path}.json")

@@ -1,4 +1,4 @@
-"""k-means within size bounds: seeding, assignment, centroids, for Euclidean distance and for angles."""
+"""Size-constrained k-means (seeding, assignment, centroids) for Euclidean and cosine distance."""
 
 import math
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from torch import Generator, Tensor
 from ddlib.hierarchies.clusters.sizes import bounded_assignment
 
 _ENTRIES = 2**22
-"""Most distances that are computed at a time."""
+"""Largest number of distances computed at a time."""
 _SAMPLE = 512
-"""Rows per cluster that a start is fitted on: many starts for the price of one."""
+"""Rows per cluster of the subsample on which each restart is fitted."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """What is clustered: rows (children, D), unit vectors if ``cosine``, and a weight for each, 1 if None."""
+    """Data to cluster: rows (children, D), unit vectors if ``cosine``, and a weight per row (1 if None)."""
 
     rows: Float[Tensor, "children D"]
     cosine: bool
@@ -32,35 +32,35 @@ class Points:
         return torch.cat([rows.square().sum(1) for rows in self.rows.split(8192)])
 
     def costs(self, centroids: Float[Tensor, "parents D"]) -> Iterator[Float[Tensor, "kept parents"]]:
-        """Weight times squared distance (Euclidean) or 1 - cosine, of some rows at a time to every centroid."""
+        """Yield, for chunks of rows, weight times squared distance (or times 1 - cosine) to every centroid."""
         size = self._chunk(len(centroids))
         for start in range(0, len(self.rows), size):
-            some = slice(start, start + size)
-            # |x - c|^2 = |c|^2 - 2 x.c + |x|^2, halved and without the lengths for unit vectors
+            chunk = slice(start, start + size)
+            # |x - c|^2 = |c|^2 - 2 x.c + |x|^2; for unit vectors half of it is 1 - x.c
             if self.cosine:
-                cost = (self.rows[some] @ centroids.T).neg_().add_(1)
+                cost = (self.rows[chunk] @ centroids.T).neg_().add_(1)
             else:
-                cost = (self.rows[some] @ centroids.T).mul_(-2).add_(centroids.square().sum(1))
-                cost.add_(self.norms[some, None])
+                cost = (self.rows[chunk] @ centroids.T).mul_(-2).add_(centroids.square().sum(1))
+                cost.add_(self.norms[chunk, None])
             cost.clamp_min_(0)
-            yield cost if self.weights is None else cost.mul_(self.weights[some, None])
+            yield cost if self.weights is None else cost.mul_(self.weights[chunk, None])
 
     @staticmethod
     def _chunk(num_clusters: int) -> int:
-        """Rows whose distances are computed at a time."""
+        """Return the number of rows whose distances are computed at a time."""
         return max(_ENTRIES // num_clusters, 1)
 
     def take(self, chosen: Int64[Tensor, "kept"]) -> "Points":
-        """Some of the points."""
+        """Return a subset of the points."""
         return Points(self.rows[chosen], self.cosine, None if self.weights is None else self.weights[chosen])
 
     def sums(self, label: Int64[Tensor, "children"], num_clusters: int) -> Float[Tensor, "parents D"]:
-        """Weighted sum of the rows of each cluster."""
+        """Return the weighted sum of the rows of each cluster."""
         rows = self.rows if self.weights is None else self.rows * self.weights[:, None]
         return rows.new_zeros(num_clusters, rows.shape[1]).index_add_(0, label, rows)
 
     def masses(self, label: Int64[Tensor, "children"], num_clusters: int) -> Float[Tensor, "parents"]:
-        """Weight of each cluster: with these weights its centroid stands for its members in the objective."""
+        """Return the weight with which each cluster's centroid replaces its members in the objective."""
         if self.cosine:
             return self.sums(label, num_clusters).norm(dim=1)
         weights = self.rows.new_ones(len(label)) if self.weights is None else self.weights
@@ -69,22 +69,22 @@ class Points:
     def centroids(
         self, label: Int64[Tensor, "children"], before: Float[Tensor, "parents D"]
     ) -> Float[Tensor, "parents D"]:
-        """The point of least cost to its members: their mean, or its direction; ``before`` where there is none."""
+        """Return the minimiser of each cluster's cost: the mean, or its direction; ``before`` if it is undefined."""
         sums = self.sums(label, len(before))
         size = (sums.norm(dim=1) if self.cosine else self.masses(label, len(before)))[:, None]
         return torch.where(size > 0, sums / torch.where(size > 0, size, 1), before)
 
     def objective(self, label: Int64[Tensor, "children"], centroids: Float[Tensor, "parents D"]) -> float:
-        """Total cost of the rows at the centroids of their clusters."""
+        """Return the total cost of the rows at the centroids of their clusters."""
         return sum(
-            float(cost.gather(1, own[:, None]).sum(dtype=torch.float64))
-            for cost, own in zip(self.costs(centroids), label.split(self._chunk(len(centroids))), strict=True)
+            float(cost.gather(1, labels[:, None]).sum(dtype=torch.float64))
+            for cost, labels in zip(self.costs(centroids), label.split(self._chunk(len(centroids))), strict=True)
         )
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A clustering: cluster of each child, centroids, and the objective of every iteration (it never increases)."""
+    """Result of k-means: cluster of each child, centroids, objective of every iteration (never increasing)."""
 
     label: Int64[Tensor, "children"]
     centroids: Float[Tensor, "parents D"]
@@ -92,11 +92,11 @@ class Fit:
 
 
 def seeds(points: Points, num_clusters: int, generator: Generator) -> Float[Tensor, "parents D"]:
-    """Greedy k-means++: each next centroid is drawn in proportion to the cost it would save, the best of a few.
+    """Draw initial centroids by greedy k-means++: candidates in proportion to their cost, the best of a few is kept.
 
     Arthur & Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007). The cost is the squared
-    distance. For angles the paper squares 1 - cosine once more; 1 - cosine is half a squared distance already, and
-    their bound on the expected objective holds for that.
+    distance. For cosine distance the HDLM paper squares 1 - cosine; but 1 - cosine is already half a squared distance,
+    and the bound on the expected objective holds for that.
     """
     trials = 2 + int(math.log(num_clusters))
     chosen = [int(torch.randint(len(points.rows), (), generator=generator))]
@@ -120,19 +120,19 @@ def lloyd(
     max_iters: int,
     tolerance: float,
 ) -> Fit:
-    """Alternates the best assignment within the bounds and the best centroids, until these rest.
+    """Alternate optimal assignment within the size bounds and optimal centroids, until convergence.
 
-    Neither step raises the objective, with the bounds as without them (Bradley, Bennett & Demiriz, "Constrained
-    k-means clustering", 2000). Where nearest centroids keep the bounds, no (children, parents) matrix is formed.
+    Neither step increases the objective, with or without bounds (Bradley, Bennett & Demiriz, "Constrained k-means
+    clustering", 2000). If the nearest centroids satisfy the bounds, no (children, parents) matrix is formed.
 
     Args:
-        points: what to cluster.
-        centroids: to start from.
-        lower: fewest children of each cluster, at least 1.
-        upper: most children of each cluster.
-        max_iters: stop after as many iterations.
-        tolerance: stop once half the mean squared move of the centroids, 1 - cosine for angles, is at most this
-            share of the points' mean squared distance from their mean (1 for angles).
+        points: data to cluster.
+        centroids: initial centroids.
+        lower: minimum number of children of each cluster, at least 1.
+        upper: maximum number of children of each cluster.
+        max_iters: maximum number of iterations.
+        tolerance: stop once half the mean squared move of the centroids (1 - cosine for cosine distance) is at most
+            this fraction of the points' mean squared distance from their mean (of 1 for cosine distance).
     """
     scale = 1.0 if points.cosine else float(points.norms.mean() - points.rows.mean(0).square().sum())
     prices = np.zeros(len(centroids))
@@ -165,14 +165,14 @@ def fit(
     restarts: int,
     generator: Generator,
 ) -> Fit:
-    """``lloyd`` from the best of some starts: each fitted on a sample, without bounds, and judged on all points."""
+    """Run ``lloyd`` from the best of several starts, fitted on subsamples without bounds and scored on all points."""
     num_rows, num_clusters = len(points.rows), len(lower)
     size = min(num_rows, _SAMPLE * num_clusters)
     starts = []
     for _ in range(restarts):
-        some = points.take(torch.randperm(num_rows, generator=generator)[:size])
+        sample = points.take(torch.randperm(num_rows, generator=generator)[:size])
         free = torch.ones_like(lower), torch.full_like(upper, size)
-        start = lloyd(some, seeds(some, num_clusters, generator), *free, max_iters, tolerance).centroids
+        start = lloyd(sample, seeds(sample, num_clusters, generator), *free, max_iters, tolerance).centroids
         starts.append((sum(float(costs.amin(1).sum(dtype=torch.float64)) for costs in points.costs(start)), start))
     best = min(starts, key=lambda pair: pair[0])[1]
     return lloyd(points, best, lower, upper, max_iters, tolerance)

@@ -1,4 +1,4 @@
-"""Semantic clustering: hierarchies of any depth from embeddings of the words."""
+"""Semantic clustering: hierarchies of any depth from token embeddings."""
 
 import hashlib
 import math
@@ -22,20 +22,21 @@ Run = Callable[[Points, Tensor, Tensor], Fit]
 
 @dataclass(frozen=True)
 class Clusters:
-    """What ``semantic_clusters`` found: ``Tree(found.parents)`` is a hierarchy.
+    """Result of ``semantic_clusters``; ``Tree(clusters.parents)`` is a hierarchy.
 
-    One entry per level of clusters, finest first.
+    Tuples have one entry per level of clusters, finest first.
 
     Args:
-        parents: cluster of every member of the level below, words first; every cluster has one.
-        centroids: (clusters, D) in the space of the embeddings, unit vectors under cosine: initial cluster embeddings.
-        coherence: (clusters,) mean cosine of the words of each cluster to the mean of these words, of unit vectors
-            under cosine.
-        objective: sum over words of the squared distance to their cluster's centroid, or of 1 - cosine.
-        iterations: of k-means from its best start, the longest run of the level.
+        parents: cluster of every member of the level below, tokens first; every cluster has at least one.
+        centroids: (clusters, D) in the space of the embeddings, unit vectors under cosine; can initialise cluster
+            embeddings.
+        coherence: (clusters,) mean cosine of the tokens of each cluster to the mean of these tokens (of unit vectors
+            under cosine).
+        objective: sum over tokens of the squared distance to their cluster's centroid, or of 1 - cosine.
+        iterations: number of k-means iterations from the best start; the longest run of the level.
         metric: "cosine" or "euclidean".
         source: SHA-256 of the embeddings, as hex.
-        fingerprint: of the vocabulary (``ddlib.vocabulary.fingerprint``), if it was given.
+        fingerprint: fingerprint of the vocabulary (``ddlib.vocabulary.fingerprint``), or None.
     """
 
     parents: tuple[Tensor, ...]
@@ -53,11 +54,11 @@ class Clusters:
         return tuple(torch.bincount(vector) for vector in self.parents)
 
     def words(self, level: int = 0) -> Int64[Tensor, "children"]:
-        """The cluster of every word, at a level of clusters counted from 0, the finest."""
+        """Return the cluster of every token, at a level of clusters counted from 0, the finest."""
         return _ancestors(self.parents)[level]
 
     def tree(self, xi: float | Sequence[float] = 1.0, speed: Sequence[float] | None = None) -> Tree:
-        """The hierarchy, which knows its vocabulary's fingerprint."""
+        """Return the hierarchy, with the fingerprint of its vocabulary."""
         return Tree(self.parents, xi, speed, fingerprint=self.fingerprint)
 
 
@@ -75,35 +76,36 @@ def semantic_clusters(
     seed: int = 0,
     fingerprint: str | None = None,
 ) -> Clusters:
-    r"""Clusters of words of bounded size: k-means++ and k-means whose assignment keeps the bounds at least cost.
+    r"""Cluster token embeddings by size-constrained k-means: k-means++, then the cheapest assignment within the bounds.
 
         min sum_w d(e_w, c_{k(w)})   with   min_ratio n / K <= children of each cluster <= max_ratio n / K
 
-    Algorithms 1 and 2 of the HDLM paper, except that the size control is optimal where theirs is greedy: a word of an
-    oversized cluster moves to the second-best one only if that has room, an undersized one takes words only where they
-    can be spared, and the bounds hold at return. The objective never increases.
+    Algorithms 1 and 2 of the HDLM paper, with one difference: the size control is optimal, where theirs is greedy. So a
+    token of an oversized cluster moves to its second-best cluster only if that one is below its maximum size, an
+    undersized cluster takes tokens only from clusters above their minimum size, and the bounds hold for the result. The
+    objective never increases.
 
-    Several levels are nested: ``"up"`` clusters the words, then the centroids, each counting for its words; ``"down"``
-    splits the words into the coarsest clusters, then each of these into equally many. The bounds hold for the children
-    of each cluster, at every level. Same arguments, same result.
+    Several levels are nested. ``"up"`` clusters the tokens, then the centroids, each weighted by its tokens. ``"down"``
+    splits the tokens into the coarsest clusters, then each of these into equally many. The bounds hold for the children
+    of each cluster, at every level. The result is a deterministic function of the arguments.
 
     Args:
-        embeddings: one row per word, finite; no row of zeros under cosine.
-        num_clusters: clusters of each level, finest first, each fewer than the one before and than the words.
+        embeddings: one row per token, finite; no row of zeros under cosine.
+        num_clusters: number of clusters of each level, finest first; strictly decreasing and less than V.
         metric: ``"cosine"``: rows are normalised and d is 1 - cosine; ``"euclidean"``: d is the squared distance.
-        min_ratio: fewest children of a cluster, as a share of the mean; at least 1 child in any case.
-        max_ratio: most children of a cluster, as a multiple of the mean.
-        nested: how several levels are made.
-        max_iters: most iterations of k-means.
-        tolerance: k-means stops once half the mean squared move of the centroids, 1 - cosine for angles, is at most
-            this share of the data's mean squared distance from its mean (of 1 for angles).
-        restarts: number of seedings; the one with the lowest objective before the bounds counts.
-        seed: of the seedings.
-        fingerprint: of the vocabulary whose tokens the rows are; goes into the tree and into the file.
+        min_ratio: minimum number of children of a cluster, as a fraction of the mean; at least 1 child in any case.
+        max_ratio: maximum number of children of a cluster, as a multiple of the mean.
+        nested: order in which several levels are built, ``"up"`` or ``"down"``.
+        max_iters: maximum number of k-means iterations.
+        tolerance: k-means stops once half the mean squared move of the centroids (1 - cosine for cosine distance) is at
+            most this fraction of the data's mean squared distance from its mean (of 1 for cosine distance).
+        restarts: number of seedings; the one with the lowest unconstrained objective is used.
+        seed: seed of the random generator.
+        fingerprint: fingerprint of the vocabulary of the rows; stored in the tree and in the file.
 
     Raises:
         TypeError: embeddings not floating point, or an argument of another type.
-        ValueError: embeddings empty, not (V, D), NaN or infinite, zero rows under cosine, fewer different rows than
+        ValueError: embeddings empty, not (V, D), NaN or infinite; zero rows under cosine; fewer distinct rows than
             clusters; counts out of range; bounds that no assignment meets.
 
     Example:
@@ -121,15 +123,15 @@ def semantic_clusters(
     check_number("tolerance", tolerance, 0, math.inf, "at least 0")
     generator = Generator().manual_seed(check_count("seed", seed, 0))
     if metric == "cosine":
-        rows = rows / rows.abs().amax(1, keepdim=True)  # squares of what is left neither overflow nor vanish
+        rows = rows / rows.abs().amax(1, keepdim=True)  # so that squares neither overflow nor underflow
         points = Points(rows / rows.norm(dim=1, keepdim=True), cosine=True)
         centre = points.rows.new_zeros(points.rows.shape[1])
     else:
-        centre = rows.mean(0)  # distances are differences of squares, least rounded near the origin
+        centre = rows.mean(0)  # distances are differences of squares, with the least rounding error near the origin
         points = Points(rows - centre, cosine=False)
 
-    def run(some: Points, lower: Tensor, upper: Tensor) -> Fit:
-        return fit(some, lower, upper, max_iters, tolerance, restarts, generator)
+    def run(subset: Points, lower: Tensor, upper: Tensor) -> Fit:
+        return fit(subset, lower, upper, max_iters, tolerance, restarts, generator)
 
     make = _upwards if nested == "up" else _downwards
     parents, iterations = make(points, counts, bounds, run)
@@ -149,14 +151,14 @@ def semantic_clusters(
 
 
 def embeddings_hash(embeddings: Tensor) -> str:
-    """SHA-256 of dtype, shape and values of a tensor, as hex."""
+    """Return the SHA-256 of dtype, shape and values of a tensor, as hex."""
     data = embeddings.detach().cpu().contiguous()
     head = f"{data.dtype} {tuple(data.shape)} ".encode()
     return hashlib.sha256(head + data.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _check_counts(num_clusters: Any) -> list[int]:
-    """The number of clusters of each level, finest first."""
+    """Check ``num_clusters`` and return the number of clusters of each level, finest first."""
     several = isinstance(num_clusters, Sequence) and not isinstance(num_clusters, str)
     given = list(num_clusters) if several else [num_clusters]
     require(len(given) > 0, "num_clusters is empty, must hold one number of clusters per level")
@@ -167,7 +169,7 @@ def _check_counts(num_clusters: Any) -> list[int]:
 
 
 def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Float[Tensor, "children D"]:
-    """The rows to cluster, float32 or float64, on the CPU."""
+    """Check ``embeddings`` and return the rows to cluster, float32 or float64, on the CPU."""
     require(metric in ("cosine", "euclidean"), f"metric is {metric!r}, must be 'cosine' or 'euclidean'")
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         got = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
@@ -200,7 +202,7 @@ def _check_embeddings(embeddings: Tensor, num_clusters: int, metric: str) -> Flo
 
 
 def _bounds(level: int, children: int, num_clusters: int, min_ratio: float, max_ratio: float) -> Bounds:
-    """Fewest and most children of a cluster of this level; exact where ratio times mean is an integer."""
+    """Return the minimum and maximum number of children of a cluster; exact if ratio times mean is an integer."""
     least = Fraction(repr(check_number("min_ratio", min_ratio, 0, 1, "in [0, 1]")))
     most = Fraction(repr(check_number("max_ratio", max_ratio, 1, 1e9, "in [1, 1e9]")))
     mean = Fraction(children, num_clusters)
@@ -220,10 +222,10 @@ def _bounds(level: int, children: int, num_clusters: int, min_ratio: float, max_
 
 
 def _upwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
-    """Clusters the words, then the centroids below.
+    """Cluster the tokens, then repeatedly the centroids of the level below.
 
-    A centroid weighs as much as its words: the objective of a level is that of the words up to a constant, for
-    sum_w |e_w - c|^2 = sum_w |e_w - m|^2 + n |m - c|^2, and sum_w u_w.c = |sum_w u_w| m.c for directions.
+    A centroid has the total weight of its tokens. So the objective of a level is that of the tokens up to a constant,
+    since sum_w |e_w - c|^2 = sum_w |e_w - m|^2 + n |m - c|^2, and sum_w u_w.c = |sum_w u_w| m.c for directions.
     """
     parents, iterations = [], []
     for count, (lower, upper) in zip(counts, bounds, strict=True):
@@ -235,34 +237,34 @@ def _upwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) 
 
 
 def _downwards(points: Points, counts: list[int], bounds: list[Bounds], run: Run) -> tuple[list[Tensor], list[int]]:
-    """Splits the words into the coarsest clusters, then each of these, within bounds that what is below can meet.
+    """Split the tokens into the coarsest clusters, then each of these, within bounds that the finer levels can meet.
 
-    Who has how many children is fixed beforehand, as even as can be: a cluster with k finest ones below it holds
-    between k times the fewest and k times the most words of one of those. So no split is ever infeasible.
+    The number of children of each cluster is fixed beforehand, as evenly as possible. The bounds of a cluster with k
+    finest clusters below it are k times the bounds of a finest cluster. So every split is feasible.
     """
     lower, upper = bounds[0]
     above = [torch.arange(fine) * coarse // fine for fine, coarse in pairwise(counts)]
     finest = [torch.ones(counts[0], dtype=torch.int64)]  # number of finest clusters at or below each cluster
     for parent in above:
         finest.append(torch.zeros(int(parent[-1]) + 1, dtype=torch.int64).index_add_(0, parent, finest[-1]))
-    own = torch.zeros(len(points.rows), dtype=torch.int64)
+    label = torch.zeros(len(points.rows), dtype=torch.int64)
     iterations: list[int] = []
     for parent, many in zip(
         [torch.zeros(counts[-1], dtype=torch.int64), *reversed(above)], reversed(finest), strict=True
     ):
-        finer, longest = torch.empty_like(own), 0
+        finer, longest = torch.empty_like(label), 0
         for cluster in range(int(parent[-1]) + 1):
-            children, words = (parent == cluster).nonzero()[:, 0], (own == cluster).nonzero()[:, 0]
-            found = run(points.take(words), many[children] * lower, many[children] * upper)
-            finer[words] = children[found.label]
+            children, tokens = (parent == cluster).nonzero()[:, 0], (label == cluster).nonzero()[:, 0]
+            found = run(points.take(tokens), many[children] * lower, many[children] * upper)
+            finer[tokens] = children[found.label]
             longest = max(longest, len(found.history))
-        own = finer
+        label = finer
         iterations.insert(0, longest)
-    return [own, *above], iterations
+    return [label, *above], iterations
 
 
 def _ancestors(parents: Sequence[Tensor]) -> list[Tensor]:
-    """Cluster of every word, at every level."""
+    """Return the cluster of every token, at every level."""
     labels = [parents[0]]
     for parent in parents[1:]:
         labels.append(parent[labels[-1]])
@@ -272,7 +274,7 @@ def _ancestors(parents: Sequence[Tensor]) -> list[Tensor]:
 def _coherence(
     rows: Float[Tensor, "children D"], label: Int64[Tensor, "children"], num_clusters: int
 ) -> Float[Tensor, "parents"]:
-    """Mean cosine of the members of each cluster to their mean; a row of zeros counts 0."""
+    """Return the mean cosine of the members of each cluster to their mean; a row of zeros counts 0."""
     mean = Points(rows, cosine=False).centroids(label, rows[:1].expand(num_clusters, -1))
     cosine = torch.nn.functional.cosine_similarity(rows, mean[label])
     total = rows.new_zeros(num_clusters).index_add_(0, label, cosine)

@@ -1,4 +1,4 @@
-"""Clusters of bounded size: the cheapest assignment that keeps every cluster within its bounds, exactly."""
+"""Size-constrained assignment: minimum-cost assignment of children to clusters with bounds on the sizes, exact."""
 
 from itertools import pairwise
 
@@ -14,21 +14,23 @@ def bounded_assignment(
     upper: Int64[np.ndarray, "parents"],
     prices: Float64[np.ndarray, "parents"] | None = None,
 ) -> tuple[Int64[np.ndarray, "children"], Float64[np.ndarray, "parents"]]:
-    r"""The assignment of children to parents of least total cost whose sizes lie within the bounds.
+    r"""Compute the assignment of children to parents of least total cost whose cluster sizes lie within the bounds.
 
         min sum_i c(i, k_i)   with   lower_k <= #{i : k_i = k} <= upper_k
 
-    It is a minimum-cost flow with as many nodes as clusters: an edge a -> b costs what the cheapest move from a to b
-    costs, an edge to and from a sink stands for room in a cluster. Units in excess take shortest paths (Ahuja, Magnanti
-    & Orlin 1993, section 9.7), so a child moves to the second-best cluster if that has room, and pushes another one on
-    if it has not. The dual variables are prices of the clusters; at return every child is in a cluster where cost plus
-    price is least, a price above 0 means a cluster at its upper bound, below 0 one at its lower bound.
+    The problem is a minimum-cost flow with one node per cluster. An edge a -> b has the cost of the cheapest move of a
+    child from a to b; edges to and from a sink stand for free capacity of a cluster. Excess units follow shortest paths
+    (Ahuja, Magnanti & Orlin 1993, section 9.7): a child moves to its second-best cluster, and displaces another child
+    if that cluster is full. The dual variables are prices of the clusters. At the optimum every child is in a cluster
+    that minimises cost plus price; a cluster with a positive price is at its upper bound, one with a negative price at
+    its lower bound.
 
     Args:
         costs: any finite numbers.
-        lower: fewest children of each cluster; their sum at most the number of children.
-        upper: most children of each cluster, at least ``lower``; their sum at least the number of children.
-        prices: where to start; those of a similar problem save nearly all the work. The result costs the same.
+        lower: minimum size of each cluster; their sum is at most the number of children.
+        upper: maximum size of each cluster, at least ``lower``; their sum is at least the number of children.
+        prices: initial prices; those of a similar problem save nearly all the work. The cost of the result does not
+            depend on them.
 
     Returns:
         The cluster of each child, and the prices.
@@ -45,15 +47,15 @@ def bounded_assignment(
     while (excess > 0).any():
         move[:sink, sink] = np.where(flow < upper, 0.0, np.inf)
         move[sink, :sink] = np.where(flow > lower, 0.0, np.inf)
-        length = (move + price - price[:, None]).clip(0)  # below 0 by rounding only
+        length = (move + price - price[:, None]).clip(0)  # negative only by rounding
         distance, path = _shortest_path(length, excess)
         price -= distance
         hops = list(pairwise(path))
-        # children that cost the same move together: thousands may, words without an embedding of their own
+        # children of equal cost move together: e.g. thousands of tokens that share one embedding
         movers = {a: _movers(costs, label, a, b, move[a, b]) for a, b in hops if sink not in (a, b)}
-        room = [len(some) for some in movers.values()]
-        room += [upper[a] - flow[a] if b == sink else flow[b] - lower[b] for a, b in hops if sink in (a, b)]
-        amount = int(min(excess[path[0]], -excess[path[-1]], *room))
+        capacity = [len(children) for children in movers.values()]
+        capacity += [upper[a] - flow[a] if b == sink else flow[b] - lower[b] for a, b in hops if sink in (a, b)]
+        amount = int(min(excess[path[0]], -excess[path[-1]], *capacity))
         for a, b in hops:
             if b == sink:
                 flow[a] += amount
@@ -67,7 +69,7 @@ def bounded_assignment(
             if sink in (a, b):
                 continue
             moved = costs[movers[a][:amount]]
-            # only where a moved child was the cheapest has its old cluster to be looked through
+            # recompute only those moves for which a moved child was the cheapest
             stale = np.flatnonzero((moved - moved[:, a : a + 1] <= move[a, :sink]).any(0))
             move[a, stale] = _cheapest_moves(costs, label, a, stale)
             move[b, :sink] = np.minimum(move[b, :sink], (moved - moved[:, b : b + 1]).min(0))
@@ -81,7 +83,7 @@ def _cheapest_moves(
     a: int,
     targets: Int64[np.ndarray, "kept_parents"],
 ) -> Float64[np.ndarray, "kept_parents"]:
-    """What the cheapest move of a child out of cluster ``a`` to each target costs; infinitely much to ``a`` itself."""
+    """Return the cost of the cheapest move of a child from cluster ``a`` to each target; infinite for ``a`` itself."""
     members = np.flatnonzero(label == a)
     cheapest = (costs[members[:, None], targets] - costs[members, a][:, None]).min(0, initial=np.inf)
     cheapest[targets == a] = np.inf
@@ -91,7 +93,7 @@ def _cheapest_moves(
 def _movers(
     costs: Float64[np.ndarray, "children parents"], label: Int64[np.ndarray, "children"], a: int, b: int, price: float
 ) -> Int64[np.ndarray, "kept"]:
-    """The children of ``a`` whose move to ``b`` costs ``price``."""
+    """Return the children of ``a`` whose move to ``b`` costs at most ``price``."""
     members = np.flatnonzero(label == a)
     return members[costs[members, b] - costs[members, a] <= price]
 
@@ -99,9 +101,9 @@ def _movers(
 def _shortest_path(
     length: Float64[np.ndarray, "m m"], excess: Int64[np.ndarray, "m"]
 ) -> tuple[Float64[np.ndarray, "m"], list[int]]:
-    """Distances from the nodes in excess, cut at the nearest one in want, and the path to that one.
+    """Return the distances from the excess nodes, clipped at the nearest deficit node, and the path to that node.
 
-    Bellman-Ford: a few rounds over the whole matrix, for paths have few hops.
+    Bellman-Ford over the whole matrix; few rounds suffice, since paths have few hops.
     """
     distance = np.where(excess > 0, 0.0, np.inf)
     previous = np.full(len(excess), -1)
@@ -126,9 +128,9 @@ def _prices(
     upper: Int64[np.ndarray, "parents"],
     start: Float64[np.ndarray, "parents"],
 ) -> Float64[np.ndarray, "parents"]:
-    """Prices at which few clusters are far out of bounds: coordinate ascent on the dual, one cluster after the other.
+    """Compute prices at which few clusters violate their bounds, by coordinate ascent on the dual, cluster by cluster.
 
-    Not worth a sweep where shortest paths are soon done.
+    Sweeps are skipped where the shortest paths are cheap enough.
     """
     num_children, num_parents = costs.shape
     price = start.copy()

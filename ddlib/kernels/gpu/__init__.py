@@ -1,6 +1,6 @@
-"""Triton kernels for plain hierarchies. They are asked for by ``usable``; nothing here imports Triton before that.
+"""Triton kernels for plain hierarchies, used if ``usable`` returns True; Triton is not imported before that.
 
-Their logic is tested in Triton's interpreter. They have run on no GPU yet: sizes of tiles and all costs named in this
+Their logic is tested in Triton's interpreter. They have not yet run on a GPU: tile sizes and all costs stated in this
 package are estimates until ``benchmarks/gpu_head.py`` has measured them.
 """
 
@@ -12,12 +12,12 @@ import torch
 
 
 def usable(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether hidden states of ``dtype`` on ``device`` are served here: on CUDA, with Triton, but in float64.
+    """Return whether the kernels support hidden states of ``dtype`` on ``device``: CUDA, Triton, any dtype but float64.
 
-    With DDLIB_TRITON=0 in the environment (read at each call) the blocks that serve a CPU serve CUDA too.
+    With DDLIB_TRITON=0 in the environment (read at each call) the CPU implementation is used on CUDA too.
     """
-    wanted = device.type == "cuda" and dtype != torch.float64 and os.environ.get("DDLIB_TRITON", "1") != "0"
-    return wanted and _installed()
+    enabled = device.type == "cuda" and dtype != torch.float64 and os.environ.get("DDLIB_TRITON", "1") != "0"
+    return enabled and _installed()
 
 
 @cache

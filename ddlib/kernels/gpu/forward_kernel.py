@@ -1,8 +1,8 @@
-"""Evaluation in one kernel: a tile of logits, its part of two sums, and the next tile; no logit is stored.
+"""Forward pass in one kernel: logits are computed tile by tile and reduced at once; no logit is stored.
 
-Every row keeps four numbers, largest logit and sum of exponentials over its outer and over its inner span (online
-softmax: Milakov and Gimelshein, arXiv 1805.02867). A program serves rows that follow each other and walks over the
-tiles that one of them needs.
+Every row keeps four numbers: largest logit and sum of exponentials over its outer and over its inner span (online
+softmax: Milakov and Gimelshein, arXiv 1805.02867). A program processes consecutive rows and loops over the tiles that
+any of them needs.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,12 @@ from ddlib.kernels.gpu.vocab_order import Spans
 
 
 class Tiles(NamedTuple):
-    """How the work is cut; no size is measured yet."""
+    """Tile sizes; not tuned on a GPU yet."""
 
     rows: int
     columns: int
     depth: int
-    """Of a step of the product along D."""
+    """Step of the product along D."""
     splits: int
     """Programs that share the columns of the same rows."""
     warps: int
@@ -32,7 +32,7 @@ class Tiles(NamedTuple):
 
 @kernel
 def _add(z: tl.tensor, here: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
-    """Online softmax: the tile's entries that are ``here`` join a row's largest logit and its sum."""
+    """Online softmax: update largest logit and sum of each row with the tile's entries selected by ``here``."""
     z = tl.where(here, z, float("-inf"))
     new = tl.maximum(largest, tl.max(z, 1))
     safe = tl.where(new == float("-inf"), 0.0, new)
@@ -64,7 +64,7 @@ def _sums(
     BV: tl.constexpr,
     BD: tl.constexpr,
 ) -> None:
-    """OUT[split, :, row] = (m, s) of the outer, (m, s) of the inner span, over this split's tiles."""
+    """OUT[split, :, row] = (m, s) of the outer and (m, s) of the inner span, over the tiles of this split."""
     row = tl.program_id(0) * BT + tl.arange(0, BT)
     split = tl.program_id(1)
     real = row < N
@@ -114,19 +114,19 @@ def divergences(
     index: Int64[Tensor, "N"],
     tiles: Tiles | None = None,
 ) -> Float[Tensor, "N"]:
-    """LSE over the outer span less LSE over the inner one, of every token; 0 where the outer span is empty.
+    """Compute LSE over the outer span minus LSE over the inner span of every row; 0 where the outer span is empty.
 
-    Beside the result it stores 16 bytes per token and split. The weight stays in the tokenizer's order: its rows are
-    read through ``words``, at 8 bytes per row of 2 D.
+    It allocates 16 bytes per row and split beside the result. The weight stays in the tokenizer's order: its rows are
+    read through ``words``, at 8 bytes of index per row of 2 D bytes.
 
     Args:
-        hidden: float16, bfloat16 or float32; products are accumulated in float32.
-        weight: of the same dtype.
-        bias: of the output layer.
-        words: the word at each place.
-        spans: of each token, in places.
-        index: the tokens in the order in which programs take them; neighbours should need the same columns.
-        tiles: how to cut the work.
+        hidden: (N, D) float16, bfloat16 or float32; products are accumulated in float32.
+        weight: (V, D) matrix of the output layer, of the same dtype.
+        bias: bias of the output layer.
+        words: the token at each place of ``Order``.
+        spans: spans of each row, in places.
+        index: permutation of the rows in the order of processing; neighbours should need the same columns.
+        tiles: tile sizes.
     """
     count, dim = hidden.shape
     hidden, weight = (tensor if tensor.stride(1) == 1 else tensor.contiguous() for tensor in (hidden, weight))
@@ -165,7 +165,7 @@ def divergences(
 
 
 def default_tiles(hidden: Float[Tensor, "N D"]) -> Tiles:
-    """Tiles of a product in half or single precision; columns are split until every multiprocessor has work."""
+    """Return tile sizes for half or single precision; columns are split until every multiprocessor has work."""
     wide = hidden.dtype == torch.float32
     rows, columns, depth = (64, 64, 32) if wide else (128, 128, 64)
     programs = triton.cdiv(len(hidden), rows)

@@ -1,7 +1,7 @@
-"""Kernels for child logits: products in groups, one group for the tokens of each family.
+"""Grouped matrix products for child logits, one group for the rows of each family.
 
-Tokens are sorted by family and cut into tiles of one family each, as grouped products of experts are. ``siblings.py``
-beside this makes the tables that say which tile is whose.
+Rows are sorted by family and cut into tiles of one family each, as in mixture-of-experts kernels. ``siblings.py``
+builds the tables that map tiles to families.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from ddlib.kernels.gpu.kernel import kernel
 
 
 class Tiles(NamedTuple):
-    """How the work is cut; no size is measured yet."""
+    """Tile sizes; not tuned on a GPU yet."""
 
     tokens: int = 64
     columns: int = 64
@@ -25,7 +25,7 @@ class Tiles(NamedTuple):
 def _place(
     TILE_FAMILY: tl.tensor, TILE_TOKEN: tl.tensor, START: tl.tensor, FIRST: tl.tensor, BT: tl.constexpr
 ) -> tl.tensor:
-    """What a tile is about: its family's first column, number of columns, its tokens, and which of them are there."""
+    """Return first column and number of columns of a tile's family, the rows of the tile, and a mask of valid rows."""
     tile = tl.program_id(0)
     family = tl.load(TILE_FAMILY + tile)
     low = tl.load(START + family)
@@ -66,7 +66,7 @@ def _slopes(
     Z: tl.tensor, OWN: tl.tensor, FAMILY: tl.tensor, START: tl.tensor, OUT: tl.tensor,
     base: tl.tensor, z_stride: tl.tensor, DERIVE: tl.constexpr, BV: tl.constexpr,
 ) -> None:  # fmt: skip
-    """OUT[token - base] = LSE - own logit; Z[token - base] becomes the softmax less one at the own child."""
+    """OUT[token - base] = LSE - target logit; Z[token - base] becomes the softmax minus one at the target child."""
     token = base + tl.program_id(0)
     family = tl.load(FAMILY + token)
     size = tl.load(START + family + 1) - tl.load(START + family)
@@ -81,7 +81,7 @@ def _slopes(
         safe = tl.where(new == float("-inf"), 0.0, new)
         m, s = new, s * tl.exp(m - safe) + tl.sum(tl.exp(z - safe), 0)
     lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
-    own_logit = tl.where(size > 0, tl.load(Z + own), 0.0)  # nobody wrote logits for no family
+    own_logit = tl.where(size > 0, tl.load(Z + own), 0.0)  # the empty family has no logits
     tl.store(OUT + tl.program_id(0), lse - own_logit)
     if DERIVE:
         for begin in range(0, size, BV):
@@ -120,7 +120,7 @@ def _by_weight(
     D: tl.tensor, base: tl.tensor, h_stride: tl.tensor, w_stride: tl.tensor, z_stride: tl.tensor,
     HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, BD: tl.constexpr,
 ) -> None:  # fmt: skip
-    """INTO[row] += Z^T (H factor) over the family's tokens: each row has one program for each part of D."""
+    """INTO[row] += Z^T (H factor) over the rows of the family; one program for each matrix row and part of D."""
     family = tl.program_id(0)
     low = tl.load(START + family)
     size = tl.load(START + family + 1) - low

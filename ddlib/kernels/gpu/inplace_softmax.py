@@ -1,4 +1,4 @@
-"""Training on a chunk of logits: one program reads a row, keeps its two sums, writes the derivatives in its place."""
+"""Training kernel on a chunk of logits: one program reads a row, reduces it and overwrites it with the derivatives."""
 
 import torch
 import triton
@@ -10,12 +10,12 @@ from ddlib.kernels.gpu.kernel import kernel
 from ddlib.kernels.tile import Divergence, Rows
 
 COLUMNS = 4096
-"""Logits of a row that a program holds at a time; not measured yet."""
+"""Number of logits of a row that a program loads at a time; not tuned on a GPU yet."""
 
 
 @kernel
 def _add(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.tensor:
-    """Online softmax: logits join a row's largest logit and its sum of exponentials."""
+    """Online softmax: update a row's largest logit and its sum of exponentials."""
     new = tl.maximum(largest, tl.max(z, 0))
     safe = tl.where(new == float("-inf"), 0.0, new)
     return new, total * tl.exp(largest - safe) + tl.sum(tl.exp(z - safe), 0)
@@ -35,7 +35,7 @@ def _row(
     row_stride: tl.tensor,
     BV: tl.constexpr,
 ) -> None:
-    """Z[row] becomes p over [low, high) less p over the row's inner span; the first column's place is ``start``."""
+    """Z[row] becomes p over [low, high) minus p over the row's inner span; the first column has place ``start``."""
     row = tl.program_id(0).to(tl.int64)
     Z += row * row_stride
     word = tl.load(WORD + row)
@@ -63,15 +63,16 @@ def _row(
 
 
 class InPlace(Divergence):
-    """LSE over the places [low, high) less LSE over the places of x's ancestor, whatever the logits' dtype.
+    """LSE over the places [low, high) minus LSE over the places under x's ancestor, for logits of any dtype.
 
-    The sums are in float32. Columns outside [low, high), there for alignment, have no derivative.
+    Sums are accumulated in float32. Columns outside [low, high), present for alignment, have derivative 0.
 
     Args:
         start: place of the first column.
         low: first place under the states of the block.
-        high: last place + 1.
-        inner: (2, V) int32, first place and last + 1 of the words that share each word's ancestor below the state.
+        high: last place under them, plus 1.
+        inner: (2, V) int32, first place and last place + 1 of the tokens that share each token's ancestor below the
+            state.
     """
 
     wide = False
@@ -80,7 +81,7 @@ class InPlace(Divergence):
         self.start, self.low, self.high, self.inner = start, low, high, inner
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
-        """Derivatives are left in ``logits`` in any case: who wants none does not come here."""
+        """Compute divergences and write derivatives into ``logits``, for any ``derive``; used only in training."""
         values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         with torch.cuda.device_of(logits):
             _row[(len(logits),)](

@@ -1,4 +1,4 @@
-"""The decorator of Triton kernels."""
+"""Decorator of Triton kernels."""
 
 import inspect
 from collections.abc import Callable
@@ -8,5 +8,5 @@ import triton
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """``triton.jit`` of the function as it is written: Triton reads its source, and shape checks may be around it."""
+    """Apply ``triton.jit`` to the unwrapped function: Triton reads its source, and shape checks may wrap it."""
     return triton.jit(inspect.unwrap(function))

@@ -1,7 +1,7 @@
-"""Child logits of plain hierarchies on a GPU: as ``ddlib.kernels.sibling_loss``, and the host waits for nothing.
+"""Losses of child logits on a GPU: as ``ddlib.kernels.sibling_loss``, without synchronising the host.
 
-How many tokens a family has is known on the device alone: as many programs are started as there could be work for, and
-those without any leave. A buffer holds the logits of a chunk of tokens, as wide as the largest family.
+The number of rows of a family is available on the device only. So the maximum number of programs is launched, and those
+without work return at once. A buffer holds the logits of a chunk of rows, as wide as the largest family.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,10 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 from ddlib.kernels import fused
-from ddlib.kernels import sibling_loss as siblings
 from ddlib.kernels.fused import Work
-from ddlib.kernels.gpu import grouped_gemm as kernels
+from ddlib.kernels.gpu import grouped_gemm
 from ddlib.kernels.gpu.grouped_gemm import Tiles
-from ddlib.kernels.sibling_loss import Wanted
+from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
 from ddlib.kernels.tile import Part
 from ddlib.parameterization.tree_softmax import Children, Families
 
@@ -26,7 +25,7 @@ TILES = Tiles()
 
 @dataclass(frozen=True)
 class Grouped(Part):
-    """All tokens in levels 1 to ``len(levels) - 1`` of the noise; arguments as ``siblings.asked``."""
+    """All rows in levels 1 to ``len(levels) - 1`` of the process; arguments as in ``family_queries``."""
 
     children: Children
     levels: tuple[int, ...]
@@ -35,33 +34,33 @@ class Grouped(Part):
 
 
 class Groups(NamedTuple):
-    """Tokens by family; those that need no logit of this level are of a family beyond the last, which is empty."""
+    """Rows sorted by family; rows that need no logit of this level belong to an extra, empty family after the last."""
 
     token: Int64[Tensor, "N"]
-    """Those of a family one after another."""
+    """Indices of the rows, grouped by family."""
     family: Int64[Tensor, "N"]
     own: Int64[Tensor, "N"]
-    """The place of each token's child in its family."""
+    """Rank of each row's target child in its family."""
     first: Int64[Tensor, "n"]
-    """The first token of each family, and the end of the last."""
+    """Index of the first row of each family, and the end of the last."""
     start: Int[Tensor, "n"]
-    """The first column of each family, and the end of the last."""
+    """Index of the first column of each family, and the end of the last."""
 
 
 @fused.add.register
 def _grouped(part: Grouped, work: Work) -> None:
     work = work._replace(layer=work.layer.each(lambda p: p if p.stride(-1) == 1 else p.contiguous()))
-    for wanted in siblings.asked(part.children, part.levels, work.rows.x, part.level, part.hard):
-        families, groups = wanted.families, _groups(wanted)
+    for query in family_queries(part.children, part.levels, work.rows.x, part.level, part.hard):
+        families, groups = query.families, _groups(query)
         length = max(work.held // families.widest, 1)
         for base in range(0, len(groups.token), length):
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
 
 
-def _groups(wanted: Wanted) -> Groups:
-    families, mine, child, parent = wanted
+def _groups(query: FamilyQuery) -> Groups:
+    families, needed, child, parent = query
     count = len(families.sizes)
-    family = torch.where(mine, parent, count)
+    family = torch.where(needed, parent, count)
     token = family.argsort(stable=True)
     zero = family.new_zeros(1)
     tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
@@ -73,7 +72,7 @@ def _groups(wanted: Wanted) -> Groups:
 
 
 def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
-    """The family and the first token of each tile of at most ``length`` tokens; spare tiles are of the empty family."""
+    """Return family and first row of each tile for at most ``length`` rows; spare tiles have the empty family."""
     tiles = -(-first.diff()[:-1] // TILES.tokens)
     ends = tiles.cumsum(0)
     number = torch.arange(triton.cdiv(length, TILES.tokens) + len(tiles), device=first.device)
@@ -84,7 +83,7 @@ def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
 
 def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) -> None:
     (hidden, weight, bias), _, scale, _, values, gradients = work
-    dim, length, some = hidden.shape[1], end - base, groups.token[base:end]
+    dim, length, rows = hidden.shape[1], end - base, groups.token[base:end]
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
@@ -97,24 +96,24 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
     tables = (*tiles, groups.start, first)
     wide, deep = triton.cdiv(families.widest, TILES.columns), triton.cdiv(dim, TILES.depth)
     with torch.cuda.device_of(hidden):
-        kernels._logits[(len(tiles[0]), wide)](
+        grouped_gemm._logits[(len(tiles[0]), wide)](
             hidden, weight, weight if bias is None else bias, families.columns, groups.token, logits, *tables,
             **common, h_stride=hidden.stride(0), w_stride=weight.stride(0), HAS_BIAS=bias is not None, **cut,
         )  # fmt: skip
-        kernels._slopes[(length,)](
+        grouped_gemm._slopes[(length,)](
             logits, groups.own, groups.family, groups.start, nats, base, logits.stride(0),
             DERIVE=gradients is not None, BV=min(triton.next_power_of_2(families.widest), 4096),
         )  # fmt: skip
-        values.index_add_(0, some, nats.clamp_min_(0).to(values.dtype))  # rounding
+        values.index_add_(0, rows, nats.clamp_min_(0).to(values.dtype))  # rounding
         if gradients is None or scale is None:
             return
-        factor = scale[some].to(torch.float32)
+        factor = scale[rows].to(torch.float32)
         slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
-        kernels._by_hidden[(len(tiles[0]), deep)](
+        grouped_gemm._by_hidden[(len(tiles[0]), deep)](
             logits, weight, families.columns, slope, *tables, **common, w_stride=weight.stride(0), **cut
         )
-        gradients.hidden.index_add_(0, some, (slope * factor[:, None]).to(hidden.dtype))
-        kernels._by_weight[(len(families.sizes), wide, deep)](
+        gradients.hidden.index_add_(0, rows, (slope * factor[:, None]).to(hidden.dtype))
+        grouped_gemm._by_weight[(len(families.sizes), wide, deep)](
             logits, hidden, factor, families.columns, groups.token,
             gradients.weight, gradients.weight if gradients.bias is None else gradients.bias, groups.start, first,
             **common, h_stride=hidden.stride(0), w_stride=gradients.weight.stride(0),

@@ -1,4 +1,4 @@
-"""All tokens of a plain hierarchy, or of its plain levels, in one part of a plan."""
+"""Part of a plan for all rows in the plain levels of a hierarchy."""
 
 from dataclasses import dataclass
 
@@ -15,10 +15,10 @@ from ddlib.kernels.tile import Block, Part
 
 @dataclass(frozen=True)
 class Ranged(Part):
-    """Tokens in levels 1 to ``top``, below which all maps are plain.
+    """Rows in levels 1 to ``top``, below which all maps are plain.
 
-    Without gradients one kernel does everything and the host waits for nothing. With gradients the host waits once, to
-    learn how many tokens are in each state; then the tokens of a state share products of cuBLAS, in chunks.
+    Without gradients one kernel computes everything, without synchronising the host. With gradients the host waits
+    once, for the number of rows in each state; then the rows of a state share cuBLAS products, in chunks.
     """
 
     hierarchy: Hierarchy
@@ -39,7 +39,7 @@ def _ranged(part: Ranged, work: Work) -> None:
 
 
 def _train(order: Order, segments: list[Segment], index: Tensor, work: Work, gradients: Gradients) -> None:
-    """Member by member, on a copy of the matrix and of its gradient with the words in order (V D numbers each)."""
+    """Compute values and gradients state by state, on copies of matrix and gradient in tree order (V D entries)."""
     layer, into = work.layer, gradients
     if not order.identity:
         bias = None if layer.bias is None else layer.bias[order.words]

@@ -1,4 +1,4 @@
-"""The vocabulary sorted along a hierarchy, so that the words under any member of any level follow each other."""
+"""Vocabulary in tree order: the tokens under any state of any level are contiguous."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.kernels.tile import Rows
 
 ALIGNED = 64
-"""Words are taken in multiples of this: cuBLAS is slow where rows of logits do not begin at multiples of 16 bytes."""
+"""Columns are taken in multiples of this: cuBLAS is slow if rows of logits do not start at multiples of 16 B."""
 
 
 class Spans(NamedTuple):
-    """For each token the places [lo, high) of the words under z, and of those under the child of z that x is in."""
+    """For each row the places [low, high) of the tokens under z, and of those under the child of z that contains x."""
 
     outer_low: Int64[Tensor, "N"]
     outer_high: Int64[Tensor, "N"]
@@ -23,7 +23,7 @@ class Spans(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Tokens that follow each other in ``Order.rank`` and have the words [low, high) under their states."""
+    """Consecutive rows in ``Order.rank`` whose states have the tokens at places [low, high) below them."""
 
     child: int
     """Level of the inner set."""
@@ -33,26 +33,26 @@ class Segment(NamedTuple):
 
 
 class Order:
-    """A permutation of the words, and the places of each member's words.
+    """Permutation of the tokens into tree order ("places"), and the range of places under each state.
 
-    It is made anew for every batch: two sorts of V numbers or fewer, and nothing that the host waits for.
+    It is computed for every batch: at most two sorts of V numbers, without synchronising the host.
 
     Args:
-        hierarchy: where tokens jump.
+        hierarchy: the hierarchy.
         top: the maps below this level are plain.
-        hard: whether the levels above the first ask for the word among all words.
+        hard: whether levels above the first predict the token among all tokens.
     """
 
     words: Tensor
-    """(V rounded up,) the word at each place; padding repeats word 0."""
+    """(V rounded up,) the token at each place; padding repeats token 0."""
     spans: Tensor
-    """(2, top + 1, V) int32: first place, and last + 1, of the words that share a word's ancestor in each level."""
+    """(2, top + 1, V) int32: first and last place + 1 of the tokens that share a token's ancestor in each level."""
 
     def __init__(self, hierarchy: Hierarchy, top: int, hard: bool) -> None:
         self.hierarchy, self.top, self.hard = hierarchy, top, hard
         size, device = hierarchy.vocab_size, hierarchy.starts.device
         rank = torch.arange(hierarchy.levels[top], device=device)
-        for edge in reversed(hierarchy.maps[:top]):  # members of one parent follow each other
+        for edge in reversed(hierarchy.maps[:top]):  # children of one parent become contiguous
             order = rank[edge.parents].argsort(stable=True)
             rank = _inverse(order)
         self.words = torch.cat([order, order.new_zeros(-size % ALIGNED)])
@@ -67,16 +67,16 @@ class Order:
 
     @property
     def identity(self) -> bool:
-        """Whether the words stay where they are: one level, and no padding."""
+        """True if the permutation is the identity: one level, and no padding."""
         return self.top == 1 == self.hierarchy.levels[1] and len(self.words) == self.hierarchy.vocab_size
 
     def level(self, rows: Rows) -> Int64[Tensor, "N"]:
-        """The level of each token's state; 0 for those above ``top``, which are not served here, as for words."""
+        """Return the level of each row's state; 0 for states above ``top``, which other parts handle."""
         level = self.hierarchy.level_of(rows.z)
         return torch.where(level <= self.top, level, 0)
 
     def of(self, rows: Rows, level: Tensor) -> Spans:
-        """Each token's spans; those of words are empty."""
+        """Return the spans of each row; those of rows in level 0 are empty."""
         child = (level - 1).clamp_min(0)
         low, high = self.spans[:, level, rows.x].long()
         if self.hard:
@@ -86,11 +86,11 @@ class Order:
         return Spans(low, torch.where(level > 0, high, low), *inner)
 
     def rank(self, level: Tensor, spans: Spans) -> Int64[Tensor, "N"]:
-        """Tokens by level from the top, then by their inner set: tokens that need the same columns are neighbours."""
+        """Sort rows by level from the top, then by inner set; rows that need the same columns become neighbours."""
         return ((self.top - level) * (self.hierarchy.vocab_size + 1) + spans.inner_low).argsort()
 
     def segments(self, rows: Rows, level: Tensor) -> list[Segment]:
-        """The tokens in the order of ``rank``, member by member. The one place where the host waits for the device."""
+        """Return the segments of rows in the order of ``rank``, state by state; the host waits for the device here."""
         counts = [
             torch.zeros_like(self.bounds[i][0]).scatter_add_(0, self.hierarchy.local(rows.z, i), (level == i).long())
             for i in range(1, self.top + 1)
@@ -100,11 +100,11 @@ class Order:
         found = []
         for i in reversed(range(1, self.top + 1)):
             start = sum(self.hierarchy.levels[1:i])
-            mine = sorted(members[start : start + self.hierarchy.levels[i]])
+            in_level = sorted(members[start : start + self.hierarchy.levels[i]])
             if self.hard and i > 1:
-                found.append(Segment(0, 0, self.hierarchy.vocab_size, sum(tokens for _, _, tokens in mine)))
+                found.append(Segment(0, 0, self.hierarchy.vocab_size, sum(tokens for _, _, tokens in in_level)))
             else:
-                found += [Segment(0 if self.hard else i - 1, *member) for member in mine]
+                found += [Segment(0 if self.hard else i - 1, *member) for member in in_level]
         return [segment for segment in found if segment.tokens > 0]
 
 

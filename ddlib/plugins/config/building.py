@@ -1,4 +1,4 @@
-"""From plain values to objects."""
+"""Construction of objects from plain values."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -9,19 +9,19 @@ from ddlib.plugins.config.signature import REQUIRED, Key, check, expand, fills, 
 
 
 def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, Any]:
-    """The values of a part as one mapping: short strings written out, defaults filled in, all of it checked.
+    """Return the values of a part as one mapping: short strings expanded, defaults filled in, all values checked.
 
-    Nothing is built; modules that ``kind`` names are imported.
+    No object is built; modules that ``kind`` refers to are imported.
 
     Args:
-        group: of plug-ins, one of ``registry.GROUPS``.
+        group: group of plug-ins, one of ``registry.GROUPS``.
         given: a mapping with ``kind``, or a string.
         run: as in ``build``; its class is enough.
-        place: what errors call it.
+        place: name of the part in error messages.
 
     Raises:
-        ValueError: everything that is wrong, each by its place: a key that does not exist with the nearest that does,
-            one that is missing, a value of another type.
+        ValueError: lists all errors with their places: unknown keys with the closest match, missing keys, values of a
+            wrong type.
         ImportError: a plug-in that does not load.
     """
     faults: list[str] = []
@@ -32,19 +32,20 @@ def read(group: str, given: Any, run: Any = None, place: str = "") -> dict[str, 
 
 
 def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
-    """The object that plain values describe.
+    """Build the object that plain values describe.
 
     Args:
-        group: of plug-ins, one of ``registry.GROUPS``.
-        given: a mapping with ``kind``, a string, or an object of the kind, which is returned; so may be its arguments.
-        run: an object whose methods are what a run knows. An argument of the name of a method, without a default or
-            with the default None, is filled in by its result unless it is given; one with another default if its value
-            is the word ``run``. The method's own arguments are keys of the part in its place.
-        place: what errors call it.
+        group: group of plug-ins, one of ``registry.GROUPS``.
+        given: a mapping with ``kind``, a string, or an object of the kind, which is returned; the same for nested
+            parts.
+        run: an object whose methods provide values of the run. An argument with the name of a method is set to the
+            method's result if it is not given and has no default or the default None; with another default only if its
+            value is the string ``run``. The method's arguments then become keys of the part.
+        place: name of the part in error messages.
 
     Raises:
-        ValueError: as ``read``; what the constructor refuses, with the place.
-        TypeError: the function gives something else than an object of the kind.
+        ValueError: as ``read``; values that the constructor rejects, with the place.
+        TypeError: the function does not return an object of the kind.
 
     Example:
         >>> build("schedules", {"kind": "polynomial", "power": 2})
@@ -58,7 +59,7 @@ def build(group: str, given: Any, run: Any = None, place: str = "") -> Any:
 
 
 def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[registry.Origin]:
-    """Where a part and those in it come from, each once, but for ddlib's own."""
+    """Return the origins of a part and the parts within it, without duplicates and without ddlib."""
     found = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
         value = values.get(key.name)
@@ -92,11 +93,11 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
         faults.append(f"{place}.{key}: no such key; {hint}")
     result = {"kind": name}
     for key in allowed.values():
-        here = f"{place}.{key.name}"
+        where = f"{place}.{key.name}"
         if key.name in values:
-            result[key.name] = _value(key, values[key.name], run, here, faults)
+            result[key.name] = _value(key, values[key.name], run, where, faults)
         elif key.default is REQUIRED:
-            faults.append(f"{here}: is missing")
+            faults.append(f"{where}: is missing")
         elif key.plain:
             result[key.name] = list(key.default) if isinstance(key.default, tuple) else key.default
     return result
@@ -117,7 +118,7 @@ def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any
 
 
 def _function(value: Any, key: Key) -> Any:
-    """The function that a value is, or names; None where that is the default."""
+    """Return a value that is a function, or import it from its path; None if None is the default."""
     found = registry.at(value) if isinstance(value, str) else value
     if not (callable(found) or (found is None and key.default is None)):
         raise ValueError(f"must be a function, or package.module:object of one, got {value!r}")
@@ -139,9 +140,9 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
     for parameter in parameters(target):
         if parameter.name not in arguments and fills(parameter, run, values):
             names = (name for name, key in allowed.items() if key.filled == parameter.name != name)
-            own = {name: values[name] for name in names}
+            options = {name: values[name] for name in names}
             try:
-                arguments[parameter.name] = getattr(run, parameter.name)(**own)
+                arguments[parameter.name] = getattr(run, parameter.name)(**options)
             except ValueError as error:
                 raise ValueError(f"{place}.{parameter.name}: {error}") from error
     try:

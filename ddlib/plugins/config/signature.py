@@ -1,4 +1,4 @@
-"""What plain values a part takes: the arguments of its constructor, and how one is written down."""
+"""Keys of a part in plain values: names, types and defaults of its constructor's arguments."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ from ddlib.plugins import registry
 from ddlib.typing import Denoiser
 
 RUN = "run"
-"""In place of a value that is optional: what the run knows of this name."""
+"""Placeholder for an optional value that the run provides under the argument's name."""
 
 REQUIRED = inspect.Parameter.empty
 _COMMA = re.compile(r",(?![^\[{(]*[\]})])")
@@ -24,34 +24,34 @@ _COMMA = re.compile(r",(?![^\[{(]*[\]})])")
 
 @dataclass(frozen=True)
 class Key:
-    """An argument that a part takes by a plain value."""
+    """An argument of a part that a plain value can set."""
 
     name: str
     annotation: Any
-    """What pydantic holds values to; ``Any`` where plain values are only an approximation, as for a tensor."""
+    """Type that pydantic validates; ``Any`` if plain values only approximate it, e.g. for tensors."""
     default: Any
     """``REQUIRED`` if there is none."""
     group: str | None = None
     """The kind of plug-in, if the argument is a part."""
     filled: str | None = None
-    """The argument that a run makes of it; the part itself does not take it."""
+    """The argument that the run computes from this key, if the part itself does not take the key."""
     function: bool = False
-    """Whether it is a function, which ``package.module:object`` names."""
+    """True if the argument is a function, given as ``package.module:object``."""
 
     @property
     def plain(self) -> bool:
-        """Whether the default can be written down."""
+        """True if the default is a plain value."""
         return self.default is not REQUIRED and isinstance(self.default, str | int | float | bool | list | tuple | None)
 
 
 def keys(group: str, kind: str, run: Any = None, asked: Mapping[str, Any] | None = None) -> dict[str, Key]:
-    """The keys of a part besides ``kind``, by name.
+    """Return the keys of a part besides ``kind``, by name.
 
     Args:
-        group: of plug-ins.
+        group: group of plug-ins.
         kind: a registered name or ``package.module:object``.
         run: as in ``build``.
-        asked: the values, as far as they decide which keys there are.
+        asked: given values, which determine which keys the run fills in.
     """
     asked, found = asked or {}, {}
     for parameter in parameters(registry.find(group, kind)):
@@ -61,13 +61,13 @@ def keys(group: str, kind: str, run: Any = None, asked: Mapping[str, Any] | None
             continue
         if name in asked:
             found[name] = Key(name, Literal["run"], REQUIRED, filled=name)
-        own = parameters(getattr(_class(run), name))
-        found |= {key.name: replace(key, filled=name) for key in own}
+        options = parameters(getattr(_class(run), name))
+        found |= {key.name: replace(key, filled=name) for key in options}
     return found
 
 
 def parse(text: str) -> Any:
-    """A value from the command line: JSON if it is some, else the text itself."""
+    """Parse a value from the command line: as JSON if possible, else as a string."""
     try:
         return json.loads({"None": "null", "True": "true", "False": "false"}.get(text, text))
     except ValueError:
@@ -75,9 +75,9 @@ def parse(text: str) -> Any:
 
 
 def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
-    """The mapping that a short string stands for: ``kind``, ``kind:value`` or ``kind:key=value,key=value``.
+    """Expand a short string to a mapping: ``kind``, ``kind:value`` or ``kind:key=value,key=value``.
 
-    What stands before the colon must be registered; ``package.module:object`` takes no arguments this way.
+    The part before the colon must be a registered name; ``package.module:object`` takes no arguments in this form.
     """
     name, _, rest = text.partition(":")
     if not rest or not registry.knows(group, name):
@@ -92,10 +92,10 @@ def expand(group: str, text: str, run: Any = None) -> dict[str, Any]:
 
 
 def check(key: Key, value: Any) -> Any:
-    """The value as the annotation of a key has it.
+    """Validate a value and convert it to the annotated type of a key.
 
     Raises:
-        ValueError: it does not fit; says what would.
+        ValueError: a value of a wrong type; the message has the expected type.
     """
     try:
         return TypeAdapter(key.annotation).validate_python(value)
@@ -105,7 +105,7 @@ def check(key: Key, value: Any) -> Any:
 
 
 def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:
-    """Whether a run fills an argument in."""
+    """Return whether the run fills in an argument."""
     if parameter.name not in _names(run):
         return False
     if parameter.name in values:
@@ -115,7 +115,7 @@ def fills(parameter: Key, run: Any, values: Mapping[str, Any]) -> bool:
 
 
 def _names(run: Any) -> list[str]:
-    """What a run knows."""
+    """Return the names of the values that a run provides."""
     return [] if run is None else [name for name in dir(_class(run)) if not name.startswith("_")]
 
 
@@ -125,7 +125,7 @@ def _class(run: Any) -> type[Any]:
 
 @cache
 def parameters(target: Callable[..., Any]) -> tuple[Key, ...]:
-    """The arguments of a class or function that plain values can say, and those that have no default."""
+    """Return the arguments of a class or function that plain values can set, and those without a default."""
     return tuple(_declared(target))
 
 
@@ -141,14 +141,14 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
         annotation = hints.get(name, Any)
         group = next((kind for kind in registry.GROUPS if _mentions(annotation, registry.made(kind))), None)
         function = not group and _is_function(annotation)
-        said = Any if group or function else _plain(annotation)
-        if said is None and parameter.default is not REQUIRED:
-            continue  # such as a random generator, which only Python can give
-        yield Key(name, Any if said is None else said, parameter.default, group, function=function)
+        plain = Any if group or function else _plain(annotation)
+        if plain is None and parameter.default is not REQUIRED:
+            continue  # not a plain value, e.g. a random generator
+        yield Key(name, Any if plain is None else plain, parameter.default, group, function=function)
 
 
 def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
-    """Whether an annotation is a class of parts, or a union with one."""
+    """Return whether an annotation is a class of parts, or a union that contains one."""
     if kind is None:
         return annotation is Denoiser
     if get_origin(annotation) in (Union, types.UnionType):
@@ -157,19 +157,19 @@ def _mentions(annotation: Any, kind: type[Any] | None) -> bool:
 
 
 def _is_function(annotation: Any) -> bool:
-    """Whether an annotation is a callable, or None beside one."""
+    """Return whether an annotation is a callable, or a union of callables and None."""
     if get_origin(annotation) in (Union, types.UnionType):
         return all(part is types.NoneType or _is_function(part) for part in get_args(annotation))
     return annotation is Callable or get_origin(annotation) is Callable
 
 
 def _plain(annotation: Any) -> Any:
-    """An annotation as far as plain values go; None if they do not go there."""
+    """Reduce an annotation to the types of plain values; None if there are none."""
     if get_origin(annotation) in (Union, types.UnionType):
-        parts = [said for part in get_args(annotation) if (said := _plain(part)) is not None]
+        parts = [plain for part in get_args(annotation) if (plain := _plain(part)) is not None]
         return Union[tuple(parts)] if parts else None  # noqa: UP007 # of a list
     if "Tensor" in repr(annotation) or (isinstance(annotation, type) and issubclass(annotation, Tensor)):
-        return Any  # lists of numbers; the constructor says which
+        return Any  # lists of numbers; the constructor checks them
     try:
         TypeAdapter(annotation)
     except PydanticUserError:

@@ -1,1 +1,1 @@
-"""Claims that ``dd.verify`` checks, by the kind of object."""
+"""Claims of ``dd.verify``, by the kind of object."""

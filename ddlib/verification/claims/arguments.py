@@ -1,4 +1,4 @@
-"""What follows from arguments and what is state: values that make a part again, learned numbers that are saved."""
+"""Claims about constructor arguments and state: plain values rebuild a part, the state holds learned numbers only."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 
 
 def _unknown(part: Part) -> str:
-    """Why the values of a part cannot be compared; empty where they can."""
+    """Return the reason why the values of a part cannot be compared; empty if they can."""
     try:
         written(part)
     except TypeError as error:
@@ -45,7 +45,7 @@ def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """As the weights of a network are averaged that the process is a submodule of."""
+    """Average the weights of a network that has the process as a submodule."""
     network = nn.Module()
     network.process = copy.deepcopy(process)
     average = AveragedModel(network, avg_fn=get_ema_avg_fn(0.9), use_buffers=True)
@@ -77,4 +77,4 @@ CLAIMS = (
 )  # fmt: skip
 
 SIZE_CLAIMS = tuple(replace(claim, room="as given", name=f"{claim.name} as given") for claim in CLAIMS[:2])
-"""Those of a process at its size, beside a proof on its reduction."""
+"""Claims about a process at its full size, in addition to those about its small copy."""

@@ -1,4 +1,4 @@
-"""What holds for every hierarchy."""
+"""Claims about hierarchies."""
 
 from collections.abc import Iterator
 
@@ -38,8 +38,9 @@ def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     yield Comparison("speed > 0", ("edge",), positive.double(), torch.ones(len(positive)), 0.0)
     yield Comparison("level_of", ("z",), hierarchy.level_of(states), level, 0.0)
     for i, offset in enumerate((sizes.cumsum(0) - sizes).tolist()):
-        mine = states[level == i]
-        yield Comparison(f"local index in level {i}", (), hierarchy.local(mine, i), mine - offset, 0.0, {"z": mine})
+        members = states[level == i]
+        local = hierarchy.local(members, i)
+        yield Comparison(f"local index in level {i}", (), local, members - offset, 0.0, {"z": members})
         yield Comparison("offset", (), torch.tensor(hierarchy.offsets[i]), torch.tensor(offset), 0.0)
 
 
@@ -58,14 +59,14 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
         generator = torch.Generator().manual_seed(i)
         log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
-        law = log_probs.exp()
+        probs = log_probs.exp()
         yield Comparison(f"row {name}", ("child", "parent"), edge.row(child), dense, 1e-15)
         yield Comparison(f"column {name}", ("parent", "child"), edge.column(parent), dense.T, 1e-15)
         entry = edge.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape))
         yield Comparison(f"entry {name}", ("child", "parent"), entry, dense, 1e-15)
-        yield Comparison(f"push {name}", ("law", "parent"), edge.push(law), law @ dense, 1e-13)
-        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_probs).exp(), law @ dense, 1e-13)
-        # an even grid of uniforms hits every parent as often as its row says: no chance is involved
+        yield Comparison(f"push {name}", ("law", "parent"), edge.push(probs), probs @ dense, 1e-13)
+        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_probs).exp(), probs @ dense, 1e-13)
+        # an even grid of uniforms hits every parent in proportion to its probability, without randomness
         grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
         for first in child[:: max(1, len(child) // 8)].tolist():
             hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
@@ -73,7 +74,7 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 
 def _drawn(count: int, most: int) -> torch.Tensor:
-    """At most ``most`` of the numbers below ``count``, from the first to the last."""
+    """Return at most ``most`` of the numbers below ``count``, evenly spaced."""
     return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
 
 
@@ -109,13 +110,13 @@ AT_SIZE = (
     Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
           "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
 )  # fmt: skip
-"""What is checked of a hierarchy as it was given, beside the proof on its reduction."""
+"""Claims about a hierarchy at its full size, in addition to those about its small copy."""
 
 CLAIMS = (
-    Claim("hierarchy", "stochastic rows", "every map's rows are laws", "1e-12", _rows),
+    Claim("hierarchy", "stochastic rows", "every map's rows are distributions", "1e-12", _rows),
     Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
           rests_on=("stochastic rows",)),
-    Claim("hierarchy", "level order", "states are words, then levels upwards, one mask last", "exactly", _levels),
+    Claim("hierarchy", "level order", "states are tokens, then levels upwards, one mask last", "exactly", _levels),
     Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
           _composition, rests_on=("stochastic rows", "level order")),
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",

@@ -1,4 +1,4 @@
-"""What holds for every schedule."""
+"""Claims about schedules."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,21 +20,21 @@ _ROUNDING = 2.0**-52
 
 
 def formula(schedule: Schedule) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """alpha and its derivative as functions of an mpmath number: by sympy, else by high-precision differences.
+    """Return alpha and its derivative as functions of an mpmath number: by sympy, else by high-precision differences.
 
-    A formula that sympy cannot take is run on mpmath's numbers instead, whose names are those of torch.
+    A formula that sympy does not support is evaluated with mpmath, whose functions have the same names as torch's.
     """
     try:
         expression = schedule.expression()
         alpha = sympy.lambdify(TIME, expression, "mpmath")
         slope = sympy.lambdify(TIME, sympy.diff(expression, TIME), "mpmath")
-    except Exception:  # whatever sympy or the formula made of it
+    except Exception:  # sympy or the formula may raise anything
         return lambda t: schedule.alpha(t, xp=mpmath), lambda t: mpmath.diff(lambda u: schedule.alpha(u, xp=mpmath), t)
     return alpha, slope
 
 
 def _exact(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
-    """``quantity(alpha, alpha')`` at every time of the list; 400 digits leave enough of -log(1 - t^20) at 1e-8."""
+    """Evaluate ``quantity(alpha, alpha')`` at all times; 400 digits suffice for -log(1 - t^20) at 1e-8."""
     alpha, slope = formula(schedule)
     with mpmath.workdps(400):
         times = [mpmath.mpf(float(t)) for t in _TIMES]
@@ -42,13 +42,13 @@ def _exact(schedule: Schedule, quantity: Callable[[Any, Any], Any]) -> Tensor:
 
 
 def _real(number: Any) -> float:
-    """A number as a float, NaN if it is complex: the logarithm of an alpha below 0, which "ends" refutes."""
+    """Convert to float; NaN for a complex number, the logarithm of a negative alpha, which the claim "ends" reports."""
     return float("nan") if isinstance(number, mpmath.mpc) else float(number)
 
 
 def _compare(quantity: str, got: Tensor, expected: Tensor, alpha: Tensor, rounding: float = 0.0) -> Comparison:
-    """Held to relative 1e-10, and what float64 loses where a formula for alpha cancels near the end."""
-    kept = (alpha > 1e-290) & ~expected.isnan()  # below, -log alpha is infinite in float64 and nobody is left to jump
+    """Compare with relative tolerance 1e-10, plus the error of float64 if a formula for alpha cancels near t = 1."""
+    kept = (alpha > 1e-290) & ~expected.isnan()  # below, -log alpha is infinite in float64 and no tokens are left
     alpha, expected = alpha[kept], expected[kept]
     allowed = expected.abs() * (1e-10 + 16 * _ROUNDING / alpha) + rounding
     return Comparison(quantity, (), got[kept], expected, allowed, {"t": _TIMES[kept]})
@@ -96,7 +96,7 @@ def _rate(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 def _inverse(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     inner = _TIMES[(_TIMES > 1e-5) & (_TIMES < 1 - 1e-5)]
     alpha = schedule.alpha(inner)
-    # alpha is known to a rounding error, so its time is known to that over the slope
+    # alpha has a rounding error, so its time has that error divided by the slope
     allowed = 1e-9 + 16 * _ROUNDING / schedule.alpha_prime(inner).abs()
     yield Comparison("inverse(alpha(t))", (), schedule.inverse(alpha), inner, allowed, {"t": inner})
 
@@ -116,7 +116,7 @@ def _elementwise(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("schedule", "ends", "alpha is 1 at t = 0, 0 at t = 1 (or says otherwise), in between within [0, 1]",
+    Claim("schedule", "ends", "alpha is 1 at t = 0, 0 at t = 1 (if exact_ends), in between within [0, 1]",
           "1e-9", _ends),
     Claim("schedule", "limits", "sympy's limits of alpha at both ends are 1 and 0", "1e-12", _limits,
           points=(), more=({},), rests_on=("ends",)),

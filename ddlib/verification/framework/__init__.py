@@ -1,1 +1,1 @@
-"""Framework of the claims: inputs, oracles, comparisons, dependencies, blame."""
+"""Framework of verification: inputs, oracles, comparisons, dependencies, location of errors."""

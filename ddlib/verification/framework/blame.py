@@ -1,4 +1,4 @@
-"""Where in its author's code an object raised."""
+"""Location of an exception in the code of the verified object."""
 
 import linecache
 import sysconfig
@@ -19,34 +19,34 @@ _LIBRARIES |= {_OURS, Path(torch.__file__).parent}
 
 
 def blamed(error: BaseException, *subjects: Any) -> tuple[Place | None, str]:
-    """The last frame of the traceback that is the author's, and what to write there where that can be told.
+    """Return the last frame of the traceback in the author's code, and advice on the fix if there is any.
 
-    The author's are the packages of the classes of ``subjects`` and of their parts, and any file that is neither
-    ddlib's, torch's, Python's nor installed. If all is ddlib's it is the last frame in the module of such a class.
-    None if there is no such frame: what was returned was of no use to whoever asked for it.
+    The author's code consists of the packages of the classes of ``subjects`` and of their parts, and of all files that
+    belong neither to ddlib, torch or Python nor to an installed package. If there is no such frame, it is the last
+    frame in the module of such a class. None if there is none either: then the caller failed on a returned value.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     modules = {module for subject in subjects for module in _modules(subject)}
     packages = {module.partition(".")[0] for module in modules} - {"ddlib"}
-    for theirs in (
+    for matches in (
         lambda frame: _module(frame).partition(".")[0] in packages or _written(frame),
         lambda frame: _module(frame) in modules,
     ):
         for frame, line in reversed(frames):
-            if theirs(frame):
+            if matches(frame):
                 return _place(frame, line), _advice(frame, error)
     return None, ""
 
 
 def _modules(subject: Any, depth: int = 3) -> Iterator[str]:
-    """The modules of the classes of an object and of its parts, without the classes of ddlib that these inherit."""
+    """Yield the modules of the classes of an object and its parts, without inherited classes of ddlib."""
     kinds: list[type] = []
     for kind in type(subject).__mro__:
         if kind.__module__.startswith("ddlib."):
             kinds = kinds or [kind]  # a class of ddlib itself
             break
         kinds.append(kind)
-    else:  # no part of ddlib: a number, a tensor
+    else:  # not a ddlib class: a number, a tensor
         kinds = []
     yield from (kind.__module__ for kind in kinds)
     if depth and (kinds or isinstance(subject, (tuple, nn.Module))):
@@ -61,21 +61,21 @@ def _module(frame: FrameType) -> str:
 
 
 def _written(frame: FrameType) -> bool:
-    """Whether the frame is of a file, and of no library's."""
+    """Return whether the frame belongs to a file outside all libraries."""
     path = Path(frame.f_code.co_filename)
     return path.is_file() and not any(path.resolve().is_relative_to(library) for library in _LIBRARIES)
 
 
 def _place(frame: FrameType, line: int) -> Place:
-    path, here = Path(frame.f_code.co_filename), Path.cwd()
-    name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+    path, cwd = Path(frame.f_code.co_filename), Path.cwd()
+    name = str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
     method = frame.f_code.co_qualname.rpartition("<locals>.")[2]
     code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
     return Place(name, line, method, code)
 
 
 def _advice(frame: FrameType, error: BaseException) -> str:
-    """What to write where the error may come of a time that is no tensor, or of a namespace that is not ``xp``."""
+    """Return advice if the cause may be a time that is not a tensor, or a namespace other than ``xp``."""
     given = {name: frame.f_locals.get(name) for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]}
     floats = [name for name in ("s", "t") if isinstance(given.get(name), float)]
     if floats and "float" in str(error):

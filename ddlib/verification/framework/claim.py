@@ -1,4 +1,4 @@
-"""How a claim is asked, compared and, where it fails, shrunk."""
+"""Claims: evaluation, comparison, and shrinking of counterexamples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,47 +12,47 @@ from ddlib.verification.framework.blame import blamed
 from ddlib.verification.report import Check, Counterexample, Place
 
 Point = Mapping[str, float | int]
-"""Where a claim is asked: times by name, and ``law``, the seed of a word law (0 is uniform)."""
+"""Point at which a claim is evaluated: times by name, and ``law``, the seed of a token distribution (0 is uniform)."""
 
 
 class Comparison(NamedTuple):
-    """Numbers that a claim says are equal."""
+    """Numbers that must be equal according to a claim."""
 
     quantity: str
     axes: tuple[str, ...]
-    """What the indices of the tensors are called."""
+    """Names of the tensors' indices."""
     got: Tensor
     expected: Tensor
     allowed: Tensor | float
-    """The largest difference that rounding, quadrature or chance explains."""
+    """Largest difference that rounding, quadrature or chance can explain."""
     labels: Mapping[str, Tensor] = {}
-    """For tensors over a list of cases: what each case is; read at the first index."""
+    """For tensors over a list of cases: labels of each case, indexed by the first index."""
     says: str = ""
-    """What to print where they differ most, if words say it better; ``{got}``, ``{expected}`` and the names of the
-    place are filled in."""
+    """Message printed for the largest difference, instead of the numbers; a format string with ``{got}``,
+    ``{expected}`` and the names of the point."""
     hint: str = ""
-    """What to write, or where to look, where they differ."""
+    """Suggested fix if they differ."""
 
 
 FLOAT64 = "compute functions of time in float64, t.to(torch.float64), from constants in float64"
-"""What to do about rounding errors of float32."""
+"""Advice on rounding errors of float32."""
 
 
 def stated(quantity: str, holds: bool, says: str, hint: str = "") -> Comparison:
-    """A comparison that fails, in words, unless ``holds``."""
+    """Return a comparison that fails with the message ``says`` unless ``holds``."""
     says, hint = (text.replace("{", "{{").replace("}", "}}") for text in (says, hint))
     return Comparison(quantity, (), torch.tensor(float(holds)), torch.tensor(1.0), 0.0, says=says, hint=hint)
 
 
 def of_dtype(quantity: str, answer: Tensor, dtype: torch.dtype) -> Comparison:
-    """That an answer has a dtype."""
+    """Return a comparison that checks the dtype of a result."""
     says = f"{quantity} is {answer.dtype}, must be {dtype}"
     return stated(f"dtype of {quantity}", answer.dtype == dtype, says, f"compute in float64 and end with .to({dtype})")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that holds for every right object of a kind."""
+    """A property of every correct object of a kind."""
 
     room: str
     name: str
@@ -61,16 +61,16 @@ class Claim:
     ask: Callable[[Any, Point], Iterable[Comparison]]
     points: Sequence[Point] = ({},)
     more: Sequence[Point] = ()
-    """Points asked besides at level "full"."""
+    """Additional points at level "full"."""
     applies: Callable[[Any], str] = lambda subject: ""
-    """Why the claim does not apply to an object; empty where it does."""
+    """Returns the reason why the claim does not apply to an object; empty if it applies."""
     rests_on: tuple[str, ...] = ()
-    """Names of claims that must hold for this one to mean anything: where they fail, its failure merely follows."""
+    """Names of claims that this one presupposes; if they fail, its failure follows from theirs."""
     means: str = ""
-    """What a failure means to whoever wrote the object."""
+    """Explanation of a failure for the author of the object."""
 
     def check(self, subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())) -> Check:
-        """Asks at every point; where the claim fails, looks for a simpler point and a smaller object."""
+        """Evaluate the claim at every point; if it fails, search for a simpler point and a smaller object."""
         check = Check(self.room, self.name, self.proves, self.tolerance, None)
         if reason := self._reason(subject):
             return replace(check, note=reason)
@@ -93,7 +93,7 @@ class Claim:
     def _reason(self, subject: Any) -> str:
         try:
             return self.applies(subject)
-        except Exception:  # asked, the object will say what is wrong with it
+        except Exception:  # the evaluation of the claim will report the error
             return ""
 
 
@@ -107,7 +107,7 @@ class _Outcome(NamedTuple):
 
 
 class _ShapeError(ValueError):
-    """An answer has another shape than it is to be compared with."""
+    """A result with another shape than the expected one."""
 
 
 def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point: Point) -> _Outcome:
@@ -125,7 +125,7 @@ def _ask(ask: Callable[[Any, Point], Iterable[Comparison]], subject: Any, point:
                 worst_at = " at " + ", ".join(f"{k} = {v:.6g}" for k, v in place.items()) if place else ""
     except _ShapeError as error:
         return _unanswered(subject, point, compared, str(error), says=str(error))
-    except Exception as error:  # a process that cannot answer is refuted, whatever it raised
+    except Exception as error:  # any exception counts as a failure
         line, advice = blamed(error, subject)
         return _unanswered(subject, point, compared, f"raised {type(error).__name__}: {error}", line, hint=advice)
     return _Outcome(worst, worst_at, compared, None)
@@ -140,7 +140,7 @@ def _unanswered(
 
 
 def _shares(comparison: Comparison) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Errors as shares of what is allowed, and the first index at which they exceed it; the worst for words."""
+    """Return errors relative to the tolerance, and the first index above it (the worst if there is a message)."""
     got, expected = comparison.got.detach().to(torch.float64), comparison.expected.detach().to(torch.float64)
     if got.shape != expected.shape:
         raise _ShapeError(f"{comparison.quantity} has shape {tuple(got.shape)}, must be {tuple(expected.shape)}")
@@ -175,7 +175,7 @@ def _counterexample(subject: Any, point: Point, comparison: Comparison, index: t
 
 
 def _precision(comparison: Comparison, expected: float, got: float) -> str:
-    """Whether an error looks like float32's rounding."""
+    """Return a hint if an error has the size of float32 rounding, else an empty string."""
     dtypes = [tensor.dtype for tensor in (comparison.got, comparison.expected)]
     if torch.float64 in dtypes and (torch.float32 in dtypes):
         return f"{dtypes[0]} against {dtypes[1]}: {FLOAT64}"
@@ -192,7 +192,7 @@ def _shrink(
     outcome: _Outcome,
     smaller: Callable[[], Iterator[Any]],
 ) -> _Outcome:
-    """The same failure on the smallest object of its kind and at the roundest times and simplest law."""
+    """Reproduce a failure on the smallest object, at the roundest times and with the simplest distribution."""
     for candidate in smaller():
         attempt = _ask(ask, candidate, point)
         if (
@@ -213,7 +213,7 @@ def _shrink(
 
 
 def _simpler(value: float | int) -> Iterator[float | int]:
-    """Smaller seeds; rounder times strictly inside (0, 1). The ends of time are as simple as it gets."""
+    """Yield smaller seeds, or rounder times strictly inside (0, 1); 0 and 1 need no simplification."""
     if isinstance(value, int):
         yield from range(value)
     elif 0 < value < 1:

@@ -1,4 +1,4 @@
-"""Which failures follow from which."""
+"""Dependencies between failures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,10 +8,10 @@ from ddlib.verification.report import Check
 
 
 def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:
-    """The checks, where each failure that another one explains says which (``Check.follows``).
+    """Set ``Check.follows`` of each failure that another failure explains, and return the checks.
 
-    Exceptions of one kind from one line are one failure: that of the first check. Any other failure follows from one
-    among the claims that its own rests on, directly or not, whether or not those in between hold.
+    Exceptions of one kind from one line count as one failure, that of the first check. Any other failure follows from a
+    failed claim among those that it rests on, directly or indirectly, even if the claims in between hold.
     """
     claims = {claim.name: claim for claim, _ in asked}
     failed = {check.name: check for _, check in asked if check.ok is False}
@@ -34,7 +34,7 @@ def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:
 
 
 def _beneath(claims: Mapping[str, Claim], name: str) -> Iterator[str]:
-    """Names of all claims that a claim rests on."""
+    """Yield the names of all claims that a claim rests on, directly or indirectly."""
     seen, waiting = {name}, [name]
     while waiting:
         claim = claims.get(waiting.pop())
@@ -46,7 +46,7 @@ def _beneath(claims: Mapping[str, Claim], name: str) -> Iterator[str]:
 
 
 def _cause(above: Mapping[str, set[str]], name: str, failed: Mapping[str, Check]) -> str:
-    """The failure from which a failure follows and which follows from none; of several the first that was asked."""
+    """Return the root failure from which a failure follows; the first evaluated one if there are several."""
     reached, waiting = {name}, [name]
     while waiting:
         for other in above[waiting.pop()] - reached:

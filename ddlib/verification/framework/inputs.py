@@ -1,4 +1,4 @@
-"""The words, states, laws and times at which processes are asked."""
+"""Inputs of the claims: tokens, states, distributions and times."""
 
 import math
 
@@ -10,26 +10,26 @@ from ddlib.verification.framework.claim import Comparison
 from ddlib.verification.framework.oracle import states
 
 FALSE_ALARM = 1e-6
-"""Chance that a check of draws refuses a right object; the draws are seeded, so a verdict does not change."""
+"""Probability that a check of draws rejects a correct object; draws are seeded, so results are reproducible."""
 
 
 def words(process: ForwardProcess) -> Tensor:
-    """All words, (1, V)."""
+    """Return all tokens, (1, V)."""
     return torch.arange(process.vocab_size)[None]
 
 
 def at(t: float, rows: int = 1) -> Tensor:
-    """``t`` as a float64 tensor (rows,)."""
+    """Return ``t`` as a float64 tensor (rows,)."""
     return torch.full((rows,), t, dtype=torch.float64)
 
 
 def marginals(process: ForwardProcess, t: float) -> Tensor:
-    """q_t(z|x) for every word and state, (V, S)."""
+    """Return q_t(z|x) for every token and state, (V, S)."""
     return process.marginal(words(process), at(t))[0]
 
 
 def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2.0) -> Tensor:
-    """Log-laws of words, (1, rows, V), each row another; seed 0 is the uniform law."""
+    """Draw log-probabilities of tokens, (1, rows, V), independent rows; seed 0 is the uniform distribution."""
     generator = torch.Generator().manual_seed(int(seed))
     size = 0.0 if seed == 0 else scale
     noise = torch.randn(1, rows, process.vocab_size, generator=generator, dtype=torch.float64)
@@ -37,42 +37,42 @@ def logits(process: ForwardProcess, seed: float, rows: int = 1, scale: float = 2
 
 
 def law(process: ForwardProcess, seed: float, rows: int = 1) -> Tensor:
-    """Laws of words, (1, rows, V)."""
+    """Draw distributions of tokens, (1, rows, V)."""
     return logits(process, seed, rows).exp()
 
 
 def some_words(process: ForwardProcess, most: float) -> Tensor:
-    """At most that many words from the first to the last, (n,)."""
+    """Return at most ``most`` tokens, evenly spaced from the first to the last, (n,)."""
     count = min(int(most), process.vocab_size)
     return torch.linspace(0, process.vocab_size - 1, count, dtype=torch.float64).long()
 
 
 def product(process: ForwardProcess, most: float) -> tuple[Tensor, Tensor]:
-    """Each of ``some_words`` x with every state z, each (1, N): the states of the first word, then of the next."""
+    """Return all pairs of ``some_words`` x and states z, each (1, N), in row-major order."""
     chosen = some_words(process, most)
     return chosen.repeat_interleave(process.num_states)[None], states(process).repeat(1, len(chosen))
 
 
 def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tensor, Tensor, Tensor]:
-    """``some_words`` x and the states z they can become at ``t``, each (1, N), and the time (1,)."""
+    """Return pairs of ``some_words`` x and states z with q_t(z|x) > 0, each (1, N), and the time (1,)."""
     x, z = product(process, most)
     possible = process.likelihood(z, x, at(t))[0] > 0
     return x[:, possible], z[:, possible], at(t)
 
 
 def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float) -> Comparison:
-    """A comparison of answers (1, N) for the pairs."""
+    """Return a comparison of results (1, N) for the pairs."""
     allowed = allowed[0] if isinstance(allowed, Tensor) else allowed
     return Comparison(quantity, (), got[0], expected[0], allowed, {"x": x[0], "z": z[0]})
 
 
 def no_closed_form(process: ForwardProcess) -> str:
-    """Why the closed form cannot be asked for; empty where there is one."""
+    """Return the reason why there is no closed form; empty if there is one."""
     return "" if process.closed_form else "there is no closed form"
 
 
 def remembers(process: ForwardProcess) -> str:
-    """Why z_1 may depend on the word; empty where it must not."""
+    """Return the reason why z_1 may depend on the token; empty if it must not."""
     if not process.exact_ends:
         return "the clock does not reach 0; prior_kl is part of the bound"
     q = process.rate_matrix(0.5)
@@ -81,11 +81,12 @@ def remembers(process: ForwardProcess) -> str:
 
 
 def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Tensor, draws: int) -> Comparison:
-    """Counts against the law they are drawn from, cell by cell, by exact binomial quantiles.
+    """Compare counts with the distribution they are drawn from, cell by cell, by exact binomial quantiles.
 
-    The bounds are Bonferroni's over the cells: a right law is refused with probability ``FALSE_ALARM`` at most.
+    With the Bonferroni correction over the cells, a correct distribution is rejected with probability at most
+    ``FALSE_ALARM``.
     """
-    from scipy.stats import binom  # here, for whoever imports ddlib to train need not wait for it
+    from scipy.stats import binom  # imported here: slow to load, and training does not need it
 
     chance = chance.to(torch.float64).clamp(0, 1)
     tail = FALSE_ALARM / 2 / max(1, chance.numel())
@@ -98,12 +99,12 @@ def frequencies(quantity: str, axes: tuple[str, ...], counts: Tensor, chance: Te
 
 
 def tally(outcomes: Tensor, size: int) -> Tensor:
-    """How often each of ``size`` outcomes came up in every column of ``outcomes`` (draws, columns)."""
+    """Count each of ``size`` outcomes in every column of ``outcomes`` (draws, columns)."""
     columns = outcomes.shape[1]
     flat = outcomes + size * torch.arange(columns)
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
 
 
 def draws(process: ForwardProcess) -> int:
-    """How many draws a state gets: as many as small state spaces allow."""
+    """Return the number of draws per state; fewer for larger state spaces."""
     return math.ceil(min(20_000, 200_000 / process.num_states))

@@ -1,4 +1,4 @@
-"""Slow, dense and independent ways to know what a process should do."""
+"""Reference implementations: slow, dense and independent computations of a process's properties."""
 
 import math
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from ddlib.processes import ForwardProcess, beside
 
 
 def states(process: ForwardProcess) -> Tensor:
-    """All states, (1, S)."""
+    """Return all states, (1, S)."""
     return torch.arange(process.num_states)[None]
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
-    """q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64."""
-    from scipy.integrate import solve_ivp  # here, for whoever imports ddlib to train need not wait for it
+    """Compute q_{t|s} by solving Kolmogorov's forward equation dP/du = P Q_u from u = s, (S, S) float64."""
+    from scipy.integrate import solve_ivp  # imported here: slow to load, and training does not need it
 
     size = process.num_states
 
@@ -34,7 +34,7 @@ def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
 
 
 def tanh_sinh(points: int = 120, reach: float = 3.1) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on (0, 1) in float64 that integrate through algebraic and logarithmic ends."""
+    """Return float64 nodes and weights of tanh-sinh quadrature on (0, 1), which handles singularities at the ends."""
     u = torch.linspace(-reach, reach, points, dtype=torch.float64)
     step = u[1] - u[0]
     nodes = torch.special.expit(math.pi * torch.sinh(u))
@@ -43,7 +43,7 @@ def tanh_sinh(points: int = 120, reach: float = 3.1) -> tuple[Tensor, Tensor]:
 
 
 def logistic(reach: float, points: int) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes and weights in the log-odds of t, from -reach to reach; algebraic ends cost nothing."""
+    """Return Gauss-Legendre nodes and weights in the log-odds of t, from -reach to reach; handles algebraic ends."""
     u, weights = (torch.as_tensor(v) for v in legendre.leggauss(points))
     nodes = torch.special.expit(reach * u)
     return nodes, reach * weights * nodes * torch.special.expit(-reach * u)
@@ -60,34 +60,34 @@ def integrate_bound(
     chance: Tensor | None = None,
     cells: int = 1,
 ) -> Tensor:
-    """The diffusion term of the bound averaged over data, times and noise exactly, in nats per sequence.
+    """Compute the diffusion term of the bound, averaged exactly over data, times and noise, in nats per sequence.
 
     Args:
         process: the forward process.
-        law: joint law of a text of one or more tokens, shape (V,) * L.
+        law: joint distribution of a sequence of one or more tokens, shape (V,) * L.
         logits: the denoiser, ``(z (N, L), t (N,)) -> (N, L, V)``, float64.
-        method: of ``nelbo``.
-        parameterization: of ``nelbo``.
-        points: quadrature points over time, in each cell of each part of a pace.
-        pace: which position when; None is all at once.
-        chance: (L,) what a random pace draws for a text.
-        cells: even ones of a part of the path, inside which it has no kink.
+        method: as in ``nelbo``.
+        parameterization: as in ``nelbo``.
+        points: number of quadrature points over time, in each cell of each segment of a pace.
+        pace: the pace; None is one time for all positions.
+        chance: (L,) uniforms of a random pace.
+        cells: number of equal cells per segment of the path; the path must be smooth inside each cell.
     """
     pace = pace or Together()
     length, size = law.ndim, process.num_states
     grid = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
-    words = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
-    x, z = words.repeat_interleave(len(grid), 0), grid.repeat(len(words), 1)
-    texts = law.flatten().repeat_interleave(len(grid))
+    tokens = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
+    x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
+    probs = law.flatten().repeat_interleave(len(grid))
     total = torch.zeros((), dtype=torch.float64)
-    own = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
+    uniforms = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
     cells *= pace.parts(length)
     inner, weights = tanh_sinh(points)
     nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
     for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
-        t, speed = (of(node[None], own)[0] for of in (pace.times, pace.speeds))
+        t, speed = (function(node[None], uniforms)[0] for function in (pace.times, pace.speeds))
         t, speed = t.expand(len(x), *t.shape), speed.expand(len(x), *speed.shape)
-        mass = texts * process.likelihood(z, x, t).prod(-1)
+        mass = probs * process.likelihood(z, x, t).prod(-1)
         kept = mass > 0
         if bool(kept.any()):
             x_, z_, t_ = x[kept], z[kept], t[kept]
@@ -97,10 +97,10 @@ def integrate_bound(
 
 
 def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The best denoiser in cavity form for a text with joint ``law``: log p(x_i | the other noisy positions)."""
+    """Return the exact denoiser in cavity form of a joint distribution ``law``: log p(x_i | other noisy positions)."""
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
-        # a prompt's words are impossible at t = 1 exactly; a little earlier they are evidence like any other
+        # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
         result = []
         for i in range(law.ndim):
@@ -117,7 +117,7 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
 
 
 def exact_posterior(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The best denoiser in posterior form: log p(x_i | all noisy positions)."""
+    """Return the exact denoiser in posterior form: log p(x_i | all noisy positions)."""
     cavity = exact_cavity(process, law)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What holds for the bound: closed form = generic, never negative, tight for the best model."""
+"""Claims about the bound: closed form = generic form, nonnegative, tight for the exact model."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,15 +23,15 @@ from ddlib.verification.framework.inputs import (
 )
 from ddlib.verification.framework.oracle import logistic
 
-_NODES, _HELD = 8, 2**24  # times at once: answers for thousands of pairs stay in the processor's caches
+_NODES, _HELD = 8, 2**24  # times at once, such that thousands of pairs fit into the CPU's caches
 PARAMETERIZATIONS = ("cavity", "posterior")
-_REACHED = 1e-250  # states below this probability add nothing to a bound
+_REACHED = 1e-250  # states below this probability do not contribute to a bound
 
 
 def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor) -> Tensor:
-    """1 + the rates at which z is left backwards in time under the truth and under the model, (1, N).
+    """Compute 1 + the reverse exit rates of z under the truth and under the model, (1, N).
 
-    The bound adds and subtracts terms of this size, so it is the unit of its rounding errors.
+    The bound is a difference of terms of this size, so this is the unit of its rounding errors.
     """
     truth = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
     return 1 + process.reverse_rate(truth, z, t).sum(-1) + process.reverse_rate(p, z, t).sum(-1)
@@ -74,26 +74,26 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def integrated(
     process: ForwardProcess, point: Point, denoiser: Callable[[Tensor, Tensor], Tensor], kind: Parameterization
 ) -> tuple[Tensor, float, float, Tensor]:
-    """The bound of each word, averaged over noise exactly and integrated from t = a to t = b; 0 for words left out.
+    """Integrate the bound of each token from t = a to t = b, with the exact mean over noise; 0 for tokens left out.
 
-    The quadrature is refined until it agrees with itself, or has more than ``point["nodes"]`` nodes, default 150.
+    The quadrature is refined until it converges, or has more than ``point["nodes"]`` nodes, default 150.
 
-    Returns the integrals (V,), a, b, and by how much they changed when the quadrature was last refined (V,).
+    Returns the integrals (V,), a, b, and the change of the integrals in the last refinement (V,).
     """
-    reach, (word, every) = float(point["reach"]), product(process, point["words"])
-    together = max(1, min(_NODES, _HELD // (word.shape[1] * process.vocab_size)))
+    reach, (token, every) = float(point["reach"]), product(process, point["words"])
+    together = max(1, min(_NODES, _HELD // (token.shape[1] * process.vocab_size)))
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
         for t, weight in zip(*(v.split(together) for v in logistic(reach, points)), strict=True):
-            x, z = word.expand(len(t), -1), every.expand(len(t), -1)
+            x, z = token.expand(len(t), -1), every.expand(len(t), -1)
             mass = process.likelihood(z, x, t)
-            # the likeliest state stands in for one that is not possible, or so unlikely that ratios overflow
+            # replace impossible states, and those so unlikely that ratios overflow, by the most likely state
             likeliest = mass.unflatten(1, (-1, process.num_states)).argmax(-1)
             z = torch.where(mass > _REACHED, z, likeliest.repeat_interleave(process.num_states, 1))
             mass = torch.where(mass > _REACHED, mass, 0.0)
             value = mass * nelbo(process, denoiser(z, t), x, z, t, "auto", kind)
-            total.index_add_(0, word[0], weight @ value)
+            total.index_add_(0, token[0], weight @ value)
         return total
 
     points = 24
@@ -109,13 +109,13 @@ def integrated(
 
 
 def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
-    """What noise after t removes, KL(q_t(.|x) || q_t(.|p)), for every word, (V,)."""
+    """Compute the information removed by noise after t, KL(q_t(.|x) || q_t(.|p)), for every token, (V,)."""
     noisy = marginals(process, t)
     return (torch.xlogy(noisy, noisy) - torch.xlogy(noisy, p @ noisy)).sum(-1)
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean: the fact that makes it a bound, on any interval."""
+    """Compare the integrated bound with the KL difference: d/dt KL(q_t(.|x) || q_t(.|p)) is minus the bound's mean."""
     scores = logits(process, point["law"])[0, 0]
     value, a, b, change = integrated(process, point, lambda z, t: scores.expand(*z.shape, -1), "cavity")
     lost = removed(process, a, scores.exp()) - removed(process, b, scores.exp())
@@ -143,7 +143,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         scores = cavity_logits(process, denoiser(z, t), z, t, kind)
         left = (truth[x] * process.likelihood(z, x, t) * reconstruction(process, scores, x, z, t)).sum()
         right = truth @ process.prior_kl(words(process), at(b))[0]
-        # the prior comes from uniform words, not from the text: its mismatch is the price at b
+        # the prior is that of uniform tokens, not of the data: at b this adds the KL between the two
         noisy = marginals(process, b)
         mismatch = torch.xlogy(truth @ noisy, (truth @ noisy) / noisy.mean(0).clamp_min(1e-300)).sum()
         got, allowed = truth @ inner + left + right, 1e-6 * (1 + nats) + truth @ change
@@ -153,7 +153,7 @@ def entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _gradients(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     for dtype in (torch.float32, torch.float64):
-        for scale in (0.0, 1.0, 40.0):  # as flat, as usual and as sure as networks get
+        for scale in (0.0, 1.0, 40.0):  # uniform, typical and very confident networks
             for kind in PARAMETERIZATIONS:
                 scores = logits(process, 1, scale=scale).to(dtype).expand(*x.shape, -1).clone()
                 with torch.enable_grad():
@@ -174,16 +174,17 @@ CLAIMS = (
     Claim("objective", "closed = generic", "the closed form is theory section 1's sum, for every (x, z)",
           "1e-10 of the turnover", _closed, _T, _MORE, no_closed_form, ("reverse rate",),
           "weighted_divergence disagrees with rate_matrix and marginal: expected is the bound from these two"),
-    Claim("objective", "weights", "the weight is >= 0 and knows only time and state, the divergence is >= 0",
+    Claim("objective", "weights", "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
           "exactly", _weights, ({"t": 0.5, "law": 1},), ({"t": 1e-6, "law": 2}, {"t": 0.99, "law": 3}),
           no_closed_form, ("closed = generic",)),
     Claim("objective", "non-negative", "the bound's integrand is >= 0, and 0 for the truth",
           "exactly; 1e-9 of the turnover", _positive,
           ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
           rests_on=("closed = generic", "reverse rate")),
-    Claim("objective", "telescopes", "the bound's integral is the KL that noise removes, for every word",
+    Claim("objective", "telescopes", "the bound's integral is the KL that noise removes, for every token",
           "relative 1e-6", _telescopes, (_BRIEF,), _LONG, rests_on=("closed = generic", "limit")),
-    Claim("objective", "bound = entropy", "with the best law, bound and end terms are H(X), in both parameterizations",
+    Claim("objective", "bound = entropy",
+          "with the exact model, bound and end terms are H(X), in both parameterizations",
           "relative 1e-6", entropy, (_BRIEF,), _LONG, rests_on=("telescopes", "prior")),
     Claim("objective", "gradients", "bound and gradient are finite at the ends of time", "exactly", _gradients,
           ({"t": 1e-6}, {"t": 1 - 1e-6}), ({"t": 0.0}, {"t": 1.0}), rests_on=("non-negative",)),

@@ -1,4 +1,4 @@
-"""What holds for losses on all edges below a state: the bound in the mean, the whole way at full weight."""
+"""Claims about losses on all edges below a state: mean equal to the bound, full path at full weight."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 
 _WIDTH = 3
-"""Of the hidden states."""
+"""Width of the hidden states."""
 
 
 def _loss(
@@ -28,7 +28,7 @@ def _loss(
 
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Of a law that does not look at the token's own state, for every word."""
+    """Compare means over z, for every token, with predictions that do not depend on the state of the position."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     chance = process.likelihood(z, x, t)
@@ -43,11 +43,11 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """At full weight the edges are the way from z to the word: -log of the word's probability given z."""
+    """Compare the edges at full weight with -log of the token's probability given z: the path from z to the token."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
-    word = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
-    expected = process.loss_weight(x, z, t) * word
+    nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
+    expected = process.loss_weight(x, z, t) * nats
     depth = len(process.levels) - 1
     got = _loss(process, scores, x, z, t, [1.0] * depth)
     allowed = 1e-9 * (turnover(process, x, z, t, scores.exp()) + expected)
@@ -62,11 +62,11 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(int(point["law"]))
     meanings: dict[str, tuple[Parameterization, int]] = {"words": ("cavity", process.vocab_size)}
     meanings |= {f"{name} clusters": (Children(tree), tree.num_states - 1) for name, tree in trees(process).items()}
-    some = [0.5 + edge for edge in range(len(process.levels) - 1)]
+    others = [0.5 + edge for edge in range(len(process.levels) - 1)]
     for name, (meaning, size) in meanings.items():
         shapes = (*x.shape, _WIDTH), (size, _WIDTH), (size,)
         layer = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-        for weights in (None, some):
+        for weights in (None, others):
             with torch.enable_grad():
                 given = [part.clone().requires_grad_() for part in layer]
                 hidden, weight, bias = given
@@ -75,18 +75,18 @@ def _fused(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                     parameterization=meaning, reduction="none",
                 )  # fmt: skip
                 assert isinstance(fused, Tensor)
-                ours = torch.autograd.grad(fused.sum(), given)
+                fused_grads = torch.autograd.grad(fused.sum(), given)
                 plain = training_loss(
                     process, linear(hidden, weight, bias), x, z, t, None, "edges", edge_weights=weights,
                     parameterization=meaning, reduction="none",
                 )  # fmt: skip
-                theirs = torch.autograd.grad(plain.sum(), given)
+                plain_grads = torch.autograd.grad(plain.sum(), given)
             unit = 1 + process.loss_weight(x, z, t) + plain.detach()
             what = f"with {name} in the output, " + ("weights of the bound" if weights is None else "others")
             yield per_pair(f"fused losses {what}", x, z, fused.detach(), plain.detach(), 1e-10 * unit)
-            for of, one, other in zip(("hidden", "weight", "bias"), ours, theirs, strict=True):
+            for name, one, other in zip(("hidden", "weight", "bias"), fused_grads, plain_grads, strict=True):
                 worst = float((1e-9 * unit).sum())
-                yield Comparison(f"gradient by {of} {what}", (), one.flatten(), other.flatten(), worst)
+                yield Comparison(f"gradient by {name} {what}", (), one.flatten(), other.flatten(), worst)
 
 
 def _no_edges(process: ForwardProcess) -> str:
@@ -94,10 +94,10 @@ def _no_edges(process: ForwardProcess) -> str:
 
 
 CLAIMS = (
-    Claim("objective", "edges", "losses on all edges have the bound's mean, of a law that does not look at z itself",
+    Claim("objective", "edges", "losses on all edges have the bound's mean, for predictions that do not depend on z",
           "1e-9 of the turnover", _mean, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}),
           ({"t": 0.99, "law": 3}, {"t": 1e-8, "law": 4}), _no_edges, ("closed = generic",)),
-    Claim("objective", "way to the word", "at full weight they are -log of the word's law given z, an upper bound",
+    Claim("objective", "way to the word", "at full weight they are -log p(x|z) of the token, an upper bound",
           "1e-9 of the turnover", _way, ({"t": 0.5, "law": 1},), ({"t": 1e-4, "law": 2}, {"t": 0.99, "law": 3}),
           _no_edges, ("closed = generic",)),
     Claim("objective", "fused edges", "from hidden states they are the same, with their gradients",

@@ -1,4 +1,4 @@
-"""What holds for processes with speeds to learn: gradients are the slopes of what is computed."""
+"""Claims about processes with learned speeds: gradients agree with finite differences."""
 
 from collections.abc import Iterator
 
@@ -15,23 +15,23 @@ _STEP, _MOST = 1e-4, 8
 
 
 def parameters(process: ForwardProcess) -> list[Tensor]:
-    """What is to be learned of the process."""
+    """Return the learnable parameters of the process."""
     return [parameter for parameter in process.parameters() if parameter.requires_grad]
 
 
 def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
-    """Numbers that speeds decide, each mixed so that nothing cancels by symmetry."""
+    """Compute quantities that depend on the speeds, with random weights so that nothing cancels by symmetry."""
     x, z, t = pairs(process, float(point["t"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     step = process.transition(float(point["t"]) / 2, float(point["t"]))
     generator = torch.Generator().manual_seed(3)
-    law = scores[:, :1].exp()
+    probs = scores[:, :1].exp()
     found = {
         "log q_t(z|x)": process.likelihood(z, x, t).log(),
-        "q_t(z|p)": process.predictive(law, t),
+        "q_t(z|p)": process.predictive(probs, t),
         "q_{t|s}": step,
         "Q_t": process.rate_matrix(float(point["t"])),
-        "reverse rate": process.reverse_rate(law.expand(1, process.num_states, -1), states(process), t),
+        "reverse rate": process.reverse_rate(probs.expand(1, process.num_states, -1), states(process), t),
         "bound's integrand": nelbo(process, scores, x, z, t),
     }
     return {
@@ -41,7 +41,7 @@ def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
 
 
 def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Autograd against central differences, for a few entries of each parameter."""
+    """Compare autograd with central differences, for a few entries of each parameter."""
     learned = parameters(process)
     with torch.enable_grad():
         answers = _answers(process, point)
@@ -75,7 +75,8 @@ def _slopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("learned", "slopes", "gradients by what is learned are slopes: of laws, rates and the bound's integrand",
+    Claim("learned", "slopes",
+          "gradients by learned speeds are slopes of probabilities, rates and the bound's integrand",
           "1e-6 of central differences", _slopes, ({"t": 0.5, "law": 1}, {"t": 0.02, "law": 2}),
           ({"t": 0.9, "law": 3}, {"t": 1e-4, "law": 4}, {"t": 0.999, "law": 5}),
           rests_on=("rates", "laws", "marginals", "reverse rate", "closed = generic")),

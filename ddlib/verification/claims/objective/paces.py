@@ -1,4 +1,4 @@
-"""What holds for every pace: it is a path from data to noise, and what it counts along the way is the whole bound."""
+"""Claims about paces: paths from data to noise, whose weighted draws give the bound."""
 
 from collections.abc import Iterator
 
@@ -15,12 +15,12 @@ from ddlib.verification.framework.oracle import exact_cavity
 _LENGTHS = (1, 2, 3, 4, 6, 12)
 _GRID = torch.linspace(0, 1, 121, dtype=torch.float64)
 _BESIDE = 1e-9
-"""So far from the ends of a part, where a path may turn."""
+"""Distance from the ends of a segment, where a path may have kinks."""
 _STEP, _MANY = 1e-7, 4096
 
 
 def _served(pace: Pace, most: int = 12) -> list[int]:
-    """Lengths that it takes, shortest first."""
+    """Return the supported lengths, shortest first."""
     found = []
     for length in _LENGTHS:
         try:
@@ -36,7 +36,7 @@ def _chance(rows: int, length: int, seed: int = 0) -> Tensor:
 
 
 def _along(pace: Pace, u: Tensor, length: int, speeds: bool = False) -> Tensor:
-    """Times, or speeds, of one text at every place u (N,) of its path, (N, L)."""
+    """Compute times, or speeds, of one sequence at path parameters u (N,), (N, L)."""
     chance = _chance(1, length).expand(len(u), -1) * pace.random
     return beside((pace.speeds if speeds else pace.times)(u, chance)).expand(-1, length)
 
@@ -60,19 +60,19 @@ def _path(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 
 def _measure(pace: Pace, point: Point) -> Iterator[Comparison]:
-    """At places where paths hardly turn, and in the sum over so many that a turn does not matter."""
+    """Compare speeds with finite differences away from kinks, and their integral with one."""
     for length in _served(pace):
-        parts, of = pace.parts(length), f"of a text of {length} position(s)"
+        parts, subject = pace.parts(length), f"of a text of {length} position(s)"
         u = (torch.arange(97 * parts, dtype=torch.float64) + 0.381966) / (97 * parts)
         slope = (_along(pace, u + _STEP, length) - _along(pace, u - _STEP, length)) / (2 * _STEP)
         speed = _along(pace, u, length, True)
         allowed = 1e-6 * parts * (1 + slope.abs())
-        says = f"{of} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
+        says = f"{subject} {{position}} has the speed {{got:.6g}} at u = {{u:.6g}}, its time rises at {{expected:.6g}}"
         yield Comparison("speeds", ("u", "position"), speed, slope, allowed, {"u": u}, says)
         u = (torch.arange(_MANY * parts, dtype=torch.float64) + 0.5) / (_MANY * parts)
         every = _along(pace, u, length, True)
         total, turns = every.mean(0), 8 * every.amax(0).nan_to_num(0, 0, 0) / len(u)
-        says = f"{of} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
+        says = f"{subject} the measure of position {{position}} integrates to {{got:.6g}}, not to one"
         yield Comparison("measure", ("position",), total, torch.ones_like(total), 1e-6 + turns, says=says)
 
 
@@ -85,7 +85,7 @@ def _apart(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 
 def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
-    """Before the block that moves is data, behind it noise."""
+    """Check that blocks before the moving one are data and blocks after it are noise."""
     for length in _served(pace):
         size, parts = int(pace.block or 0), pace.parts(length)
         u = (torch.arange(parts, dtype=torch.float64) + 0.375) / parts
@@ -100,7 +100,7 @@ def _blocks(pace: Pace, point: Point) -> Iterator[Comparison]:
 
 
 def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
-    """Of draws in strata the mean of the measure is one, at every position and in every third of its own time."""
+    """Check that the measure of stratified draws has mean one, at every position and in every third of its time."""
     for length in _served(pace):
         rows = 1800 * pace.parts(length)
         drawn = pace.draw(rows, length, torch.Generator().manual_seed(3))
@@ -117,31 +117,31 @@ def _draws(pace: Pace, point: Point) -> Iterator[Comparison]:
         )
 
 
-def _law(words: int, length: int) -> Tensor:
-    """A joint law in which all words depend on each other."""
+def _joint(words: int, length: int) -> Tensor:
+    """Return a joint distribution in which all tokens depend on each other."""
     noise = torch.randn(words**length, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
     return noise.softmax(0).view([words] * length)
 
 
 def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor) -> Tensor:
-    """The bound of the best denoiser along one path, averaged over texts and noise exactly, in nats."""
+    """Compute the bound of the exact denoiser along one path, averaged exactly over sequences and noise, in nats."""
     length, size = law.ndim, process.num_states
     z = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
     x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
     x, z = x.repeat_interleave(len(z), 0), z.repeat(len(x), 1)
-    texts, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
+    probs, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
 
     def at(u: Tensor) -> Tensor:
-        count, own = len(u), chance.expand(len(u), -1)
-        many = (beside(of(u, own)).expand(-1, length) for of in (pace.times, pace.speeds))
+        count, uniforms = len(u), chance.expand(len(u), -1)
+        many = (beside(function(u, uniforms)).expand(-1, length) for function in (pace.times, pace.speeds))
         t, speed = (values.repeat_interleave(len(x), 0) for values in many)
-        said, noisy, of = x.repeat(count, 1), z.repeat(count, 1), torch.arange(count).repeat_interleave(len(x))
-        mass = texts.repeat(count) * process.likelihood(noisy, said, t).prod(-1)
+        clean, noisy, index = x.repeat(count, 1), z.repeat(count, 1), torch.arange(count).repeat_interleave(len(x))
+        mass = probs.repeat(count) * process.likelihood(noisy, clean, t).prod(-1)
         kept = (mass > 0) & (speed > 0).any(-1)
-        said, noisy, t, speed, mass, of = (value[kept] for value in (said, noisy, t, speed, mass, of))
-        terms = process.integrand(best(noisy, t), said, noisy, t)
+        clean, noisy, t, speed, mass, index = (value[kept] for value in (clean, noisy, t, speed, mass, index))
+        terms = process.integrand(best(noisy, t), clean, noisy, t)
         terms = torch.where(speed > 0, speed * terms, 0.0).sum(-1) * mass
-        return torch.zeros(count, dtype=torch.float64).index_add_(0, of, terms)
+        return torch.zeros(count, dtype=torch.float64).index_add_(0, index, terms)
 
     low = torch.arange(pace.parts(length), dtype=torch.float64) / pace.parts(length)
     return integral(at, low + _BESIDE, low + 1 / len(low) - _BESIDE, 1e-6).sum()
@@ -150,10 +150,10 @@ def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor
 def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
     for length in _served(pace, most=2):
         for name, process in _PROCESSES.items():
-            law = _law(process.vocab_size, length)
+            joint = _joint(process.vocab_size, length)
             chance = _chance(1, length) * pace.random
-            got = bound_along(pace, process, law, chance)
-            entropy = -torch.xlogy(law, law).sum()
+            got = bound_along(pace, process, joint, chance)
+            entropy = -torch.xlogy(joint, joint).sum()
             says = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
             yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, says=says)
 
@@ -173,7 +173,7 @@ CLAIMS = (
           means="the bound is an integral over a path from data to noise: what goes back, or does not arrive, is none"),
     Claim("pace", "measure", "speeds are the derivative of times: the measure of every position is one", "1e-6",
           _measure, rests_on=("path",), means="each position must be counted once: speeds(u) must be d times / du"),
-    Claim("pace", "texts apart", "a text's times depend on its own place and chance alone", "exactly", _apart,
+    Claim("pace", "texts apart", "times of a sequence depend on its own u and chance only", "exactly", _apart,
           rests_on=("path",)),
     Claim("pace", "blocks", "before the block that moves is data, behind it noise", "1e-12", _blocks,
           applies=_no_blocks, rests_on=("path",)),

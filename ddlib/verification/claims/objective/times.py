@@ -1,4 +1,4 @@
-"""What holds for every density of times, and for the one that a process makes for itself."""
+"""Claims about densities of times, and about ``process.time_density``."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,14 +16,14 @@ from ddlib.verification.framework.inputs import at, logits, pairs
 
 _ROUNDING = 2.0**-52
 _GRID = torch.linspace(-16, 16, 129, dtype=torch.float64).sigmoid()
-"""Times that are even in their log-odds, 1e-7 from either end."""
+"""Times evenly spaced in log-odds, from 1e-7 to 1 - 1e-7."""
 
 
 def integral(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, tolerance: float = 1e-11) -> Tensor:
-    """Of a function (N,) -> (N,) between each ``low`` and ``high`` (n,), by halves until both rules agree.
+    """Integrate a function (N,) -> (N,) between each ``low`` and ``high`` (n,) by adaptive bisection.
 
-    A jump inside costs halvings, no digits: tables have many. The rule is Lobatto's, for one without nodes at the ends
-    does not see a jump beside them.
+    Jumps inside, of which tabulated densities have many, cost bisections but no accuracy. The rule is Gauss-Lobatto: a
+    rule without nodes at the ends would miss a jump next to them.
     """
     last = [0.0] * 9 + [1.0]  # the coefficients of P_9
     u = np.concatenate([[-1.0], legendre.legroots(legendre.legder(last)), [1.0]])
@@ -40,7 +40,7 @@ def integral(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, to
         middle = (low + high) / 2
         halves = rule(low, middle), rule(middle, high)
         apart = (halves[0] + halves[1] - whole).abs()
-        done = (apart <= tolerance) | ~apart.isfinite() | (depth == 59)  # no halving makes infinity or NaN a number
+        done = (apart <= tolerance) | ~apart.isfinite() | (depth == 59)  # bisection does not help with infinity or NaN
         result.index_add_(0, owner[done], (halves[0] + halves[1])[done])
         low, high = torch.cat([low[~done], middle[~done]]), torch.cat([middle[~done], high[~done]])
         owner, whole = owner[~done].repeat(2), torch.cat([half[~done] for half in halves])
@@ -75,7 +75,7 @@ def _integrates(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 def _inverse(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     g = density.density(_GRID)
-    # G is known to a rounding error, so its time is known to that over g
+    # G has a rounding error, so its time has that error divided by g
     allowed = 1e-12 + 4 * _ROUNDING / g
     back = density.inverse(density.cumulative(_GRID))
     yield Comparison("inverse(cumulative(t))", (), back, _GRID, allowed, {"t": _GRID})
@@ -98,7 +98,7 @@ def _weighs(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 
 def _draws(density: TimeDensity, point: Point) -> Iterator[Comparison]:
-    """One draw in each slice of equal probability, so G(t) is known to one slice."""
+    """Check that there is one draw in each slice of equal probability."""
     count = 512
     slices = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     for low, high in ((0.0, 1.0), (0.1, 0.8)):
@@ -110,7 +110,7 @@ def _draws(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 
 def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
-    """The mean over draws is an integral over u = G(t), the bound's own one over t."""
+    """Compare the mean over draws, an integral over u = G(t), with the bound, an integral over t."""
     for name, process in _PROCESSES.items():
         scores = logits(process, point["law"])[0, 0]
 
@@ -123,7 +123,7 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
         edges = _GRID[::8]
         u = density.cumulative(edges)
-        rare = density.weight(edges) > 1e5  # there u has lost the digits that tell its time
+        rare = density.weight(edges) > 1e5  # there u does not resolve the time
         kept = ~(rare[:-1] | rare[1:])
         low, high = edges[:-1][kept], edges[1:][kept]
         expected = integral(integrand, low, high, 1e-9)
@@ -132,18 +132,18 @@ def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 
 def mean_bound(process: ForwardProcess, scores: Tensor, t: Tensor) -> Tensor:
-    """E over uniform words and noise of the bound's integrand under one law of words, at times (N,)."""
+    """Return the mean of the bound's integrand over uniform tokens and noise, with one prediction, at times (N,)."""
     return bound_moment(process, scores, t, 1)
 
 
 def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int) -> Tensor:
-    """E over uniform tokens and noise of a power of the integrand, at times (N,); ``scores`` (V,) or (1, V S, V)."""
-    words, states = process.vocab_size, process.num_states
-    x = torch.arange(words).repeat_interleave(states).expand(len(t), -1)
-    z = torch.arange(states).repeat(words).expand(len(t), -1)
+    """Return the mean of a power of the integrand over uniform tokens and noise; ``scores`` (V,) or (1, V S, V)."""
+    tokens, states = process.vocab_size, process.num_states
+    x = torch.arange(tokens).repeat_interleave(states).expand(len(t), -1)
+    z = torch.arange(states).repeat(tokens).expand(len(t), -1)
     mass = process.likelihood(z, x, t)
     value = process.integrand(scores.expand(*x.shape, -1), x, z, t)
-    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / words
+    return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
 
 
 _PROCESSES: dict[str, ForwardProcess] = {
@@ -155,12 +155,12 @@ _PROCESSES: dict[str, ForwardProcess] = {
 
 def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     density = process.time_density(32)
-    for ask in (_ends, _positive, _inverse, _weighs):
-        yield from ask(density, point)
+    for claim in (_ends, _positive, _inverse, _weighs):
+        yield from claim(density, point)
 
 
 def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Sums over levels, against the same over words and states."""
+    """Compare sums over levels with the same sums over tokens and states."""
     time = at(float(point["t"]))
     x, z, t = pairs(process, float(point["t"]), 8)
     nats = torch.arange(1.0, len(process.levels), dtype=torch.float64)
@@ -173,7 +173,7 @@ def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _efficient(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """The second moment of one draw, which is least, (int sqrt(s) dt)^2, where g is proportional to sqrt(s)."""
+    """Compare the second moment of one draw with its minimum (int sqrt(s) dt)^2, attained for g ~ sqrt(s)."""
     flat, width = torch.zeros(process.vocab_size, dtype=torch.float64), _GRID * (1 - _GRID) / 4  # log-odds 1/4 apart
     second = bound_moment(process, flat, _GRID, 2)
     got = (second / process.time_density(1).density(_GRID) * width).sum()[None]
@@ -192,7 +192,7 @@ def _tails(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 _EFFICIENT = 2.0
-"""What guesses of a process may cost: a level that pays half or twice as much as guessed makes 1.9."""
+"""Allowed excess of the second moment: a level whose loss is half or twice the guess gives 1.9."""
 
 _LAW = ({"law": 1},)
 
@@ -224,4 +224,4 @@ PROCESS_CLAIMS = (
     Claim("times", "moments", "time_moments are mean and mean square of weight times what a level pays",
           "relative 1e-9", _moments, ({"t": 0.5}, {"t": 1e-4}), ({"t": 0.99},), _no_levels),
 )  # fmt: skip
-"""What holds for every process beside."""
+"""Claims about ``time_density`` of every process."""

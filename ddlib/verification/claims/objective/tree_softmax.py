@@ -1,4 +1,4 @@
-"""What holds for child logits: they mean the word law that they tell, in every loss, and the best ones are tight."""
+"""Claims about child logits: equal to the token distribution they define in every loss, tight for the exact model."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 
 _WIDTH = 3
-"""Of the hidden states."""
+"""Width of the hidden states."""
 
 
 def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
-    """Trees of the output: that of the noise, and others of one to three levels above the words."""
+    """Return trees of the output: that of the process, and others with one to three levels above the tokens."""
     size = process.vocab_size
     found: dict[str, Hierarchy] = {"no": Flat(size)}
     if size > 2:
@@ -33,7 +33,7 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
 
 
 def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
-    """Child logits that tell a law of words: the log of each state's mass, (S - 1,)."""
+    """Return the child logits of a token distribution: the log-mass of each state, (S - 1,)."""
     masses = [log_probs.exp()]
     for edge in tree.maps[:-1]:
         masses.append(masses[-1].new_zeros(edge.num_parents).index_add(0, edge.parents, masses[-1]))
@@ -41,7 +41,7 @@ def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
 
 
 def _constant(scores: Tensor) -> Denoiser:
-    """A network that says the same everywhere."""
+    """Return a network with constant output."""
     return lambda z, t: scores.expand(*z.shape, -1)
 
 
@@ -65,9 +65,9 @@ def _same_bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         what = f"with {name} clusters in the output"
         yield per_pair(f"bound from child logits {what}", x, z, expanded.detach(), generic, allowed)
         yield per_pair(f"fused bound from child logits {what}", x, z, fused.detach(), generic, allowed)
-        for of, one, other in zip(("hidden", "weight", "bias"), fused_slopes, slopes, strict=True):
+        for name, one, other in zip(("hidden", "weight", "bias"), fused_slopes, slopes, strict=True):
             worst = float((1e-9 * unit).sum())
-            yield Comparison(f"gradient by {of} of the fused bound {what}", (), one.flatten(), other.flatten(), worst)
+            yield Comparison(f"gradient by {name} of the fused bound {what}", (), one.flatten(), other.flatten(), worst)
 
 
 def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -80,9 +80,10 @@ def _tight(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("objective", "child logits", "a head over children has the bound and the gradients of the word law it tells",
+    Claim("objective", "child logits",
+          "child logits have the bound and the gradients of the token distribution they define",
           "1e-10 of the turnover", _same_bound, ({"t": 0.5, "law": 1}, {"t": 0.05, "law": 2}),
           ({"t": 1e-6, "law": 3}, {"t": 1 - 1e-6, "law": 4}), rests_on=("closed = generic",)),
-    Claim("objective", "best child logits", "of the words' law they have its bound, which is the entropy",
+    Claim("objective", "best child logits", "with the exact distribution they have its bound, which is the entropy",
           "relative 1e-8", _tight, ({"law": 1, "reach": 4.0, "words": 12},), rests_on=("child logits", "telescopes")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What holds for every weighting: a finite factor for each state, of this token alone, in both forms of the loss."""
+"""Claims about weightings: finite, dependent on one position only, the same in both forms of the loss."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,28 +19,28 @@ from ddlib.weightings import Weighting
 
 
 class Rule(NamedTuple):
-    """A weighting and a process whose loss it weighs."""
+    """A weighting and a process to apply it to."""
 
     weighting: Weighting
     process: ForwardProcess
 
     def asked(self, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every word with every state it can become, the time, and the bound's weight."""
+        """Return all possible pairs of token and state, the time, and the bound's weight."""
         x, z, when = pairs(self.process, t)
         return x, z, when, self.process.loss_weight(x, z, when).to(torch.float64)
 
 
 def processes() -> tuple[ForwardProcess, ...]:
-    """One of every kind, with one to three levels above the words, with and without a closed form."""
+    """Return one process of every kind, with one to three levels above the tokens, with and without a closed form."""
     tree = hdlm([0, 0, 1, 1, 2])
     return (*three(), tree, GIDD(5, 0.2), GIDD(4, 0.0), RateMatrix(tree.rate_matrix(0.0), Linear(), 5))
 
 
 def runs(weighting: Weighting) -> list[Rule]:
-    """The weighting on one process of every kind that it serves.
+    """Return cases of the weighting with each supported kind of process.
 
     Raises:
-        ValueError: it serves none of them.
+        ValueError: no process is supported.
     """
     served = [Rule(weighting, process) for process in processes() if _serves(weighting, process)]
     if not served:
@@ -93,8 +93,8 @@ def _losses(rule: Rule, point: Point) -> Iterator[Comparison]:
     allowed = 1e-9 * (1 + expected + found)
     loss = training_loss(rule.process, scores, x, z, t, rule.weighting, reduction="none")
     yield per_pair("training_loss", x, z, loss, expected, allowed)
-    words = torch.eye(rule.process.vocab_size, dtype=torch.float64)
-    fused = linear_training_loss(rule.process, scores, words, x, z, t, weighting=rule.weighting, reduction="none")
+    identity = torch.eye(rule.process.vocab_size, dtype=torch.float64)
+    fused = linear_training_loss(rule.process, scores, identity, x, z, t, weighting=rule.weighting, reduction="none")
     assert isinstance(fused, Tensor)
     yield per_pair("linear_training_loss", x, z, fused, expected, allowed)
     if rule.weighting.bound:
@@ -107,9 +107,9 @@ _ENDS = ({"t": 0.0}, {"t": 1.0}, {"t": 1e-8}, {"t": 0.05}, {"t": 0.95})
 CLAIMS = (
     Claim("weighting", "weights", "finite and not negative, 0 where the bound's are, never all 0", "exactly",
           _zeros, _T, _ENDS),
-    Claim("weighting", "one token", "a token's weight knows no other token of the batch", "relative 1e-12", _alone,
+    Claim("weighting", "one token", "a token's weight depends on no other token of the batch", "relative 1e-12", _alone,
           ({"t": 0.5},), ({"t": 1e-6}, {"t": 0.9}), rests_on=("weights",)),
-    Claim("weighting", "losses", "both losses are this weight times the bound's divergence; the bound where it says so",
+    Claim("weighting", "losses", "both losses are this weight times the bound's divergence, or the bound",
           "relative 1e-9", _losses, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}), ({"t": 0.95, "law": 3},),
           rests_on=("one token",)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Claims on a process as it was given, at hundreds of states or more."""
+"""Claims about a process at its full size, with hundreds of states or more."""
 
 import math
 from collections.abc import Iterator
@@ -23,23 +23,23 @@ from ddlib.verification.framework.inputs import (
 )
 
 WHOLE, DENSE = 1_000, 4_096
-"""Up to ``WHOLE`` states all rows of a transition are compared, up to ``DENSE`` drawn rows of it; beyond none is built.
-"""
+"""Up to ``WHOLE`` states all rows of a transition are compared, up to ``DENSE`` products with drawn rows; beyond that
+no transition is built."""
 
 _QUICK = 400
-"""Beyond this many states the bound is compared with the entropy for cavity logits only."""
+"""Number of states beyond which the bound is compared with the entropy for cavity logits only."""
 
 _SEEN = 1e-30
-"""Probabilities below this need no digits: no draw of a chain this large meets them."""
+"""Probabilities below this need no relative accuracy: they practically never occur in draws."""
 
 
 def too_many(most: int, process: ForwardProcess) -> str:
-    """Return why a claim does not apply to a process of more than ``most`` states; empty where it does."""
+    """Return the reason why a claim does not apply to a process of more than ``most`` states; empty if it applies."""
     return f"{process.num_states} states, of at most {most:,}" if process.num_states > most else ""
 
 
 def _rows(process: ForwardProcess) -> Tensor | None:
-    """Drawn distributions of states, (8, S), by which transitions are multiplied; None for all rows."""
+    """Draw distributions of states, (8, S), by which transitions are multiplied; None for all rows."""
     if process.num_states <= WHOLE:
         return None
     generator = torch.Generator().manual_seed(3)
@@ -48,7 +48,7 @@ def _rows(process: ForwardProcess) -> Tensor | None:
 
 
 def _times(rows: Tensor | None, *matrices: Tensor) -> Tensor:
-    """The product of matrices from the left, begun with ``rows``."""
+    """Multiply matrices from the left, starting with ``rows``."""
     result, *others = matrices if rows is None else (rows, *matrices)
     for matrix in others:
         result = result @ matrix
@@ -60,7 +60,7 @@ def _tokens(process: ForwardProcess) -> Tensor:
 
 
 def _states(process: ForwardProcess, most: int = 64) -> Tensor:
-    """States from the first to the last, (1, n)."""
+    """Return evenly spaced states from the first to the last, (1, n)."""
     count = min(most, process.num_states)
     return torch.linspace(0, process.num_states - 1, count, dtype=torch.float64).long()[None]
 
@@ -126,10 +126,10 @@ def _all_tokens(process: ForwardProcess, t: Tensor) -> Tensor:
 
 
 def _rates_integrate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """The change of a transition over short and long spans around t, against the integral of its product with Q.
+    """Compare the change of a transition over short and long spans around t with the integral of its product with Q.
 
-    The integral is Simpson's; its error is estimated by Simpson's rule on one span instead of two. A long span finds a
-    chain that stands still after its fast modes have decayed, when derivatives are far smaller than the rates.
+    The integral is computed by Simpson's rule; the error is estimated from a coarser Simpson's rule. Long spans detect
+    chains that wrongly stop after their fast modes have decayed, when derivatives are far smaller than the rates.
     """
     s, t = float(point["s"]), float(point["t"])
     rows = _rows(process)
@@ -160,13 +160,13 @@ def _posterior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """What follows from one chain behind all answers, without a transition: Bayes is linear in q_t(z|p) p(z_s|z_t, p).
+    """Check consistency with one chain without a transition matrix: q_t(z|p) p(z_s|z_t, p) is linear in p.
 
-    And the rate at which the forward chain leaves a state, by the flow into it, is one for all distributions.
+    Also, the forward exit rate of a state, computed from the flow into it, must be the same for all distributions.
     """
     s, t = float(point["s"]), float(point["t"])
     one, other = (law(process, seed) for seed in (1, 2))
-    # the states that noise leads to, and tokens themselves
+    # states reached by noise, and the tokens themselves
     x = _tokens(process)[:, :8]
     z = torch.cat([process.sample(x, at(t), torch.Generator().manual_seed(4)), x[:, :4]], 1)
     mixtures = [p.expand(1, z.shape[1], -1).contiguous() for p in (one, other, (one + other) / 2)]

@@ -1,4 +1,4 @@
-"""What holds for the bound in discrete time: closed form = posterior, any number of steps adds up, and its limit."""
+"""Claims about the bound in discrete time: closed form = posterior form, sum over any number of steps, limit."""
 
 from collections.abc import Iterator
 
@@ -17,15 +17,15 @@ def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s = at(float(point["s"]))
     scores = logits(process, point["law"]).expand(*x.shape, -1)
     for kind in PARAMETERIZATIONS:
-        said = cavity_logits(process, scores, z, t, kind)
-        closed = process.step_divergence(said, x, z, t, s)
-        dense = ForwardProcess.step_divergence(process, said, x, z, t, s)
+        cavity = cavity_logits(process, scores, z, t, kind)
+        closed = process.step_divergence(cavity, x, z, t, s)
+        dense = ForwardProcess.step_divergence(process, cavity, x, z, t, s)
         yield per_pair(f"step from {kind} logits", x, z, closed, dense, 1e-10 * (1 + dense))
         yield per_pair(f"step from {kind} logits >= 0", x, z, closed, closed.clamp_min(0), 0.0)
 
 
 def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Of a law without a say of z the model is the chain turned round, so a grid loses nothing, however coarse."""
+    """Check that steps telescope: for predictions independent of z the model is the time reversal of the chain."""
     steps, scores = int(point["steps"]), logits(process, point["law"])
     total = torch.zeros(process.vocab_size, dtype=torch.float64)
     for k in range(1, steps + 1):
@@ -52,7 +52,7 @@ CLAIMS = (
                              {"s": 0.499, "t": 0.5, "law": 4}),
           ({"s": 0.0, "t": 1.0, "law": 3}, {"s": 0.9, "t": 1.0, "law": 5}, {"s": 0.0, "t": 1e-3, "law": 0}),
           rests_on=("posterior",)),
-    Claim("discrete", "steps telescope", "for a law of words any number of steps adds up to the KL that noise removes",
+    Claim("discrete", "steps telescope", "for token distributions, any number of steps sums to the KL removed by noise",
           "relative 1e-9", _telescopes, ({"steps": 1, "law": 1}, {"steps": 4, "law": 2}), ({"steps": 30, "law": 3},),
           rests_on=("step = posterior", "marginals")),
     Claim("discrete", "short steps", "the bound of a short step is the continuous bound", "1e-3 of the turnover",

@@ -1,4 +1,4 @@
-"""What holds for draws: forwards they follow the marginal, backwards the posterior."""
+"""Claims about draws: forward draws follow the marginal, backward draws the posterior."""
 
 from collections.abc import Iterator
 
@@ -22,10 +22,10 @@ def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t = float(point["s"]), float(point["t"])
-    n, everyone = max(50, draws(process) // 4), torch.arange(process.num_states)
-    z = everyone.expand(n, -1).contiguous()
+    n, states = max(50, draws(process) // 4), torch.arange(process.num_states)
+    z = states.expand(n, -1).contiguous()
     later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
-    counts, labels = tally(later, process.num_states), {"z_s": everyone}
+    counts, labels = tally(later, process.num_states), {"z_s": states}
     yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
     keyed = [
         process.sample_forward(
@@ -62,7 +62,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Backwards through three steps from the prior, with the best denoiser of a word: its law, exactly."""
+    """Check that three reverse steps from the prior with the exact denoiser of a token reproduce its distribution."""
     n, truth = max(50, draws(process) // 4), law(process, point["law"])[0, 0]
     for kind, oracle in (("cavity", exact_cavity), ("posterior", exact_posterior)):
         generator = torch.Generator().manual_seed(11)
@@ -93,7 +93,7 @@ def _no_path(process: ForwardProcess) -> str:
 
 
 def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """An example meets the same noise whatever shares its batch."""
+    """Check that the noise of an example does not depend on the rest of its batch."""
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
 
@@ -119,7 +119,7 @@ CLAIMS = (
           ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.0, "t": 0.9, "law": 2}),
           ({"s": 0.05, "t": 0.1, "law": 3}, {"s": 0.5, "t": 1.0, "law": 0}),
           rests_on=("posterior", "sample")),
-    Claim("draws", "generation", "ancestral sampling with the best model of a word draws it from its law",
+    Claim("draws", "generation", "ancestral sampling with the exact model of a token draws from its distribution",
           "binomial bounds, false alarm 1e-6", _generation, ({"law": 1},), ({"law": 0},), remembers,
           rests_on=("jump and land", "sample_prior", "forgets")),
     Claim("draws", "path", "jump times drawn up front are those of the chain", "binomial bounds, false alarm 1e-6",

@@ -1,4 +1,4 @@
-"""What holds in the precision that networks train in, and after a process was moved."""
+"""Claims about lower precision and about moving a process between devices and dtypes."""
 
 import copy
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def _dtypes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Every tensor the process holds moves with it; none loses precision on the way."""
+    """Check that all tensors of the process move with it, without loss of precision."""
     s, t = float(point["s"]), float(point["t"])
     moved = copy.deepcopy(process).to(torch.bfloat16)
     yield Comparison("q_{t|s} after .to(bfloat16)", ("from", "to"), moved.transition(s, t), process.transition(s, t), 0)
@@ -72,7 +72,7 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _left_behind(module: nn.Module) -> Iterator[str]:
-    """Names of attributes that hold tensors on another device than "meta"."""
+    """Yield the names of attributes with tensors on another device than "meta"."""
     held = {**module._buffers, **module._parameters}
     held |= {name: value for name, value in vars(module).items() if name not in ("_buffers", "_parameters", "_modules")}
     for name, value in held.items():

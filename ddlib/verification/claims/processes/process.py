@@ -1,4 +1,4 @@
-"""What holds for every process: generator, transitions and marginals belong to one chain."""
+"""Claims about processes: generator, transitions and marginals belong to one chain."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,12 +13,12 @@ from ddlib.verification.framework.oracle import integrate_forward, states
 def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t = point["s"], point["t"]
     square = (process.num_states, process.num_states)
-    asked: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
+    calls: dict[str, tuple[Callable[[], object], tuple[int, ...]]] = {
         "rate_matrix(t)": (lambda: process.rate_matrix(t), square),
         "transition(s, t)": (lambda: process.transition(s, t), square),
         "marginal(x, t)": (lambda: process.marginal(words(process), at(float(t))), (1, process.vocab_size, square[0])),
     }
-    for call, (answer, shape) in asked.items():
+    for call, (answer, shape) in calls.items():
         got = answer()
         if isinstance(got, torch.Tensor):
             is_, right = f"{got.dtype} of shape {tuple(got.shape)}", got.dtype == torch.float64 and got.shape == shape
@@ -29,7 +29,7 @@ def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _transposed(matrix: torch.Tensor, total: float) -> str:
-    """A hint where the columns of a matrix sum to what its rows should."""
+    """Return a hint if the columns of a matrix have the sums that its rows should have."""
     columns = matrix.sum(0)
     if bool(((columns - total).abs() <= 1e-9 * (1 + matrix.abs().sum(0))).all()):
         return f"its columns sum to {total:g}: row = from, column = to, so return the transpose"
@@ -54,9 +54,9 @@ def _laws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison("q_{t|s} >= 0", ("from", "to"), step, step.clamp_min(0), 0.0)
     still = process.transition(point["t"], point["t"])
     yield Comparison("q_{t|t}", ("from", "to"), still, torch.diag(ones), 1e-12)
-    law = marginals(process, point["t"])
-    yield Comparison("sum of q_t(.|x)", ("x",), law.sum(1), ones[: process.vocab_size], 1e-10)
-    yield Comparison("q_t(z|x) >= 0", ("x", "z"), law, law.clamp_min(0), 0.0)
+    marginal = marginals(process, point["t"])
+    yield Comparison("sum of q_t(.|x)", ("x",), marginal.sum(1), ones[: process.vocab_size], 1e-10)
+    yield Comparison("q_t(z|x) >= 0", ("x", "z"), marginal, marginal.clamp_min(0), 0.0)
 
 
 def _kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -71,14 +71,14 @@ def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Compa
 
 
 def _digits(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """A product of non-negative numbers does not cancel, so it tells how many digits of q_t are left at small t."""
+    """Compare with a product of nonnegative numbers, which does not cancel: checks relative accuracy at small t."""
     t = float(point["t"])
     direct = process.transition(0.0, t)
     halves = process.transition(0.0, t / 2) @ process.transition(t / 2, t)
     kept = halves > 1e-200
     yield Comparison("q_{t|0}", ("from", "to"), direct * kept, halves * kept, 1e-6 * halves)
-    law, dense = marginals(process, t), marginals(process, 0.0) @ halves
-    yield Comparison("q_t(z|x)", ("x", "z"), law * (dense > 1e-200), dense * (dense > 1e-200), 1e-6 * dense)
+    marginal, dense = marginals(process, t), marginals(process, 0.0) @ halves
+    yield Comparison("q_t(z|x)", ("x", "z"), marginal * (dense > 1e-200), dense * (dense > 1e-200), 1e-6 * dense)
 
 
 def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -102,7 +102,7 @@ def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Every sequence has its own time and every position its own word: nothing is shared within a batch."""
+    """Check that results do not depend on the rest of the batch, with a time per sequence and a token per position."""
     t = torch.tensor([0.2, point["t"], 0.7], dtype=torch.float64)
     x = (torch.arange(6).view(3, 2) + 1) % process.vocab_size
     z = (
@@ -113,12 +113,12 @@ def _rows(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     p = law(process, 1, 6).view(3, 2, -1)
 
     def answers(rows: slice, columns: slice) -> tuple[torch.Tensor, ...]:
-        here = (rows, columns)
+        part = (rows, columns)
         return (
-            process.marginal(x[here], t[rows]), process.predictive(p[here], t[rows]),
-            process.posterior(p[here], z[here], t[rows], t[rows] / 2), process.reverse_rate(p[here], z[here], t[rows]),
-            process.token_likelihood(z[here], t[rows]), process.likelihood(z[here], x[here], t[rows]),
-            process.prior_kl(x[here], t[rows]),
+            process.marginal(x[part], t[rows]), process.predictive(p[part], t[rows]),
+            process.posterior(p[part], z[part], t[rows], t[rows] / 2), process.reverse_rate(p[part], z[part], t[rows]),
+            process.token_likelihood(z[part], t[rows]), process.likelihood(z[part], x[part], t[rows]),
+            process.prior_kl(x[part], t[rows]),
         )  # fmt: skip
 
     names = ("marginal", "predictive", "posterior", "reverse_rate", "token_likelihood", "likelihood", "prior_kl")
@@ -146,12 +146,12 @@ def _refusals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _answer(method: Callable[..., object], arguments: tuple[torch.Tensor, torch.Tensor]) -> str:
-    """What a method does with bad arguments; empty if it refuses them."""
+    """Describe the behaviour of a method with bad arguments; empty if it rejects them."""
     try:
         method(*arguments)
     except (TypeError, ValueError):
         return ""
-    except Exception as error:  # an index error deep inside names neither argument nor rule
+    except Exception as error:  # e.g. an index error without the argument and the rule
         return f"raises {type(error).__name__} for"
     return "takes"
 
@@ -163,8 +163,8 @@ def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         if t == 1.0:
             yield Comparison("prior", ("z",), process.prior(), typical, 1e-12)
         nats = (torch.xlogy(end, end) - torch.xlogy(end, typical)).sum(-1)
-        ours = process.prior_kl(words(process), at(t))[0]
-        yield Comparison(f"prior_kl at t = {t}", ("x",), ours, nats, 1e-10)
+        got = process.prior_kl(words(process), at(t))[0]
+        yield Comparison(f"prior_kl at t = {t}", ("x",), got, nats, 1e-10)
     default = process.prior_kl(words(process))[0]
     yield Comparison("prior_kl", ("x",), default, process.prior_kl(words(process), at(1.0))[0], 1e-12)
 
@@ -181,7 +181,7 @@ _ST = ({"s": 0.25, "t": 0.5}, {"s": 0.1, "t": 0.9})
 _SUT = ({"s": 0.25, "u": 0.5, "t": 0.75}, {"s": 0.0, "u": 0.1, "t": 0.9}, {"s": 0.0, "u": 0.5, "t": 1.0})
 
 _PARTS = ("answers", "ends", "decreasing", "rate", "level order", "composition", "actions")
-"""What a process is made of: its three answers, a clock, a hierarchy."""
+"""Claims about the components of a process: its three methods, the schedule, the hierarchy."""
 
 CLAIMS = (
     Claim("process", "answers", "rate_matrix and transition are (S, S), marginal is (B, L, S), in float64", "exactly",
@@ -211,12 +211,12 @@ CLAIMS = (
     Claim("process", "linearity", "predictive and likelihoods are those of the marginals", "1e-12", _linear,
           ({"t": 0.5, "law": 1}, {"t": 1e-6, "law": 2}), ({"t": 0.9, "law": 0}, {"t": 1.0, "law": 3}),
           rests_on=("laws",)),
-    Claim("process", "batches", "a position's answers depend on its own word and time alone", "1e-12", _rows,
+    Claim("process", "batches", "results of a position depend on its own token and time only", "1e-12", _rows,
           ({"t": 0.5},), rests_on=("laws",),
           means="sequences of one batch share something: t is (B,), a time for each"),
-    Claim("process", "refusals", "bad words and times are refused, and say so", "exactly", _refusals),
-    Claim("process", "prior", "the prior is z_1 of a uniform word and prior_kl is KL(q_t(.|x) || that of q_t)",
+    Claim("process", "refusals", "invalid tokens and times raise an informative error", "exactly", _refusals),
+    Claim("process", "prior", "the prior is z_1 of a uniform token and prior_kl is KL(q_t(.|x) || that of q_t)",
           "1e-10", _prior, rests_on=("linearity",)),
-    Claim("process", "forgets", "z_1 does not depend on the word", "1e-9", _forgets, applies=remembers,
+    Claim("process", "forgets", "z_1 does not depend on the token", "1e-9", _forgets, applies=remembers,
           rests_on=("prior", "marginals")),
 )  # fmt: skip

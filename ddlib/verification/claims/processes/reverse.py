@@ -1,4 +1,4 @@
-"""What holds backwards: the posterior is Bayes's, the reverse rate its limit."""
+"""Claims about the reverse process: the posterior follows from Bayes's rule, the reverse rate is its limit."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from ddlib.verification.framework.inputs import at, law, marginals
 from ddlib.verification.framework.oracle import states
 
 
-def _believed(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
-    """A word law for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
+def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
+    """Return a token distribution p for every state, (1, S, V), and q_t(.|p) for each, (S, S)."""
     p = law(process, point["law"], process.num_states)
     return p, p[0] @ marginals(process, t)
 
 
 def _bayes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s, t = float(point["s"]), float(point["t"])
-    p, early = _believed(process, point, s)
+    p, early = _predicted(process, point, s)
     joint = early * process.transition(s, t).T  # row z_t, column z_s
     total = joint.sum(1, keepdim=True)
     reached = (total > 1e-200).expand_as(joint)
@@ -30,10 +30,10 @@ def _bayes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
-    p, now = _believed(process, point, t)
-    here = now.diagonal()[:, None]
-    reached = (here > 1e-200).expand_as(now)
-    expected = torch.where(reached, process.rate_matrix(t).T * now / here, 0.0).fill_diagonal_(0)
+    p, now = _predicted(process, point, t)
+    current = now.diagonal()[:, None]
+    reached = (current > 1e-200).expand_as(now)
+    expected = torch.where(reached, process.rate_matrix(t).T * now / current, 0.0).fill_diagonal_(0)
     got = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
     allowed = 1e-7 * expected.abs() + 1e-9 * (1 + expected.max())
     yield Comparison("reverse rate", ("z_t", "y"), got, expected, allowed)
@@ -41,13 +41,13 @@ def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
-    p, now = _believed(process, point, t)
+    p, now = _predicted(process, point, t)
     reached = (now.diagonal() > 1e-12)[:, None]
     rate = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
     step = 1e-7 / (1 + float(rate.max()))
-    law = process.posterior(p, states(process), at(t), at(t) - step)[0]
-    law = torch.where(reached, law, 0.0).fill_diagonal_(0)
-    yield Comparison("reverse rate", ("z_t", "y"), rate, law / step, 1e-4 * rate + 1e-4 * (1 + rate.max()))
+    posterior = process.posterior(p, states(process), at(t), at(t) - step)[0]
+    posterior = torch.where(reached, posterior, 0.0).fill_diagonal_(0)
+    yield Comparison("reverse rate", ("z_t", "y"), rate, posterior / step, 1e-4 * rate + 1e-4 * (1 + rate.max()))
 
 
 _POINTS = ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.3, "t": 0.9, "law": 2}, {"s": 0.0, "t": 0.5, "law": 0})

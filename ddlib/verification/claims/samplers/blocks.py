@@ -1,4 +1,4 @@
-"""What holds for a sampler whose positions go one after the other: the joint law, with few steps, and what is kept."""
+"""Claims about samplers with a pace: joint distribution of positions sampled in turn, caching of finished blocks."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from ddlib.verification.framework.oracle import exact_cavity
 _DRAWS, _ROWS = 2000, 12
 
 
-class Told:
-    """The best denoiser of a joint law, which says that it may be told times (B, L)."""
+class ExactDenoiser:
+    """Exact denoiser of a joint distribution that accepts times (B, L)."""
 
     own_times = True
 
@@ -30,22 +30,22 @@ class Told:
         return self._best(z, t)
 
 
-class Words(NamedTuple):
-    """The cache of ``InTurn``."""
+class TokenCache(NamedTuple):
+    """Cache of ``CausalDenoiser``."""
 
     words: Tensor
 
-    def rows(self, index: Tensor) -> "Words":
-        """Of some of the sequences."""
-        return Words(self.words[index])
+    def rows(self, index: Tensor) -> "TokenCache":
+        """Select sequences."""
+        return TokenCache(self.words[index])
 
 
-class InTurn:
-    """The best denoiser that sees a position and those before it, and keeps these: what it is told of others is lost.
+class CausalDenoiser:
+    """Exact causal denoiser with a cache: each position depends on its state and the positions before it.
 
     Args:
         process: the forward process.
-        law: the joint law of a text.
+        law: joint distribution of a sequence.
     """
 
     own_times, block_size = True, 1
@@ -57,17 +57,17 @@ class InTurn:
         ]
 
     def __call__(self, z: Tensor, t: Tensor, *, clean: Tensor | None = None) -> Tensor:
-        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        return torch.stack([self._best[i](z[:, : i + 1], own[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
+        times = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        return torch.stack([self._best[i](z[:, : i + 1], times[:, : i + 1])[:, i] for i in range(z.shape[1])], 1)
 
-    def prefill(self, x: Tensor, cache: Words | None = None) -> Words:
-        """What it is told of words."""
-        return Words(x if cache is None else torch.cat([cache.words, x], 1))
+    def prefill(self, x: Tensor, cache: TokenCache | None = None) -> TokenCache:
+        """Append clean tokens to the cache."""
+        return TokenCache(x if cache is None else torch.cat([cache.words, x], 1))
 
-    def extend(self, z: Tensor, t: Tensor, cache: Words) -> Tensor:
-        """What it says of what follows them."""
-        own = t[:, None].expand(z.shape) if t.ndim == 1 else t
-        times = torch.cat([torch.zeros_like(cache.words).to(own), own], 1)
+    def extend(self, z: Tensor, t: Tensor, cache: TokenCache) -> Tensor:
+        """Compute the logits of the positions after the cached tokens."""
+        times = t[:, None].expand(z.shape) if t.ndim == 1 else t
+        times = torch.cat([torch.zeros_like(cache.words).to(times), times], 1)
         return self(torch.cat([cache.words, z], 1), times)[:, cache.words.shape[1] :]
 
 
@@ -75,39 +75,47 @@ def _draw(run: SamplerCase, denoiser: object, rows: int, steps: int, **options: 
     return sample(run.process, denoiser, (rows, 3), run.sampler, steps, **options)  # type: ignore[arg-type]
 
 
-def _law(run: SamplerCase) -> Tensor:
-    """Three words: two that depend on each other, and a third that is most often like the first."""
+def _joint(run: SamplerCase) -> Tensor:
+    """Return a joint distribution of three tokens: two dependent ones, and a third that mostly equals the first."""
     size, pair = run.process.vocab_size, run.pair
     copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
     return pair[:, :, None] * copy[:, None, :]
 
 
 def _counted(run: SamplerCase, what: str, texts: Tensor) -> Comparison:
-    size, law = run.process.vocab_size, _law(run)
-    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(law.shape)
-    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, law, _DRAWS)
+    size, joint = run.process.vocab_size, _joint(run)
+    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(joint.shape)
+    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, joint, _DRAWS)
 
 
 def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    law, steps = _law(run), int(point["steps"])
-    for what, denoiser in (("position by position", Told), ("position by position, kept", InTurn)):
+    joint, steps = _joint(run), int(point["steps"])
+    for what, denoiser in (
+        ("position by position", ExactDenoiser),
+        ("position by position, kept", CausalDenoiser),
+    ):
         texts = _draw(
-            run, denoiser(run.process, law), _DRAWS, steps, pace=LeftToRight(),
+            run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(),
             generator=torch.Generator().manual_seed(6),
         )  # fmt: skip
         yield _counted(run, what, texts)
 
 
 def _in_any_order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    law, steps = _law(run), int(point["steps"])
+    joint, steps = _joint(run), int(point["steps"])
     texts = _draw(
-        run, Told(run.process, law), _DRAWS, steps, pace=RandomOrder(), generator=torch.Generator().manual_seed(7)
+        run,
+        ExactDenoiser(run.process, joint),
+        _DRAWS,
+        steps,
+        pace=RandomOrder(),
+        generator=torch.Generator().manual_seed(7),
     )
     yield _counted(run, "in random orders", texts)
 
 
 def _kept(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    denoiser, prompt = InTurn(run.process, _law(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
+    denoiser, prompt = CausalDenoiser(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
 
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
         noise = KeyedGenerator(seed=2, step=1, index=torch.arange(_ROWS))
@@ -133,11 +141,11 @@ def _one_time(run: SamplerCase) -> str:
 
 
 CLAIMS = (
-    Claim("sampler", "position by position", "dependent words follow their joint law after few steps each",
+    Claim("sampler", "position by position", "dependent tokens follow their joint distribution after few steps each",
           "binomial bounds, false alarm 1e-6", _left_to_right, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _no_word,
           rests_on=("one word",),
-          means="words before a window are told at time 0, what is behind it as noise at time 1"),
-    Claim("sampler", "words kept", "a denoiser that keeps what it was told of finished blocks draws the same words",
+          means="the model gets tokens before a window at time 0, and positions after it as noise at time 1"),
+    Claim("sampler", "words kept", "a denoiser with a cache of finished blocks draws the same tokens",
           "exactly", _kept, applies=_several, rests_on=("keyed noise",)),
     Claim("sampler", "in any order", "and in random orders, where positions have times of their own",
           "binomial bounds, false alarm 1e-6", _in_any_order, ({"steps": 2},), ({"steps": 1}, {"steps": 5}), _one_time,

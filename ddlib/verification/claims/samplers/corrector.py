@@ -1,4 +1,4 @@
-"""What holds for every corrector that is given the exact denoiser of a known text."""
+"""Claims about correctors with the exact denoiser of a known distribution."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -22,13 +22,13 @@ _DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
 
 
 class Correction(NamedTuple):
-    """A corrector and a process whose states it is to correct."""
+    """A corrector and a process to run it on."""
 
     corrector: Corrector
     process: ForwardProcess
 
     def run(self, law: Tensor, rows: int, generator: Generator, compact: bool = True) -> SamplingContext:
-        """A call of ``sample`` with the exact denoiser of the joint ``law``."""
+        """Return the context of a ``sample`` call with the exact denoiser of the joint ``law``."""
         network = ModelWrapper(self.process, exact_cavity(self.process, law), compact=compact)
         free = torch.ones(rows, law.ndim, dtype=torch.bool)
         return SamplingContext(
@@ -36,21 +36,21 @@ class Correction(NamedTuple):
         )
 
     def states(self, law: Tensor, t: float, rows: int, generator: Generator) -> Tokens:
-        """States at ``t`` of texts drawn from ``law``, (rows, L)."""
+        """Draw states at ``t`` of sequences from ``law``, (rows, L)."""
         u = rand((rows,), generator, torch.device("cpu"))
-        texts = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
-        return self.process.sample(torch.stack(texts, 1), at(t, rows), generator)
+        tokens = torch.unravel_index(draw(law.flatten().expand(rows, -1), u), law.shape)
+        return self.process.sample(torch.stack(tokens, 1), at(t, rows), generator)
 
     def corrected(self, run: SamplingContext, z: Tokens, t: float, step: float = _STEP) -> Tokens:
-        """The states after one correction, as after a step of this length."""
+        """Return the states after one correction, as after a step of this length."""
         return self.corrector.correct(run, z, at(t, len(z)), at(step, len(z)))
 
 
 def corrections(corrector: Corrector) -> list[Correction]:
-    """The corrector on one process of every kind that it serves.
+    """Return cases of the corrector with each supported kind of process.
 
     Raises:
-        ValueError: it serves none of them.
+        ValueError: no process is supported.
     """
     served = [Correction(corrector, process) for process in processes() if _serves(corrector, process)]
     if not served:
@@ -67,13 +67,13 @@ def _serves(corrector: Corrector, process: ForwardProcess) -> bool:
 
 
 def _kept(case: Correction, point: Point, law: Tensor) -> Iterator[Comparison]:
-    """Each token of a text follows q_t after a correction as before it."""
+    """Check that each position of a sequence still follows q_t after a correction."""
     t, generator = float(point["t"]), torch.Generator().manual_seed(1)
     z = case.states(law, t, _DRAWS, generator)
     z = case.corrected(case.run(law, _DRAWS, generator), z, t)
     axes = range(law.ndim)
-    words = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
-    chance = case.process.predictive(words[None], at(t))[0]
+    marginals = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
+    chance = case.process.predictive(marginals[None], at(t))[0]
     counts = tally(z, case.process.num_states)
     yield frequencies("draws of z", ("position", "z"), counts, chance, _DRAWS)
 
@@ -110,8 +110,8 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
     z = case.corrected(run, case.states(PAIR, 0.6, 64, generator), 0.6)
     yield Comparison("states", ("example", "position"), z, z.clamp(0, case.process.num_states - 1), 0.0)
     first = next(calls)
-    words = case.corrector.end(run, case.states(PAIR, 0.0, 64, generator))
-    yield Comparison("words", ("example", "position"), words, words.clamp(0, case.process.vocab_size - 1), 0.0)
+    tokens = case.corrector.end(run, case.states(PAIR, 0.0, 64, generator))
+    yield Comparison("words", ("example", "position"), tokens, tokens.clamp(0, case.process.vocab_size - 1), 0.0)
     most, most_end = case.corrector.max_model_calls, case.corrector.max_finalize_calls
     used = torch.tensor([first, next(calls) - first - 1])
     yield Comparison(
@@ -123,13 +123,13 @@ def _calls(case: Correction, point: Point) -> Iterator[Comparison]:
 def _repeats(case: Correction, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(4)
     rows = 12
-    z, words = (case.states(PAIR, t, rows, generator) for t in (0.6, 0.0))
+    z, tokens = (case.states(PAIR, t, rows, generator) for t in (0.6, 0.0))
 
     def keyed(index: Tensor) -> Tensor:
         key = KeyedGenerator(seed=1, step=2, index=index)
         run = case.run(PAIR, len(index), key)
         there = case.corrected(run, case.corrected(run, z[index], 0.6), 0.6)
-        return torch.cat([there, case.corrector.end(run, words[index])], 1)
+        return torch.cat([there, case.corrector.end(run, tokens[index])], 1)
 
     whole = keyed(torch.arange(rows))
     yield Comparison("states drawn again", ("example", "position"), keyed(torch.arange(rows)), whole, 0.0)
@@ -152,12 +152,12 @@ def _approximate(case: Correction) -> str:
 _TIMES = ({"t": 0.3}, {"t": 0.7})
 
 CLAIMS = (
-    Claim("corrector", "one token", "a token keeps its law q_t", "binomial bounds, false alarm 1e-6", _word, _TIMES,
-          ({"t": 0.1}, {"t": 0.95}), _shifting),
-    Claim("corrector", "two tokens", "each of two dependent tokens keeps its law q_t",
+    Claim("corrector", "one token", "a position keeps its distribution q_t", "binomial bounds, false alarm 1e-6",
+          _word, _TIMES, ({"t": 0.1}, {"t": 0.95}), _shifting),
+    Claim("corrector", "two tokens", "each of two dependent positions keeps its distribution q_t",
           "binomial bounds, false alarm 1e-6", _words, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("one token",)),
-    Claim("corrector", "joint law", "two dependent tokens keep their joint law, if only after short steps",
+    Claim("corrector", "joint law", "two dependent positions keep their joint distribution, if only after short steps",
           "binomial bounds, false alarm 1e-6", _joint, _TIMES, ({"t": 0.1}, {"t": 0.95}), _approximate,
           rests_on=("two tokens",)),
     Claim("corrector", "network calls", "no more than it says", "exactly", _calls),

@@ -1,4 +1,4 @@
-"""What holds for every guidance: at their strengths it is its parts, elsewhere what its formula says, densely."""
+"""Claims about guidance: equal to its parts at special strengths, equal to its formula elsewhere, in dense form."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,19 +31,19 @@ from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64
-"""States of a process all of whose single changes are tried one by one."""
+"""Largest number of states for which all single changes are tried one by one."""
 _AXES = ("text", "position", "choice")
 
 
 def labelled(size: int) -> Tensor:
-    """A joint law of two words and a label of two, (V, V, 2), float64."""
+    """Return a joint distribution of two tokens and a binary label, (V, V, 2), float64."""
     generator = torch.Generator().manual_seed(3)
-    law = torch.rand(size, size, 2, generator=generator, dtype=torch.float64) ** 3 + 1e-3
-    return law / law.sum()
+    joint = torch.rand(size, size, 2, generator=generator, dtype=torch.float64) ** 3 + 1e-3
+    return joint / joint.sum()
 
 
 def classifier(process: ForwardProcess, joint: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """log p(y = 0|z) for ``labelled`` texts."""
+    """Return a classifier that computes log p(y = 0|z) for ``labelled`` sequences."""
 
     def label(states: Tensor, t: Tensor) -> Tensor:
         first, second = states.to(torch.float64).unbind(1)
@@ -59,7 +59,7 @@ def _refuse(*given: Any) -> Tensor:
 
 
 def _alone(guided: Guidance, part: Denoiser, strength: Any, interval: tuple[float, float] = (0.0, 1.0)) -> Guidance:
-    """The guidance with all parts but one replaced by such as may not be called."""
+    """Return the guidance with all parts but one replaced by functions that raise if called."""
     others = {name: _refuse for name in guided.parts if getattr(guided, name) is not part}
     return guided.replaced(**others, strength=strength, interval=interval)
 
@@ -73,12 +73,12 @@ def _limits(guided: Guidance, point: Point) -> Iterator[Comparison]:
         same = only.parameterization == guided.of_parts and only.step_distribution is None
         yield stated("what the logits mean", same, f"{what} they must mean what those of the part mean")
         moving = _alone(guided, part, lambda t, strength=strength: strength)
-        law = told(process, part, guided.of_parts, z, kind(moving))
-        yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), law, 1e-6)
+        probs = told(process, part, guided.of_parts, z, kind(moving))
+        yield Comparison(f"the law {what}, by a function of t", _AXES, steered(moving, z), probs, 1e-6)
     part = guided.special_cases[guided.outside]
     elsewhere = _alone(guided, part, 2.5, (0.75, 1.0))
-    law = told(process, part, guided.of_parts, z, kind(elsewhere))
-    yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), law, 1e-6)
+    probs = told(process, part, guided.of_parts, z, kind(elsewhere))
+    yield Comparison("the law outside the interval", _AXES, steered(elsewhere, z), probs, 1e-6)
 
 
 def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
@@ -91,7 +91,7 @@ def _tempers(guided: Any, point: Point) -> Iterator[Comparison]:
 
 
 def _double(guided: Any, z: Tensor) -> bool:
-    """Whether its parts answer in float64."""
+    """Return whether the parts return float64."""
     parts = (guided.conditional, guided.unconditional)
     return all(part(z, at(LATE, len(z))).dtype == torch.float64 for part in parts)
 
@@ -99,14 +99,14 @@ def _double(guided: Any, z: Tensor) -> bool:
 def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
     process, gamma = few(guided.process), float(point["strength"])
     joint = labelled(process.vocab_size)
-    laws = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
-    conditional, unconditional = (exact_cavity(process, law) for law in laws)
+    joints = joint[..., 0] / joint[..., 0].sum(), joint.sum(-1)
+    conditional, unconditional = (exact_cavity(process, one) for one in joints)
     one = guided.replaced(
         process=process, conditional=conditional, unconditional=unconditional, strength=gamma, interval=(0.0, 1.0),
         parameterization="cavity",
     )  # fmt: skip
     what, z = kind(one), _every(process)
-    given, every = (dense(process, law, what) for law in laws)
+    given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
     yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
 
@@ -125,7 +125,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
             f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
         )
         return
-    # of a step as short as nothing: what the classifier does to the law of z_s, done to the rates
+    # limit of a short step: the change of log p(z_s) by the classifier, applied to the rates
     t, s, none = at(LATE, len(z)), at(EARLY, len(z)), one.replaced(strength=lambda t: 0.0)
     assert one.step_distribution is not None and none.step_distribution is not None
     base = none.step_distribution(z, t, s)
@@ -145,48 +145,48 @@ def _slopes(guided: Any, point: Point) -> Iterator[Comparison]:
     first, exact = (steered(linear.replaced(how=how), z) for how in ("first order", "exact"))
     yield Comparison("the law by a linear classifier, to first order", _AXES, first, exact, 1e-5)
     square = linear.replaced(classifier=lambda states, t: total(states) ** 2, how="first order")
-    law = told(process, square.denoiser, square.of_parts, z, kind(square))
-    slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: law.shape[-1]] - weight[z][..., None])
-    expected = by_level(process, law * (1.5 * slope).exp(), kind(square))
+    probs = told(process, square.denoiser, square.of_parts, z, kind(square))
+    slope = 2 * weight[z].sum(1)[:, None, None] * (weight[: probs.shape[-1]] - weight[z][..., None])
+    expected = by_level(process, probs * (1.5 * slope).exp(), kind(square))
     yield Comparison("the law by a square, to first order", _AXES, steered(square, z), expected, 1e-5)
 
 
 def _leans(guided: Any, point: Point) -> Iterator[Comparison]:
-    """Every single change, asked for by itself."""
+    """Evaluate the classifier for every single change separately."""
     process, gamma = guided.process, float(point["strength"])
     z = texts(process)[:: max(1, len(texts(process)) // 40)]
     one = guided.replaced(strength=gamma, how="exact", interval=(0.0, 1.0))
     what, t = kind(one), at(LATE).to(torch.get_default_dtype())
-    law = told(process, one.denoiser, one.of_parts, z, what)
-    lean = torch.zeros_like(law)
-    for n, i, k in (law > 0).nonzero().tolist():
+    probs = told(process, one.denoiser, one.of_parts, z, what)
+    change = torch.zeros_like(probs)
+    for n, i, k in (probs > 0).nonzero().tolist():
         both = torch.stack([z[n], z[n]])
         both[1, i] = k
         states = torch.nn.functional.one_hot(both, process.num_states).to(torch.get_default_dtype())
-        here, there = (one.classifier(state[None], t)[0] for state in states)
-        lean[n, i, k] = there - here
-    expected = by_level(process, law * (gamma * lean).exp(), what)
+        before, after = (one.classifier(state[None], t)[0] for state in states)
+        change[n, i, k] = after - before
+    expected = by_level(process, probs * (gamma * change).exp(), what)
     yield Comparison(f"the law of the {what}", _AXES, steered(one, z), expected, 1e-5)
 
 
 def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
     process, generator = guided.process, torch.Generator().manual_seed(5)
-    some = texts(process)
-    some = some[torch.randperm(len(some), generator=generator)[:_TEXTS]]
-    t, s = at(LATE, len(some)), at(EARLY, len(some))
-    law, level = steered(guided, some), process.level_of(torch.arange(process.num_states)[None])[0]
-    if isinstance(process, LevelProcess):  # where it lands is steered, not in which level
-        uniform = torch.full((*some.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
-        after = process.posterior(uniform, some, t, s)
-        law = law * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
-    z = some.repeat_interleave(_DRAWS, 0)
-    drawn = _back(guided, z, generator).view(len(some), _DRAWS, -1).transpose(0, 1).flatten(1)
-    counts = tally(drawn, process.num_states).view_as(law)
-    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, law, _DRAWS)
+    start = texts(process)
+    start = start[torch.randperm(len(start), generator=generator)[:_TEXTS]]
+    t, s = at(LATE, len(start)), at(EARLY, len(start))
+    probs, level = steered(guided, start), process.level_of(torch.arange(process.num_states)[None])[0]
+    if isinstance(process, LevelProcess):  # the state within the new level is steered, not the level
+        uniform = torch.full((*start.shape, process.vocab_size), 1 / process.vocab_size, dtype=torch.float64)
+        after = process.posterior(uniform, start, t, s)
+        probs = probs * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
+    z = start.repeat_interleave(_DRAWS, 0)
+    drawn = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
+    counts = tally(drawn, process.num_states).view_as(probs)
+    yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, probs, _DRAWS)
 
 
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
-    """One step of ``Ancestral`` from states at LATE."""
+    """Take one step of ``Ancestral`` from states at LATE."""
     grid, free = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool)
     network = ModelWrapper(guided.process, guided, guided.parameterization)
     run = SamplingContext(guided.process, network, unchanged, grid, free, generator)
@@ -199,7 +199,7 @@ def _every(process: ForwardProcess) -> Tensor:
 
 
 def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
-    """A comparison at the texts that noise leads to."""
+    """Return a comparison restricted to sequences of positive probability."""
     known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
     return Comparison(quantity, _AXES, got[known], expected[known], 1e-9)
 
@@ -226,10 +226,10 @@ def _tried(guided: Guidance) -> str:
 
 
 def _certain(guided: Guidance) -> str:
-    """Bayes's rule for words needs words that are what they are."""
+    """Return the reason why Bayes's rule for tokens does not apply: states in level 0 may be noise."""
     if guided.on == "words":
-        words = torch.arange(guided.process.vocab_size)[None]
-        known = guided.process.token_likelihood(words, at(LATE))[0] > 0
+        tokens = torch.arange(guided.process.vocab_size)[None]
+        known = guided.process.token_likelihood(tokens, at(LATE))[0] > 0
         if not torch.equal(known, torch.eye(len(known)) > 0):
             return "a word may be noise here: what a classifier says of it is not what it says of the word"
     return ""
@@ -247,19 +247,19 @@ _STRENGTHS: tuple[Point, ...] = ({"strength": 0.5}, {"strength": 2.5})
 
 CLAIMS = (
     Claim("guidance", "limits", "at the strengths of its parts and outside its interval it is the part, called alone",
-          "exactly, laws to 1e-6", _limits),
-    Claim("guidance", "tempering", "the next law of a position is those of both parts to gamma and 1 - gamma",
+          "exactly, probabilities to 1e-6", _limits),
+    Claim("guidance", "tempering", "the next distribution is that of both parts to the powers gamma and 1 - gamma",
           "1e-9", _tempers, _STRENGTHS, ({"strength": 0.1}, {"strength": 6.0}), _two, rests_on=("limits",)),
-    Claim("guidance", "tempered joint", "with exact parts it is what all texts of two words, listed, say", "1e-9",
+    Claim("guidance", "tempered joint", "with exact parts it is that from all sequences of two tokens, listed", "1e-9",
           _joint_free, _STRENGTHS, ({"strength": 6.0},), lambda guided: _two(guided) or _listed(guided),
           rests_on=("tempering",)),
-    Claim("guidance", "single changes", "each change is weighed by what the classifier says of it, asked by itself",
+    Claim("guidance", "single changes", "each change is weighted by the classifier, evaluated for it separately",
           "1e-5", _leans, _STRENGTHS, ({"strength": -1.0},), _tried, rests_on=("limits",)),
-    Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next law is that given the label",
+    Claim("guidance", "Bayes", "with the exact classifier and strength 1 the next distribution is that given the label",
           "1e-9", _bayes, applies=lambda guided: _one(guided) or _listed(guided) or _certain(guided),
           rests_on=("single changes",)),
     Claim("guidance", "first order", "of a linear classifier it is exact, of a square it is its slope at z", "1e-5",
           _slopes, applies=_one, rests_on=("single changes",)),
-    Claim("guidance", "draws", "z_s is drawn by the steered law, and levels are as without",
+    Claim("guidance", "draws", "z_s follows the steered distribution, and levels are as without guidance",
           "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What holds for samplers that tell the law of their step: draws follow it, and it errs as little as they say."""
+"""Claims about samplers with a transition kernel: draws follow it, and its error has the stated order."""
 
 import math
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from ddlib.verification.framework.oracle import exact_cavity
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
-"""So weak that no extrapolation of one word's law from another's turns negative."""
+"""Dependence weak enough that extrapolated probabilities stay positive."""
 _GRID = torch.tensor([1.0, 0.7, 0.45, 0.0], dtype=torch.float64)
 _DRAWS, _SLACK, _ROUNDING = 40_000, 0.3, 1e-12
 
 
 def runs(sampler: Sampler) -> list[SamplerCase]:
-    """The sampler on processes over three words, all of whose texts of two can be listed."""
+    """Return cases of the sampler with processes over three tokens, for which all sequences of two can be listed."""
     tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
     small = (Masked(3, Cosine()), tree, Uniform(3, Linear()))
     return [SamplerCase(sampler, process) for process in small] if sampler.order else []
@@ -36,7 +36,7 @@ def _texts(run: SamplerCase) -> Tensor:
 
 
 def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """One step from every text of two states."""
+    """Draw one step from every sequence of two states."""
     texts, k = _texts(run), int(point["step"])
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
@@ -46,24 +46,24 @@ def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     t, s = float(_GRID[k]), float(_GRID[k + 1])
     drawn = run.sampler.step(call, State(z, at(t, len(z))), k).z
     counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
-    law = run.sampler.kernel(run.process, predict, texts, at(t, number), at(s, number))
-    sums = law.sum(1)
+    kernel = run.sampler.kernel(run.process, predict, texts, at(t, number), at(s, number))
+    sums = kernel.sum(1)
     yield Comparison("the kernel's rows, summed", ("z_t",), sums, torch.ones_like(sums), 1e-9)
-    yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, law, each)
+    yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, kernel, each)
 
 
 def errors(run: SamplerCase, counts: list[int], joint: Tensor = WEAK) -> list[float]:
-    """The total variation between the law of two words after so many steps and their ``joint``, without drawing."""
+    """Compute the total variation between ``joint`` and the sampled distribution, exactly, for each number of steps."""
     texts, process = _texts(run), run.process
     predict, number = exact_cavity(process, joint), len(texts)
-    words, result = (texts < process.vocab_size).all(1), []
+    is_tokens, result = (texts < process.vocab_size).all(1), []
     for steps in counts:
-        law = process.prior()[texts].prod(1)
+        probs = process.prior()[texts].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
             step = run.sampler.kernel(process, predict, texts, at(t, number), at(s, number))
-            law = law @ torch.where(law[:, None] > 0, step, 0.0)  # nothing is said of states that cannot be
-        law[words] -= joint.flatten()
-        result.append(float(law.abs().sum() / 2))
+            probs = probs @ torch.where(probs[:, None] > 0, step, 0.0)  # rows of impossible states are undefined
+        probs[is_tokens] -= joint.flatten()
+        result.append(float(probs.abs().sum() / 2))
     return result
 
 
@@ -81,8 +81,8 @@ def _order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("sampler", "steps", "draws of a step follow its kernel, from every text of two states",
+    Claim("sampler", "steps", "draws of a step follow its kernel, from every sequence of two states",
           "binomial bounds, false alarm 1e-6", _draws, ({"step": 1},), ({"step": 0}, {"step": 2})),
-    Claim("sampler", "order", "twice the steps divide the error of two words by two to the order, or more",
+    Claim("sampler", "order", "twice the steps divide the error of two tokens by two to the order, or more",
           f"exponent {_SLACK} less", _order, ({"steps": 8},), ({"steps": 16},), rests_on=("steps",)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What holds for the likelihood of texts under an order that chooses without chance."""
+"""Claims about likelihoods of samplers with a deterministic order."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,14 +16,14 @@ from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _ALL = 2000, 99
-"""Steps that are enough for one edge at a time."""
+"""Number of steps that suffices for one edge at a time."""
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
-    """The sampler on masks and on a tree, or on the process that is given: those of which it has a likelihood."""
+    """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
     tree = Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear())
-    asked = (Masked(3, Cosine()), tree) if on is None else (few(on),)
-    return [SamplerCase(sampler, process) for process in asked if _reads(sampler, process)]
+    processes = (Masked(3, Cosine()), tree) if on is None else (few(on),)
+    return [SamplerCase(sampler, process) for process in processes if _reads(sampler, process)]
 
 
 def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
@@ -31,23 +31,23 @@ def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
         check_likelihood(process, sampler)
     except (TypeError, ValueError):
         return False
-    except Exception:  # a mistake in it is refuted by the claims on samplers
+    except Exception:  # the claims about samplers report this error
         return False
     return True
 
 
 def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
-    """A network of two positions that has no joint law behind it: by each order texts have other likelihoods.
+    """Return a network of two positions without a consistent joint distribution.
 
-    What it says at a position depends on both states and on the time.
+    Its output at a position depends on both states and on the time. So likelihoods depend on the order of generation.
     """
     generator = torch.Generator().manual_seed(8)
 
     def randn(*shape: int) -> Tensor:
         return 2 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    words = process.vocab_size
-    table, late = randn(2, 2, process.num_states, words), randn(2, words)
+    size = process.vocab_size
+    table, late = randn(2, 2, process.num_states, size), randn(2, size)
     places = torch.arange(2)
 
     def logits(z: Tensor, t: Tensor) -> Tensor:
@@ -59,12 +59,12 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _texts(run: SamplerCase) -> Tensor:
-    words = torch.arange(run.process.vocab_size)
-    return torch.cartesian_prod(words, words)
+    tokens = torch.arange(run.process.vocab_size)
+    return torch.cartesian_prod(tokens, tokens)
 
 
 def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
-    """The probability of every text of two words."""
+    """Compute the probability of every sequence of two tokens."""
     return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
 
 
@@ -76,8 +76,8 @@ def _sums(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 def _drawn(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     steps, size = int(point["steps"]), run.process.vocab_size
     denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
-    words = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
-    counts = tally(words @ torch.tensor([[size], [1]]), size * size).view(size, size)
+    tokens = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
+    counts = tally(tokens @ torch.tensor([[size], [1]]), size * size).view(size, size)
     yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
 
 
@@ -87,11 +87,11 @@ def _known(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
 
 CLAIMS = (
-    Claim("likelihood", "sums to one", "likelihoods of all texts sum to one, whatever the network says", "1e-9", _sums,
+    Claim("likelihood", "sums to one", "likelihoods of all sequences sum to one, for any network", "1e-9", _sums,
           ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3})),
-    Claim("likelihood", "as drawn", "texts are drawn as often as their likelihood says",
+    Claim("likelihood", "as drawn", "sequences are drawn with the frequency of their likelihood",
           "binomial bounds, false alarm 1e-6", _drawn, ({"steps": _ALL}, {"steps": 2}), ({"steps": 1}, {"steps": 3}),
           rests_on=("sums to one",)),
-    Claim("likelihood", "best network", "given the best network it is the law of the text", "1e-9", _known,
+    Claim("likelihood", "best network", "with the exact network it is the probability of the sequence", "1e-9", _known,
           applies=hurried, rests_on=("sums to one",)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What holds for particles whatever the sampler inside: a reward tilts the law of its texts, by as much as it says."""
+"""Claims about particles with any inner sampler: the reward tilts the distribution of sequences as stated."""
 
 import copy
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from ddlib.processes import ForwardProcess, unchanged
 from ddlib.samplers import Particles, Sampler, SamplingContext, sample
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.utils.random import Generator, KeyedGenerator
-from ddlib.verification.claims.samplers import sampler as every
 from ddlib.verification.claims.samplers.sampler import SamplerCase
+from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import frequencies
 from ddlib.verification.framework.oracle import exact_cavity
@@ -21,11 +21,11 @@ from ddlib.verification.framework.oracle import exact_cavity
 _DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
 _ERRORS = 6.0
 _SCALE, _ESS = 0.7, 0.9
-"""Not 1, at which a scale has no say, or every row resamples."""
+"""Not 1, since then the scale has no effect, or every row resamples."""
 
 
 class Prefers:
-    """A reward for claims to hold against: two positions, what each likes, and that they are alike."""
+    """Reward of two positions for the claims: a value per state and position, and their product."""
 
     def __init__(self, process: ForwardProcess) -> None:
         generator = torch.Generator().manual_seed(8)
@@ -37,13 +37,13 @@ class Prefers:
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
-    """Particles, with a mild reward in place of theirs, on the processes that the claims of every sampler are about.
+    """Return cases of particles, with a mild reward, on the processes of the claims about samplers.
 
-    A reward of its own may be made for other words, or tilt so much that no draws could tell.
+    The reward of the given sampler may require another vocabulary, or tilt too strongly for a statistical test.
     """
     if not isinstance(sampler, Particles):
         return []
-    return [run._replace(sampler=_mild(sampler, run.process)) for run in every.runs(sampler, on)]
+    return [run._replace(sampler=_mild(sampler, run.process)) for run in sampler_cases(sampler, on)]
 
 
 def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None) -> Particles:
@@ -53,13 +53,13 @@ def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None
     return mild
 
 
-def _law(run: SamplerCase) -> Tensor:
-    """Two words that know nothing of each other: their texts follow this after any number of steps."""
+def _joint(run: SamplerCase) -> Tensor:
+    """Return a joint distribution of two independent tokens, which samplers reproduce with any number of steps."""
     return run.word[:, None] * run.word.flip(0)
 
 
 def _tilt(run: SamplerCase, law: Tensor, t: float) -> Tensor:
-    """``law`` of texts times exp(scale r), not normalised."""
+    """Compute the distribution ``law`` of sequences times exp(scale r), not normalised."""
     texts = torch.cartesian_prod(*map(torch.arange, law.shape))
     times = torch.full((len(texts),), t, dtype=torch.float64)
     return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
@@ -67,7 +67,7 @@ def _tilt(run: SamplerCase, law: Tensor, t: float) -> Tensor:
 
 def _call(run: SamplerCase, rows: int, steps: int, generator: Generator) -> SamplingContext:
     network, free = (
-        ModelWrapper(run.process, exact_cavity(run.process, _law(run))),
+        ModelWrapper(run.process, exact_cavity(run.process, _joint(run))),
         torch.ones(rows, 2, dtype=torch.bool),
     )
     return SamplingContext(
@@ -76,17 +76,17 @@ def _call(run: SamplerCase, rows: int, steps: int, generator: Generator) -> Samp
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
-    """Of each text the mean over draws of a row's estimate where this text was drawn, against what it should be."""
+    """Compare, for each sequence, the mean of estimate times indicator of the sequence with its expectation."""
     size = expected.shape[1]
     each = torch.zeros(len(z), expected.numel(), dtype=torch.float64)
     each.scatter_(1, (size * z[:, :1] + z[:, 1:]), weights[:, None])
-    # what is drawn too rarely for an error of its own has that of a count
+    # sequences drawn too rarely for an empirical error get the error of a count
     error = each.std(0).view_as(expected).maximum((expected * weights.mean()).sqrt()) / len(z) ** 0.5
     return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error)
 
 
 def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """E[Z f(text drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
+    """Check E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
     steps, particles = int(point["steps"]), cast(Particles, run.sampler)
     generator = torch.Generator().manual_seed(9)
     call = _call(run, _DRAWS, steps, generator)
@@ -95,46 +95,46 @@ def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         state = particles.step(call, state, k)
         if particles.sampler.on_time_grid and k + 1 < steps:
             s = float(call.times[k + 1])
-            words = torch.stack([_law(run).sum(1), _law(run).sum(0)])[None]
-            one, other = run.process.predictive(words, call.times[k + 1 : k + 2])[0]
+            marginals = torch.stack([_joint(run).sum(1), _joint(run).sum(0)])[None]
+            one, other = run.process.predictive(marginals, call.times[k + 1 : k + 2])[0]
             estimate = state.memo.log_mean().exp()
             expected = _tilt(run, one[:, None] * other, s)
             yield _means(f"E[Z 1(z)] at t = {s:.3g}", state.z, estimate, expected)
     same = torch.Generator().set_state(generator.get_state())
     estimate = particles.weighed(call, state).log_mean().exp()
     text = particles.finalize(replace(call, generator=same), state)
-    yield _means("E[Z 1(text)]", text, estimate, _tilt(run, _law(run), 0.0))
+    yield _means("E[Z 1(text)]", text, estimate, _tilt(run, _joint(run), 0.0))
 
 
 def _many(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """By keyed noise, in which copies must be told apart."""
+    """Check draws with keyed noise, in which copies must have different noise."""
     many = _mild(cast(Particles, run.sampler), run.process, _MANY)
     call = _call(run, _TEXTS, 4, KeyedGenerator(3, 4, torch.arange(_TEXTS)))
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
-    text, law = many.finalize(call, state), _tilt(run, _law(run), 0.0)
+    text, law = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
     size = law.shape[1]
     counts = torch.bincount(size * text[:, 0] + text[:, 1], minlength=law.numel()).view_as(law)
     yield frequencies(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), counts, law / law.sum(), _TEXTS)
 
 
 def _alone(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """Rows resample on their own."""
+    """Check that rows resample independently."""
 
     def keyed(rows: slice) -> Tensor:
         index = torch.arange(_ALONE)[rows]
-        return run.draw(_law(run), len(index), KeyedGenerator(seed=5, step=6, index=index), 8)
+        return run.draw(_joint(run), len(index), KeyedGenerator(seed=5, step=6, index=index), 8)
 
     whole = keyed(slice(0, _ALONE))
-    alone = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
-    yield Comparison("words of an example alone", ("example", "position"), alone, whole, 0.0)
+    separate = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
+    yield Comparison("words of an example alone", ("example", "position"), separate, whole, 0.0)
 
 
 def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    """What the network and the reward see of a prompt is the prompt, in every particle."""
+    """Check that the network and the reward get the unchanged prompt in every particle."""
     given, seen = min(1, run.process.vocab_size - 1), []
-    particles, exact, prefers = copy.copy(run.sampler), exact_cavity(run.process, _law(run)), Prefers(run.process)
+    particles, exact, prefers = copy.copy(run.sampler), exact_cavity(run.process, _joint(run)), Prefers(run.process)
 
     def network(z: Tensor, t: Tensor) -> Tensor:
         seen.append(z[:, 0])
@@ -146,10 +146,10 @@ def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
 
     cast(Particles, particles).reward = reward
     generator = torch.Generator().manual_seed(7)
-    words = sample(
+    tokens = sample(
         run.process, network, (64, 2), particles, 6, torch.tensor([given]), compact=False, generator=generator
     )
-    for what, first in (("seen", torch.cat(seen)), ("returned", words[:, 0])):
+    for what, first in (("seen", torch.cat(seen)), ("returned", tokens[:, 0])):
         yield Comparison(f"the prompt as it was {what}", ("example",), first, torch.full_like(first, given), 0.0)
 
 
@@ -162,7 +162,7 @@ CLAIMS = (
     Claim("particles", "prompted", "network and reward see the prompt in every particle", "exactly", _prompted),
     Claim("particles", "tilt", "estimates of E[f exp(scale r)] have the right mean, and so on the way",
           f"{_ERRORS:g} standard errors", _tilted, ({"steps": 3},), ({"steps": 1}, {"steps": 12}), _approximate),
-    Claim("particles", "many", "texts follow p(x) exp(scale r(x)) as particles grow many",
+    Claim("particles", "many", "sequences follow p(x) exp(scale r(x)) as particles grow many",
           "binomial bounds, false alarm 1e-6", _many, applies=_approximate, rests_on=("tilt",)),
     Claim("particles", "rows", "a row resamples on its own, by its own noise", "exactly", _alone),
 )  # fmt: skip
