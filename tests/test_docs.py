@@ -178,7 +178,7 @@ def test_files_are_counted_in_the_order_in_which_they_are_entered():
 def test_the_facts_that_everybody_needs_come_first():
     text = (ROOT / "docs" / "coming_from.md").read_text()
     before = text.partition("\n## ")[0]
-    assert "no column for the mask" in before and "words only" in before and "(B, L, V)" in before
+    assert "no column for the mask" in before and "tokens only" in before and "(B, L, V)" in before
     assert not re.search(r"\| *[–-] *(?:\||\()", text), "say that it is not there"
 
 
