@@ -166,10 +166,11 @@ def test_the_picture_of_the_packages_is_that_of_the_code():
     assert drawn == sorted(map(list, figures_architecture.imports().edges)), renew
 
 
-def test_the_files_of_the_two_walks_exist():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    files = re.findall(r"`(\w+/[\w/]+\.py)`", text.partition("## A token")[2])
-    assert len(files) > 10 and all((ROOT / "ddlib" / file).exists() for file in files)
+@pytest.mark.parametrize("name", ["dd.training_loss", "dd.sample(Remask)"])
+def test_a_walk_names_files_that_the_call_goes_through(name):
+    text = (ROOT / "docs" / "architecture.md").read_text().partition(f"## A token through `{name}`")[2]
+    named = re.findall(r"`(\w+/[\w/]+\.py)`", text.partition("\n## ")[0])
+    assert len(named) > 5 and set(named) <= set(walks.walk(walks.calls()[name])[0])
 
 
 def test_files_are_counted_in_the_order_in_which_they_are_entered():
