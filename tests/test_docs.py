@@ -2,17 +2,21 @@
 
 import argparse
 import importlib
+import json
 import re
 import shlex
 import sys
 from pathlib import Path
 
+import figures_architecture
 import pages
 import pytest
 import torch
 import tyro
 from cases import slow_but
+from PIL import Image
 
+from benchmarks import walks
 from recipes.config import ModelContext, RunContext, recipe_yaml
 from recipes.owt import recipes
 
@@ -118,23 +122,68 @@ def prose(page):
     return re.sub(r"```.*?```|\$[^$]*\$", "", page.read_text(), flags=re.S)
 
 
-ENTRIES = ("README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in ("index", "extending", "coming_from")))
-PLAIN = {r"\brooms?\b": "folder|package", r"\bleaf\b": "class", r"\blaws?\b": "probabilit"}
-"""Words of ours, and what says the same plainly where a page has them first."""
+PRIVATE = re.compile(r"\b(?:rooms?|leaf|laws?|clocks?|whoever|nobody|everybody)\b", re.I)
+"""Words of ours for package, subclass, distribution, schedule, and pronouns of persons for objects."""
+AS_WRITTEN = ("errata.md", "draws.md", "signal.md", "mending.md")  # proofs, and protocols that stay
 
 
-@pytest.mark.parametrize("name", [*ENTRIES, "docs/tutorials/1_first_process.md", "docs/tutorials/2_hierarchy.md"])
-@pytest.mark.parametrize("word", PLAIN)
-def test_a_word_of_ours_has_its_plain_twin_at_first_use(name, word):
-    paragraphs = [part for part in re.split(r"\n\n|\n(?=\|)", prose(ROOT / name)) if not part.startswith("#")]
-    first = next((part for part in paragraphs if re.search(word, part)), None)
-    assert first is None or re.search(PLAIN[word], first), first
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "CONTRIBUTING.md", *(page for page in PAGES if page.name not in AS_WRITTEN)],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_page_uses_the_terms_of_the_field(page):
+    assert not PRIVATE.findall(re.sub(r"`[^`]*`|<!-- table.*?<!-- end of tables? -->", "", prose(page), flags=re.S))
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.mark.parametrize("addition", ["process", "sampler", "backbone", "data source", "schedule"])
+def test_the_required_reading_is_at_most_400_lines(addition):
+    reading, stated = re.search(rf"^\| a {addition} \| (.*) \| (\d+) \|$", CONTRIBUTING, re.M).groups()
+    lines = sum(len((ROOT / name).read_text().splitlines()) for name in re.findall(r"`([\w/]+\.py)`", reading))
+    for page, anchor in re.findall(r"\((docs/\w+\.md)#([\w-]+)\)", reading):
+        sections = re.split(r"^(?=## )", (ROOT / page).read_text(), flags=re.M)
+        [section] = [one for one in sections if one.lower().replace(" ", "-").startswith(f"##-{anchor}\n")]
+        lines += len(section.splitlines())
+    assert lines <= 400 and abs(lines - int(stated)) <= 20, lines
+
+
+RESULTS = re.search(r":caption: Results\n\n(.*?)\n```", (ROOT / "docs" / "index.md").read_text(), re.S)[1].split()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_results_page_begins_with_question_answer_and_command(name):
+    _, _, *lines = (ROOT / "docs" / f"{name}.md").read_text().splitlines()
+    assert [line.split("**")[1] for line in lines[:3]] == ["Question", "Answer", "Command"]
+    assert not lines[3]
+
+
+def test_the_picture_of_the_packages_is_that_of_the_code():
+    drawn = json.loads(Image.open(figures_architecture.PICTURE).text["Description"])
+    renew = "run python docs/figures_architecture.py"
+    assert drawn == sorted(map(list, figures_architecture.imports().edges)), renew
+
+
+@pytest.mark.parametrize("name", ["dd.training_loss", "dd.sample(Remask)"])
+def test_a_walk_names_files_that_the_call_goes_through(name):
+    text = (ROOT / "docs" / "architecture.md").read_text().partition(f"## A token through `{name}`")[2]
+    named = re.findall(r"`(\w+/[\w/]+\.py)`", text.partition("\n## ")[0])
+    assert len(named) > 5 and set(named) <= set(walks.walk(walks.calls()[name])[0])
+
+
+def test_files_are_counted_in_the_order_in_which_they_are_entered():
+    for name, call in walks.calls().items():
+        files, functions, calls = walks.walk(call)
+        assert len(files) <= functions <= calls and len(set(files)) == len(files), name
+        assert all((ROOT / "ddlib" / file).exists() for file in files)
 
 
 def test_the_facts_that_everybody_needs_come_first():
     text = (ROOT / "docs" / "coming_from.md").read_text()
     before = text.partition("\n## ")[0]
-    assert "no column for the mask" in before and "words only" in before and "(B, L, V)" in before
+    assert "no column for the mask" in before and "tokens only" in before and "(B, L, V)" in before
     assert not re.search(r"\| *[–-] *(?:\||\()", text), "say that it is not there"
 
 

@@ -17,12 +17,20 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 MODULES = [m.name for m in pkgutil.walk_packages(ddlib.__path__, "ddlib.") if not m.name.endswith("__main__")]
 
 
-def test_readme_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
+def test_readme_is_short_and_has_an_example_of_at_most_twenty_lines_and_the_two_commands():
     text = (ROOT / "README.md").read_text()
     code = [line for line in BLOCKS[0].splitlines() if line.strip()]
-    assert len(code) <= 20
-    assert "make quickstart" in text and "make test" in text
-    assert all((ROOT / path).exists() for path in re.findall(r"\]\((docs/[^)#]+)", text))
+    assert len(text.splitlines()) <= 120 and len(code) <= 20
+    assert 0 < text.index("make quickstart") < text.index("make test")
+    links = re.findall(r"\]\((docs/[^)#]+)(?:#([^)]+))?\)", text)
+    assert len(links) > 20 and all((ROOT / path).exists() for path, _ in links)
+    assert all(anchor in anchors(ROOT / path) for path, anchor in links if anchor)
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and myst make them."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.usefixtures("as_users_call")
