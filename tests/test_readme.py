@@ -60,6 +60,7 @@ def test_what_is_registered_is_what_is_declared():
             "Map",
             "ForwardProcess",
             "Interpolating",
+            "LevelProcess",
             "Mixture",
             "MatrixExponential",
             "Run",
