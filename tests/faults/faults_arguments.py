@@ -1,49 +1,39 @@
-"""Objects whose arguments do not say what they are, and constants that are kept as state."""
+"""Arguments that do not determine their object, and constants in the saved state."""
 
-import itertools
+from itertools import count
 
 import torch
-from planting import deep, fault, hierarchical, tree
+from planting import WORDS, deep, fault, over, tree
 
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, RateMatrix
 from ddlib.schedules import Linear, Polynomial
 from ddlib.weightings import Clip
 
-
-@fault("a constant follows from arguments and is not saved")
-def levels_are_saved_with_the_weights(patch):
-    class Broken(Hierarchical):
-        def __init__(self, hierarchy, schedule):
-            super().__init__(hierarchy, schedule)
-            self.register_buffer("sizes", torch.tensor(hierarchy.levels))
-
-    return hierarchical(Broken, deep())
+COUNT, RING = count(1), torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0) - 1.5 * torch.eye(4)
 
 
-@fault("a constant within the hierarchy is not saved either")
-def parents_are_saved_with_the_weights(patch):
-    class Broken(Tree):
-        def __init__(self, parents, **more):
-            super().__init__(parents, **more)
-            for edge in self.maps:
-                held = edge.parents
-                del edge.parents
-                edge.register_buffer("parents", held)
-
-    return hierarchical(Hierarchical, tree(Broken))
+@fault("a constant follows from arguments and is not saved", Hierarchical, deep(), Linear())
+def levels_are_saved_with_the_weights(__init__, self, hierarchy, schedule):
+    __init__(hierarchy, schedule)
+    self.register_buffer("sizes", torch.tensor(hierarchy.levels))
 
 
-@fault("an average of weights leaves integers as they are")
-def first_states_are_a_buffer_that_is_averaged(patch):
-    class Broken(Tree):
-        def __init__(self, parents, **more):
-            super().__init__(parents, **more)
-            held = self.starts
-            del self.starts
-            self.register_buffer("starts", held, persistent=False)
+@fault("a constant within the hierarchy is not saved either", Tree, [WORDS], xi=0.8, speed=[2.0, 1.0], build=over)
+def parents_are_saved_with_the_weights(__init__, self, parents, **more):
+    __init__(parents, **more)
+    for edge in self.maps:
+        held = edge.parents
+        del edge.parents
+        edge.register_buffer("parents", held)
 
-    return hierarchical(Hierarchical, Broken([[0, 0, 1, 1, 2, 2]], xi=0.7))
+
+@fault("an average of weights leaves integers as they are", Tree, [[0, 0, 1, 1, 2, 2]], xi=0.7, build=over)
+def first_states_are_a_buffer_that_is_averaged(__init__, self, parents, **more):
+    __init__(parents, **more)
+    held = self.starts
+    del self.starts
+    self.register_buffer("starts", held, persistent=False)
 
 
 @fault("the same arguments make the same process")
@@ -58,15 +48,9 @@ def powers_are_drawn_anew_by_every_constructor(patch):
     return Broken(Linear(), 5)
 
 
-@fault("what was made before has no say in a schedule")
-def a_schedule_counts_those_made_before(patch):
-    count = itertools.count(1)
-
-    class Broken(Polynomial):
-        def __init__(self, power):
-            super().__init__(power + 1e-3 * next(count))
-
-    return Broken(2.0)
+@fault("what was made before has no say in a schedule", Polynomial, 2.0)
+def a_schedule_counts_those_made_before(__init__, self, power):
+    __init__(power + 1e-3 * next(COUNT))
 
 
 @fault("a process is what its arguments make it")
@@ -76,13 +60,9 @@ def the_share_of_noise_is_changed_after_the_constructor(patch):
     return process
 
 
-@fault("arguments keep all their digits")
-def the_values_of_a_weighting_are_rounded(patch):
-    class Broken(Clip):
-        def arguments(self):
-            return {name: round(value, 1) for name, value in super().arguments().items()}
-
-    return Broken(2.125, low=0.25)
+@fault("arguments keep all their digits", Clip, 2.125, low=0.25)
+def the_values_of_a_weighting_are_rounded(arguments, self):
+    return {name: round(value, 1) for name, value in arguments().items()}
 
 
 @fault("arguments that the constructor does not take")
@@ -97,14 +77,9 @@ def a_process_has_the_arguments_of_its_base(patch):
     return Broken(tree(), Linear(), 0.2)
 
 
-@fault("a state is compared, not taken over")
-def a_process_takes_over_the_state_of_another(patch):
-    class Broken(RateMatrix):
-        def set_extra_state(self, state):
-            self.schedule = Polynomial(3.0)
-
-    ring = torch.eye(4).roll(1, 0) + 0.5 * torch.eye(4).roll(-1, 0)
-    return Broken(ring - 1.5 * torch.eye(4), Linear())
+@fault("a state is compared, not taken over", RateMatrix, RING, Linear())
+def a_process_takes_over_the_state_of_another(set_extra_state, self, state):
+    self.schedule = Polynomial(3.0)
 
 
 @fault("a large process saves no constant either")
@@ -112,7 +87,7 @@ def counts_of_a_large_vocabulary_are_saved_with_the_weights(patch):
     class Broken(Masked):
         def __init__(self, vocab_size, schedule):
             super().__init__(vocab_size, schedule)
-            if vocab_size > 100:  # not in its reduction
+            if vocab_size > 100:  # the reduction is right
                 self.register_buffer("counts", torch.ones(vocab_size))
 
         def small_copy(self, vocab_size):

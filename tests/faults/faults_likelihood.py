@@ -1,4 +1,4 @@
-"""Theory section 10: the exact likelihood of a text under an order that chooses by the states alone."""
+"""Exact likelihood of a sequence under an order that depends on the states alone (theory section 10)."""
 
 import sys
 
@@ -15,7 +15,7 @@ READS = sys.modules["ddlib.samplers.likelihood"]
 
 
 def choosing(patch, scores):
-    """Likelihoods of texts x by an order whose ``scores`` know x, and draws by the order itself."""
+    """Order whose likelihood of x uses ``scores`` that depend on x; its draws are those of the right order."""
     right = ASKS.likelihood
 
     def likelihood(process, denoiser, x, order, **options):
@@ -49,67 +49,42 @@ def the_order_sees_a_positions_own_word(patch):
     return choosing(patch, scores)
 
 
-@fault("a cluster has the mass of its words")
-def a_cluster_is_read_as_the_first_of_its_words(patch):
-    def chance(run, said, landed, force):
-        level = run.process.level_of(landed[:, None])[:, 0]
-        words = said.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
-        everyone = torch.arange(words.shape[1]).expand_as(words)
-        parents = run.process.ascend(everyone, level[:, None].expand_as(words))
-        own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
-        return torch.where(
-            level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, said, landed, force)
-        )
-
-    patch.setattr(READS, "transition_log_prob", chance)
-    return Confidence()
+@fault("a cluster has the mass of its words", Confidence, within=READS)
+def a_cluster_is_read_as_the_first_of_its_words(transition_log_prob, run, said, landed, force):
+    level = run.process.level_of(landed[:, None])[:, 0]
+    words = said.words(torch.zeros_like(level))[:, 0].log_softmax(-1)
+    everyone = torch.arange(words.shape[1]).expand_as(words)
+    parents = run.process.ascend(everyone, level[:, None].expand_as(words))
+    own = (parents == landed[:, None]).to(torch.uint8).argmax(1)
+    return torch.where(level > 0, words.gather(1, own[:, None])[:, 0], transition_log_prob(run, said, landed, force))
 
 
-@fault("the law of a word is that of the words under its cluster")
-def a_word_is_read_as_if_all_words_could_stand_there(patch):
-    def chance(run, said, landed, force):
-        words = said.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
-        word = landed < run.process.vocab_size
-        found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
-        return torch.where(word, found, transition_log_prob(run, said, landed, force))
-
-    patch.setattr(READS, "transition_log_prob", chance)
-    return EntropyBounded(0.0)
+@fault("the law of a word is that of the words under its cluster", EntropyBounded, 0.0, within=READS)
+def a_word_is_read_as_if_all_words_could_stand_there(transition_log_prob, run, said, landed, force):
+    words = said.words(torch.zeros_like(landed))[:, 0].log_softmax(-1)
+    word = landed < run.process.vocab_size
+    found = words.gather(1, torch.where(word, landed, 0)[:, None])[:, 0]
+    return torch.where(word, found, transition_log_prob(run, said, landed, force))
 
 
-@fault("every edge counts")
-def the_first_edge_is_left_out(patch):
-    def chance(run, said, landed, force):
-        return torch.where(said.z == run.process.num_states - 1, 0.0, transition_log_prob(run, said, landed, force))
-
-    patch.setattr(READS, "transition_log_prob", chance)
-    return LeftToRight()
+@fault("every edge counts", LeftToRight, within=READS)
+def the_first_edge_is_left_out(transition_log_prob, run, said, landed, force):
+    return torch.where(said.z == run.process.num_states - 1, 0.0, transition_log_prob(run, said, landed, force))
 
 
-@fault("every edge counts")
-def clusters_cost_nothing(patch):
-    def chance(run, said, landed, force):
-        return torch.where(landed < run.process.vocab_size, transition_log_prob(run, said, landed, force), 0.0)
-
-    patch.setattr(READS, "transition_log_prob", chance)
-    return Confidence()
+@fault("every edge counts", Confidence, within=READS)
+def clusters_cost_nothing(transition_log_prob, run, said, landed, force):
+    return torch.where(landed < run.process.vocab_size, transition_log_prob(run, said, landed, force), 0.0)
 
 
-@fault("a text is read with the times that are told when it is drawn")
-def the_network_is_told_that_nothing_is_known(patch):
-    patch.setattr(READS, "model_time", lambda run, z, expected: torch.ones(len(z), dtype=torch.float64))
-    return LeftToRight()
+@fault("a text is read with the times that are told when it is drawn", LeftToRight, within=READS)
+def the_network_is_told_that_nothing_is_known(model_time, run, z, expected):
+    return torch.ones(len(z), dtype=torch.float64)
 
 
-@fault("a text is read in as many steps as it is drawn")
-def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(patch):
-    right = ASKS.likelihood
-
-    def likelihood(*args, steps, **options):
-        return right(*args, **options)
-
-    patch.setattr(ASKS, "likelihood", likelihood)
-    return LeftToRight()
+@fault("a text is read in as many steps as it is drawn", LeftToRight, within=ASKS)
+def a_text_is_read_edge_by_edge_that_is_drawn_in_few_steps(likelihood, *args, steps, **options):
+    return likelihood(*args, **options)
 
 
 @fault("only an order without chance has a likelihood in closed form")
@@ -123,10 +98,6 @@ def a_choice_by_chance_is_called_deterministic(patch):
     return Broken()
 
 
-@fault("a step of a draw is the step that is read")
-def draws_come_down_in_another_order_than_they_are_read(patch):
-    class Broken(LeftToRight):
-        def step(self, run, state, k):
-            return Confidence().step(run, state, k)
-
-    return Broken()
+@fault("a step of a draw is the step that is read", LeftToRight)
+def draws_come_down_in_another_order_than_they_are_read(step, self, run, state, k):
+    return Confidence().step(run, state, k)

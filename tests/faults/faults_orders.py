@@ -1,9 +1,9 @@
-"""Theory sections 8 and 10: which position goes next, which words are taken back."""
+"""Order of positions, and remasking of tokens (theory sections 8 and 10)."""
 
 import sys
 
 import torch
-from planting import fault
+from planting import clamped, fault
 
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
@@ -14,197 +14,126 @@ from ddlib.utils.random import rand
 LEVELLED = sys.modules["ddlib.processes.level_process"]
 
 
-@fault("first chosen, then drawn")
-def the_surest_of_the_drawn_children_stay_as_in_maskgit(patch):
-    class Broken(Confidence):
-        def step(self, run, state, k):
-            z, level, steps = state.z, levels(run, state.z), run.steps - k
-            chance = torch.zeros(z.shape, dtype=torch.float64)
-            drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
-            kept = self.choose(chance, level, steps) if steps > 1 else level > 0
-            if steps == 1:
-                drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
-            z = torch.where(kept, drawn, z)
-            return State(z, model_time(run, z, state.memo), state.memo)
-
-    return Broken("probability")
+@fault("first chosen, then drawn", Confidence, "probability")
+def the_surest_of_the_drawn_children_stay_as_in_maskgit(step, self, run, state, k):
+    z, level, steps = state.z, levels(run, state.z), run.steps - k
+    chance = torch.zeros(z.shape, dtype=torch.float64)
+    drawn = move(run, z, state.t, state.t, (level - 1).clamp_min(0), False, chance)
+    kept = self.choose(chance, level, steps) if steps > 1 else level > 0
+    if steps == 1:
+        drawn = move(run, z, state.t, state.t, torch.zeros_like(level), False)
+    z = torch.where(kept, drawn, z)
+    return State(z, model_time(run, z, state.memo), state.memo)
 
 
-@fault("every row has a quota of its own")
-def positions_are_chosen_from_the_whole_batch(patch):
-    class Broken(Confidence):
-        def choose(self, score, level, steps, noise=0.0):
-            one = (value.view(1, -1) for value in (score + noise, level))
-            return super().choose(*one, steps).view_as(level)
-
-    return Broken()
+@fault("every row has a quota of its own", Confidence)
+def positions_are_chosen_from_the_whole_batch(choose, self, score, level, steps, noise=0.0):
+    one = (value.view(1, -1) for value in (score + noise, level))
+    return choose(*one, steps).view_as(level)
 
 
-@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
-def a_cluster_says_nothing_about_its_word(patch):
-    class Law(LEVELLED.LevelProcess):
-        def descendant_logits(self, logits, z, level, target, force=False):
-            return logits if target == 0 else right(self, logits, z, level, target, force)
-
-    right = LEVELLED.LevelProcess.descendant_logits
-    patch.setattr(LEVELLED.LevelProcess, "descendant_logits", Law.descendant_logits)
-    return Confidence()
+@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
+def a_cluster_says_nothing_about_its_word(descendant_logits, self, logits, z, level, target, force=False):
+    return logits if target == 0 else descendant_logits(logits, z, level, target, force)
 
 
-@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)")
-def clusters_are_drawn_by_the_mean_of_the_words_logits(patch):
-    right = LEVELLED.LevelProcess.descendant_logits
-
-    def descendant_logits(self, logits, z, level, target, force=False):
-        law = right(self, logits, z, level, target, force)
-        if target == 0:
-            return law
-        parents = self.hierarchy.between(0, target).parents
-        count = torch.bincount(parents, minlength=law.shape[1]).to(law)
-        mean = torch.zeros_like(law).index_add(1, parents, logits.to(law).clamp_min(-50)) / count
-        return torch.where(law.isfinite(), mean, law)
-
-    patch.setattr(LEVELLED.LevelProcess, "descendant_logits", descendant_logits)
-    return Confidence("entropy")
+@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, "entropy", within=LEVELLED.LevelProcess)
+def clusters_are_drawn_by_the_mean_of_the_words_logits(descendant_logits, self, logits, z, level, target, force=False):
+    law = descendant_logits(logits, z, level, target, force)
+    if target == 0:
+        return law
+    parents = self.hierarchy.between(0, target).parents
+    count = torch.bincount(parents, minlength=law.shape[1]).to(law)
+    mean = torch.zeros_like(law).index_add(1, parents, logits.to(law).clamp_min(-50)) / count
+    return torch.where(law.isfinite(), mean, law)
 
 
-@fault("xi < 1 lets a token leave its cluster on its way down")
-def tokens_are_kept_in_their_clusters_unasked(patch):
-    class Broken(Confidence):
-        def step(self, run, state, k):
-            self.force_transition = True
+@fault("xi < 1 lets a token leave its cluster on its way down", Confidence)
+def tokens_are_kept_in_their_clusters_unasked(step, self, run, state, k):
+    self.force_transition = True
+    return step(run, state, k)
+
+
+@fault("a law is drawn from, not maximised", EntropyBounded, 0.0, within=LEVELLED)
+def the_surest_position_takes_its_likeliest_child(draw_logits, logits, u):
+    return logits.argmax(-1)
+
+
+@fault("positions drawn at once are independent", Confidence)
+def two_edges_per_call_are_called_exact(__init__, self):
+    __init__(threshold=0.0)
+    self.consistent_joint = True
+
+
+@fault("positions drawn at once are independent", EntropyBounded, 0.0)
+def the_largest_entropy_is_left_out_twice(select, self, score, level):
+    """Use the bound of the EB-sampler with one entropy too few: it unmasks two positions where none is certain."""
+    entropies = (-score).masked_fill(level == 0, 0.0)
+    return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
+
+
+@fault("the choice is made by what the network says now", Confidence)
+def laws_are_kept_until_every_position_has_moved_once(step, self, run, state, k):
+    memo, said = state.memo if k else (state.memo, None)
+    logits = run.predict(state.z, state.t) if said is None or k % 2 == 0 else said
+    stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
+    after = step(stale, state._replace(memo=memo), k)
+    return after._replace(memo=(memo, logits))
+
+
+@fault("noise belongs to the example", Confidence, temperature=1.0)
+def the_choice_goes_by_the_global_state(noise, self, run, z):
+    return noise(type(run)(**{**vars(run), "generator": None}), z)
+
+
+@fault("the prompt takes no turn", Confidence)
+def the_prompt_is_given_up_on_its_first_turn(step, self, run, state, k):
+    everywhere = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
+    fixed = torch.where(run.free, state.z, run.process.num_states - 1)
+    return step(everywhere, state._replace(z=fixed), k)
+
+
+@fault(
+    "on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4, build=clamped
+)
+def the_plateau_is_told_as_the_time_of_the_grid(step, self, run, state, k):
+    return step(run, state, k)._replace(t=at(run, k + 1))
+
+
+@fault("on its plateau time stands still, and z follows q at that time", Remask, 1.0, "loop", plateau=0.4)
+def positions_jump_on_while_the_plateau_lasts(step, self, run, state, k):
+    t, s = self.time(at(run, k)), self.time(at(run, k + 1))
+    if not bool((t == s).all()):
+        return step(run, state, k)
+    return State(Ancestral().back(run, state.z, at(run, k), at(run, k + 1)), s)
+
+
+@fault("what climbs on the plateau comes down again", Remask, 1.0, "loop", plateau=0.4, within=LEVELLED)
+def words_climb_on_the_plateau_and_masks_stay(remask_coupling, joint, level, lift):
+    return torch.where((level == 0)[..., None], remask_coupling(joint, level, lift), 0.0)
+
+
+@fault("what is not certain is not said to keep its law", Remask)
+def confidence_is_said_to_keep_the_levels(__init__, self):
+    __init__(1.0, "confidence")
+    self.on_time_grid = True
+
+
+class Forwards(Overshoot):
+    """Overshoot with a method that gives the levels on the way forwards, from u to s."""
+
+    def step(self, run, state, k):
+        process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
+        u, level = (1 - self.amount) * s, process.level_of(z)
+        if process.level_transition(u, s) is None:
             return super().step(run, state, k)
+        target = self.forwards(process, z, t, s, u, run.generator)
+        below = move(run, z, t, s, target.minimum(level), False)
+        above = process.ascend(z, target.maximum(level), run.generator)
+        return State(torch.where(target > level, above, below), s)
 
-    return Broken()
-
-
-@fault("a law is drawn from, not maximised")
-def the_surest_position_takes_its_likeliest_child(patch):
-    def likeliest(logits, u):
-        return logits.argmax(-1)
-
-    patch.setattr(LEVELLED, "draw_logits", likeliest)
-    return EntropyBounded(0.0)
-
-
-@fault("positions drawn at once are independent")
-def two_edges_per_call_are_called_exact(patch):
-    class Broken(Confidence):
-        consistent_joint = True
-
-        def __init__(self):
-            super().__init__(threshold=0.0)
-            self.consistent_joint = True
-
-    return Broken()
-
-
-@fault("positions drawn at once are independent")
-def the_largest_entropy_is_left_out_twice(patch):
-    """The bound of the EB-sampler with one entropy too few, which lets two go where none is certain."""
-
-    class Broken(EntropyBounded):
-        def select(self, score, level):
-            entropies = (-score).masked_fill(level == 0, 0.0)
-            return entropies.cumsum(-1) - 2 * entropies.cummax(-1).values <= self.gamma
-
-    return Broken(0.0)
-
-
-@fault("the choice is made by what the network says now")
-def laws_are_kept_until_every_position_has_moved_once(patch):
-    class Broken(Confidence):
-        def step(self, run, state, k):
-            memo, said = state.memo if k else (state.memo, None)
-            logits = run.predict(state.z, state.t) if said is None or k % 2 == 0 else said
-            stale = type(run)(**{**vars(run), "predict": lambda z, t: logits})
-            after = super().step(stale, state._replace(memo=memo), k)
-            return after._replace(memo=(memo, logits))
-
-    return Broken()
-
-
-@fault("noise belongs to the example")
-def the_choice_goes_by_the_global_state(patch):
-    class Broken(Confidence):
-        def noise(self, run, z):
-            return super().noise(type(run)(**{**vars(run), "generator": None}), z)
-
-    return Broken(temperature=1.0)
-
-
-@fault("the prompt takes no turn")
-def the_prompt_is_given_up_on_its_first_turn(patch):
-    class Broken(Confidence):
-        def step(self, run, state, k):
-            everywhere = type(run)(**{**vars(run), "free": torch.ones_like(run.free)})
-            fixed = torch.where(run.free, state.z, run.process.num_states - 1)
-            return super().step(everywhere, state._replace(z=fixed), k)
-
-    return Broken()
-
-
-@fault("on its plateau time stands still, and z follows q at that time")
-def the_plateau_is_told_as_the_time_of_the_grid(patch):
-    class Broken(Remask):
-        def step(self, run, state, k):
-            return super().step(run, state, k)._replace(t=at(run, k + 1))
-
-        def finalize(self, run, state):
-            return state.z.clamp_max(run.process.vocab_size - 1)
-
-    return Broken(1.0, "loop", plateau=0.4)
-
-
-@fault("on its plateau time stands still, and z follows q at that time")
-def positions_jump_on_while_the_plateau_lasts(patch):
-    class Broken(Remask):
-        def step(self, run, state, k):
-            t, s = self.time(at(run, k)), self.time(at(run, k + 1))
-            if not bool((t == s).all()):
-                return super().step(run, state, k)
-            return State(Ancestral().back(run, state.z, at(run, k), at(run, k + 1)), s)
-
-    return Broken(1.0, "loop", plateau=0.4)
-
-
-@fault("what climbs on the plateau comes down again")
-def words_climb_on_the_plateau_and_masks_stay(patch):
-    right = LEVELLED.remask_coupling
-
-    def change(joint, level, lift):
-        return torch.where((level == 0)[..., None], right(joint, level, lift), 0.0)
-
-    patch.setattr(LEVELLED, "remask_coupling", change)
-    return Remask(1.0, "loop", plateau=0.4)
-
-
-@fault("what is not certain is not said to keep its law")
-def confidence_is_said_to_keep_the_levels(patch):
-    class Broken(Remask):
-        def __init__(self):
-            super().__init__(1.0, "confidence")
-            self.on_grid = True
-
-    return Broken()
-
-
-def overshoot(change):
-    """Overshoot with other chances of the way forwards."""
-
-    class Broken(Overshoot):
-        def step(self, run, state, k):
-            process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
-            u = (1 - self.amount) * s
-            if process.level_transition(u, s) is None:
-                return super().step(run, state, k)
-            level = process.level_of(z)
-            target = change(process, z, t, s, u, run.generator)
-            below = move(run, z, t, s, target.minimum(level), False)
-            above = process.ascend(z, target.maximum(level), run.generator)
-            return State(torch.where(target > level, above, below), s)
-
-    return Broken(0.5)
+    def forwards(self, process, z, t, s, u, generator):
+        raise NotImplementedError
 
 
 def climbed(process, level, chances, generator):
@@ -212,35 +141,25 @@ def climbed(process, level, chances, generator):
     return (rand(level.shape, generator, level.device)[..., None] >= law.cumsum(-1)[..., :-1]).sum(-1)
 
 
-@fault("who overshoots comes back from u to s")
-def the_way_back_is_that_from_the_start_of_the_step(patch):
-    def change(process, z, t, s, u, generator):
-        return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
-
-    return overshoot(change)
+@fault("who overshoots comes back from u to s", Forwards, 0.5)
+def the_way_back_is_that_from_the_start_of_the_step(forwards, self, process, z, t, s, u, generator):
+    return climbed(process, process.sample_level(z, t, u, generator), process.level_transition(s, t), generator)
 
 
-@fault("who overshoots comes back from u to s")
-def the_way_back_starts_at_the_level_that_the_step_started_from(patch):
-    def change(process, z, t, s, u, generator):
-        up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
-        return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
-
-    return overshoot(change)
+@fault("who overshoots comes back from u to s", Forwards, 0.5)
+def the_way_back_starts_at_the_level_that_the_step_started_from(forwards, self, process, z, t, s, u, generator):
+    up = climbed(process, process.level_of(z), process.level_transition(u, s), generator)
+    return torch.where(up > process.level_of(z), up, process.sample_level(z, t, u, generator))
 
 
-@fault("who overshoots comes back from u to s")
-def there_is_no_way_back(patch):
-    return overshoot(lambda process, z, t, s, u, generator: process.sample_level(z, t, u, generator))
+@fault("who overshoots comes back from u to s", Forwards, 0.5)
+def there_is_no_way_back(forwards, self, process, z, t, s, u, generator):
+    return process.sample_level(z, t, u, generator)
 
 
-@fault("who overshoots comes back from u to s, by the process of the noise")
-def whoever_jumps_again_comes_back_as_another_word(patch):
-    class Broken(Overshoot):
-        def step(self, run, state, k):
-            t, s = at(run, k), at(run, k + 1)
-            u = (1 - self.amount) * s
-            low = Ancestral().back(run, state.z, t, u)
-            return State(run.process.sample(low.clamp_max(run.process.vocab_size - 1), s, run.generator), s)
-
-    return Broken(0.5)
+@fault("who overshoots comes back from u to s, by the process of the noise", Overshoot, 0.5)
+def whoever_jumps_again_comes_back_as_another_word(step, self, run, state, k):
+    t, s = at(run, k), at(run, k + 1)
+    u = (1 - self.amount) * s
+    low = Ancestral().back(run, state.z, t, u)
+    return State(run.process.sample(low.clamp_max(run.process.vocab_size - 1), s, run.generator), s)

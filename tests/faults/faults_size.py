@@ -1,9 +1,9 @@
-"""Faults that no state space of a few dozen states shows: time that stops, indices that wrap, mass that is cut off."""
+"""Faults of large state spaces: time that stops, indices that wrap, mass that is cut off."""
 
 import torch
-from planting import fault
+from planting import fault, over
 
-import ddlib as dd
+from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked, RateMatrix, Uniform, elapsed, span
 from ddlib.schedules import Linear
 
@@ -11,7 +11,7 @@ SIZE, SMALL = 200, 64
 
 
 def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
-    """A random walk between neighbours: it forgets a hundred thousand times more slowly than it moves."""
+    """Random walk between neighbours: it mixes a hundred thousand times more slowly than it moves."""
     apart = (torch.arange(size)[:, None] - torch.arange(size)).abs()
     rates = rate * (apart == 1).double()
     return cls(rates - torch.diag(rates.sum(1)), Linear())
@@ -29,137 +29,88 @@ def time_freezes_in_a_chain_that_mixes_slowly(patch):
     return walk(Broken)
 
 
-@fault("the uniformised series has a term for every jump")
-def the_series_ends_after_a_hundred_jumps(patch):
-    class Broken(RateMatrix):
-        def transition(self, s, t):
-            mean = 3000 * elapsed(self.schedule, *span(s, t, self.device))
-            jumps = torch.eye(SIZE).double() + self.matrix / 3000
-            total, term = torch.zeros_like(jumps), torch.eye(SIZE).double()
-            for k in range(100):
-                total, term = total + term, term @ jumps * mean / (k + 1)
-            return total / total.sum(1, keepdim=True)
-
-    return walk(Broken)
+@fault("the uniformised series has a term for every jump", RateMatrix, build=walk)
+def the_series_ends_after_a_hundred_jumps(transition, self, s, t):
+    mean = 3000 * elapsed(self.schedule, *span(s, t, self.device))
+    jumps = torch.eye(SIZE).double() + self.matrix / 3000
+    total, term = torch.zeros_like(jumps), torch.eye(SIZE).double()
+    for k in range(100):
+        total, term = total + term, term @ jumps * mean / (k + 1)
+    return total / total.sum(1, keepdim=True)
 
 
-@fault("rates and transitions are those of one matrix")
-def rates_at_a_far_edge_are_missing_in_the_exponential(patch):
-    class Broken(RateMatrix):
-        def rate_matrix(self, t):
-            rates = super().rate_matrix(t)
-            rates[SIZE - 1, SIZE - 2] *= 1.5
-            rates[SIZE - 1, SIZE - 1] *= 1.5
-            return rates
-
-    return walk(Broken)
+@fault("rates and transitions are those of one matrix", RateMatrix, build=walk)
+def rates_at_a_far_edge_are_missing_in_the_exponential(rate_matrix, self, t):
+    rates = rate_matrix(t)
+    rates[SIZE - 1, SIZE - 2] *= 1.5
+    rates[SIZE - 1, SIZE - 1] *= 1.5
+    return rates
 
 
-@fault("small probabilities are positive numbers with digits")
-def the_eigenvector_form_is_negative_far_from_the_diagonal(patch):
-    class Broken(RateMatrix):
-        def transition(self, s, t):
-            values, vectors = torch.linalg.eigh(self.matrix)
-            duration = elapsed(self.schedule, *span(s, t, self.device))
-            return vectors * (values * duration).exp() @ vectors.T
-
-    return walk(Broken)
+@fault("small probabilities are positive numbers with digits", RateMatrix, build=walk)
+def the_eigenvector_form_is_negative_far_from_the_diagonal(transition, self, s, t):
+    values, vectors = torch.linalg.eigh(self.matrix)
+    duration = elapsed(self.schedule, *span(s, t, self.device))
+    return vectors * (values * duration).exp() @ vectors.T
 
 
-@fault("indices of states are int64")
-def an_index_of_states_wraps_at_128(patch):
-    class Broken(RateMatrix):
-        def likelihood(self, z, x, t):
-            return super().likelihood(z.to(torch.int8).long() % 128, x, t)
-
-    return walk(Broken)
+@fault("indices of states are int64", RateMatrix, build=walk)
+def an_index_of_states_wraps_at_128(likelihood, self, z, x, t):
+    return likelihood(z.to(torch.int8).long() % 128, x, t)
 
 
-@fault("a chain is drawn from by all of its states")
-def draws_are_made_in_half_precision(patch):
-    class Broken(Uniform):
-        def sample(self, x, t, generator=None, levels="independent"):
-            self.check_inputs(x=x, t=t)
-            reached = self.marginal(x, t.double()).half().cumsum(-1)
-            u = torch.rand(x.shape, generator=generator).half()[..., None]
-            return (u >= reached).sum(-1).clamp_max(self.vocab_size - 1)
-
-    return Broken(300, Linear())
+@fault("a chain is drawn from by all of its states", Uniform, 300, Linear())
+def draws_are_made_in_half_precision(sample, self, x, t, generator=None, levels="independent"):
+    self.check_inputs(x=x, t=t)
+    reached = self.marginal(x, t.double()).half().cumsum(-1)
+    u = torch.rand(x.shape, generator=generator).half()[..., None]
+    return (u >= reached).sum(-1).clamp_max(self.vocab_size - 1)
 
 
-@fault("the prior covers every state")
-def the_prior_is_drawn_from_the_first_tokens(patch):
-    class Broken(Uniform):
-        def sample_prior(self, shape, generator=None, device=None):
-            return super().sample_prior(shape, generator, device) % 128
-
-    return Broken(300, Linear())
+@fault("the prior covers every state", Uniform, 300, Linear())
+def the_prior_is_drawn_from_the_first_tokens(sample_prior, self, shape, generator=None, device=None):
+    return sample_prior(shape, generator, device) % 128
 
 
-@fault("p(z_s|z_t) is normalised over all states")
-def the_posterior_keeps_the_64_likeliest_states(patch):
-    class Broken(RateMatrix):
-        def posterior(self, p, z, t, s):
-            whole = super().posterior(p, z, t, s)
-            kept = whole.topk(min(SMALL, whole.shape[-1]), -1)
-            cut = torch.zeros_like(whole).scatter(-1, kept.indices, kept.values)
-            return cut / cut.sum(-1, keepdim=True)
-
-    return walk(Broken)
+@fault("p(z_s|z_t) is normalised over all states", RateMatrix, build=walk)
+def the_posterior_keeps_the_64_likeliest_states(posterior, self, p, z, t, s):
+    whole = posterior(p, z, t, s)
+    kept = whole.topk(min(SMALL, whole.shape[-1]), -1)
+    cut = torch.zeros_like(whole).scatter(-1, kept.indices, kept.values)
+    return cut / cut.sum(-1, keepdim=True)
 
 
-@fault("word_likelihood has an entry for every token")
-def likelihoods_of_the_last_chunk_of_tokens_are_missing(patch):
-    class Broken(Masked):
-        def token_likelihood(self, z, t):
-            likelihood = super().token_likelihood(z, t)
-            chunks = likelihood.shape[-1] // SMALL or 1
-            whole = min(likelihood.shape[-1], chunks * SMALL)
-            return torch.cat([likelihood[..., :whole], 0 * likelihood[..., whole:]], -1)
-
-    return Broken(300, Linear())
+@fault("word_likelihood has an entry for every token", Masked, 300, Linear())
+def likelihoods_of_the_last_chunk_of_tokens_are_missing(token_likelihood, self, z, t):
+    likelihood = token_likelihood(z, t)
+    chunks = likelihood.shape[-1] // SMALL or 1
+    whole = min(likelihood.shape[-1], chunks * SMALL)
+    return torch.cat([likelihood[..., :whole], 0 * likelihood[..., whole:]], -1)
 
 
-@fault("q_t(.|p) is a sum over all tokens")
-def a_predictive_sums_over_the_first_tokens(patch):
-    class Broken(Hierarchical):
-        def predictive(self, p, t):
-            seen = min(128, self.vocab_size)
-            kept = p * (torch.arange(self.vocab_size) < seen)
-            return super().predictive(kept / kept.sum(-1, keepdim=True).clamp_min(1e-300), t)
-
-    return Broken(dd.hierarchies.Tree([torch.arange(300) % 20], xi=0.9), Linear())
+@fault("q_t(.|p) is a sum over all tokens", Hierarchical, Tree([torch.arange(300) % 20], xi=0.9), Linear())
+def a_predictive_sums_over_the_first_tokens(predictive, self, p, t):
+    kept = p * (torch.arange(self.vocab_size) < min(128, self.vocab_size))
+    return predictive(kept / kept.sum(-1, keepdim=True).clamp_min(1e-300), t)
 
 
-@fault("reverse rates are those of the chain at its size")
-def reverse_rates_count_a_state_twice_beyond_100(patch):
-    class Broken(Uniform):
-        def reverse_rate(self, p, z, t):
-            rates = super().reverse_rate(p, z, t)
-            return rates * torch.where(torch.arange(self.num_states) == 100, 2.0, 1.0)
-
-    return Broken(300, Linear())
+@fault("reverse rates are those of the chain at its size", Uniform, 300, Linear())
+def reverse_rates_count_a_state_twice_beyond_100(reverse_rate, self, p, z, t):
+    rates = reverse_rate(p, z, t)
+    return rates * torch.where(torch.arange(self.num_states) == 100, 2.0, 1.0)
 
 
-@fault("a mask is reached from every token")
-def tokens_beyond_256_are_never_masked(patch):
-    class Broken(Masked):
-        def rate_matrix(self, t):
-            rates = super().rate_matrix(t)
-            rates[256:-1] = 0
-            return rates
-
-    return Broken(300, Linear())
+@fault("a mask is reached from every token", Masked, 300, Linear())
+def tokens_beyond_256_are_never_masked(rate_matrix, self, t):
+    rates = rate_matrix(t)
+    rates[256:-1] = 0
+    return rates
 
 
-@fault("the closed form of the bound holds for every token")
-def the_bound_is_halved_for_tokens_beyond_200(patch):
-    class Broken(Masked):
-        def weighted_divergence(self, logits, x, z, t):
-            weight, divergence = super().weighted_divergence(logits, x, z, t)
-            return weight, torch.where(x > SIZE, divergence / 2, divergence)
-
-    return Broken(300, Linear())
+@fault("the closed form of the bound holds for every token", Masked, 300, Linear())
+def the_bound_is_halved_for_tokens_beyond_200(weighted_divergence, self, logits, x, z, t):
+    weight, divergence = weighted_divergence(logits, x, z, t)
+    return weight, torch.where(x > SIZE, divergence / 2, divergence)
 
 
 @fault("time runs on at 1,100 states as at 10")
@@ -174,22 +125,14 @@ def time_runs_twice_as_fast_in_a_chain_of_more_than_a_thousand_states(patch):
     return Broken(1100, Linear())
 
 
-@fault("parents are int64")
-def parents_beyond_127_wrap(patch):
-    class Broken(dd.hierarchies.Tree):
-        def between(self, lower, upper):
-            edge = super().between(lower, upper)
-            if edge.num_parents > 127:
-                edge.parents = edge.parents.to(torch.int8).long() % edge.num_parents
-            return edge
-
-    return Broken([torch.arange(400) % 150])
+@fault("parents are int64", Tree, [torch.arange(400) % 150])
+def parents_beyond_127_wrap(between, self, lower, upper):
+    edge = between(lower, upper)
+    if edge.num_parents > 127:
+        edge.parents = edge.parents.to(torch.int8).long() % edge.num_parents
+    return edge
 
 
-@fault("a state is in one level")
-def levels_of_states_beyond_256_are_those_of_the_mask(patch):
-    class Broken(dd.hierarchies.Tree):
-        def level_of(self, z):
-            return torch.where((z > 256) & (self.num_states > 300), self.depth, super().level_of(z))
-
-    return Hierarchical(Broken([torch.arange(400) % 20]), Linear())
+@fault("a state is in one level", Tree, [torch.arange(400) % 20], build=over)
+def levels_of_states_beyond_256_are_those_of_the_mask(level_of, self, z):
+    return torch.where((z > 256) & (self.num_states > 300), self.depth, level_of(z))

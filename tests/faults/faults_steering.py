@@ -1,4 +1,4 @@
-"""Guidance: what is tempered, what is weighed, and where."""
+"""Guidance: tempered distributions, weighted classifiers, and their interval."""
 
 import sys
 
@@ -13,44 +13,42 @@ from ddlib.samplers.runtime import guided
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 
 
-def free(on="states", name="levels", cls=ClassifierFree, strength=2.5, **options):
+def free(cls=ClassifierFree, on="states", name="levels", strength=2.5, **options):
     process = processes()[name]
     return cls(process, Lookup(process, 1), Lookup(process, 2), strength, on, **options)
 
 
-def based(name="levels", cls=ClassifierBased, strength=1.5, **options):
+def based(cls=ClassifierBased, name="levels", strength=1.5, classifier=Scale, **options):
     process = processes()[name]
-    return cls(process, Lookup(process, 1), Scale(process, 2), strength, **options)
+    return cls(process, Lookup(process, 1), classifier(process, 2), strength, **options)
 
 
-@fault("p_c to the power gamma")
-def the_strength_is_on_the_side_of_the_unconditional(patch):
-    right = FREE.tempered
-    patch.setattr(FREE, "tempered", lambda c, u, gamma: right(u, c, gamma))
-    return free("words", "masked")
+class First(Scale):
+    """Classifier of the first position alone."""
+
+    def __call__(self, states, t):
+        return states[:, 0].to(torch.float64) @ self.weight
 
 
-@fault("p_u to the power 1 - gamma")
-def the_strength_is_that_of_those_who_add_one(patch):
-    right = FREE.tempered
-    patch.setattr(FREE, "tempered", lambda c, u, gamma: right(c, u, gamma + 1))
-    return free("words", "masked")
+@fault("p_c to the power gamma", free, ClassifierFree, "words", "masked", within=FREE)
+def the_strength_is_on_the_side_of_the_unconditional(tempered, c, u, gamma):
+    return tempered(u, c, gamma)
 
 
-@fault("laws are multiplied")
-def laws_are_mixed(patch):
-    def mixed(c, u, gamma):
-        power = gamma[:, None, None]
-        return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
-
-    patch.setattr(FREE, "tempered", mixed)
-    return free("words", "masked", strength=0.5)
+@fault("p_u to the power 1 - gamma", free, ClassifierFree, "words", "masked", within=FREE)
+def the_strength_is_that_of_those_who_add_one(tempered, c, u, gamma):
+    return tempered(c, u, gamma + 1)
 
 
-@fault("the powers add up to one")
-def the_unconditional_is_left_out(patch):
-    patch.setattr(FREE, "tempered", lambda c, u, gamma: gamma[:, None, None] * c)
-    return free("words", "tree")
+@fault("laws are multiplied", free, ClassifierFree, "words", "masked", strength=0.5, within=FREE)
+def laws_are_mixed(tempered, c, u, gamma):
+    power = gamma[:, None, None]
+    return (power * c.softmax(-1) + (1 - power) * u.softmax(-1)).clamp_min(1e-9).log()
+
+
+@fault("the powers add up to one", free, ClassifierFree, "words", "tree", within=FREE)
+def the_unconditional_is_left_out(tempered, c, u, gamma):
+    return gamma[:, None, None] * c
 
 
 @fault("child laws are tempered, not words")
@@ -61,35 +59,23 @@ def words_are_tempered_where_states_are_asked_for(patch):
     return free(cls=Broken)
 
 
-@fault("the power of a sum is no sum of powers")
-def masses_are_summed_after_tempering(patch):
-    class Broken(ClassifierFree):
-        def steer(self, place):
-            words = super().steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-            return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
-
-    return free(cls=Broken)
+@fault("the power of a sum is no sum of powers", ClassifierFree, build=free)
+def masses_are_summed_after_tempering(steer, self, place):
+    words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
+    return ChildTarget(place.process, "cavity", place.z, place.t).laws(words) if self.on == "states" else words
 
 
-@fault("the law of z_s is tempered, not that of the word")
-def words_are_tempered_and_noised_after(patch):
-    class Broken(ClassifierFree):
-        def steer(self, place):
-            words = super().steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
-            return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
-
-    return free(name="uniform", cls=Broken)
+@fault("the law of z_s is tempered, not that of the word", ClassifierFree, name="uniform", build=free)
+def words_are_tempered_and_noised_after(steer, self, place):
+    words = steer(TokenTarget(place.process, place.parameterization, place.z, place.t))
+    return StepTarget(place.process, "cavity", place.z, place.t, place.s).laws(words)
 
 
-@fault("q_s(.|p) takes a law")
-def laws_of_steps_are_made_of_unnormalised_words(patch):
-    def laws(self, logits):
-        process, cavity = self.process, TokenTarget.laws(self, logits).exp()
-        into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
-        return (process.predictive(cavity, self.s) * into).log()
-
-    patch.setattr(StepTarget, "laws", laws)
-    return free(name="uniform")
+@fault("q_s(.|p) takes a law", free, name="uniform", within=StepTarget)
+def laws_of_steps_are_made_of_unnormalised_words(laws, self, logits):
+    process, cavity = self.process, TokenTarget.laws(self, logits).exp()
+    into = process.transition(self.s[0], self.t[0])[:, self.z].movedim(0, -1)
+    return (process.predictive(cavity, self.s) * into).log()
 
 
 @fault("levels move as without guidance")
@@ -120,86 +106,48 @@ def steps_are_drawn_without_guidance(patch):
     return plain
 
 
-@fault("outside the interval the conditional alone speaks")
-def outside_the_interval_the_unconditional_speaks(patch):
-    class Broken(ClassifierFree):
-        def strength_at(self, t):
-            low, high = self.interval
-            return torch.where((t >= low) & (t <= high), super().strength_at(t), 0.0)
-
-    return free("words", "masked", cls=Broken)
+@fault("outside the interval the conditional alone speaks", ClassifierFree, "words", "masked", build=free)
+def outside_the_interval_the_unconditional_speaks(strength_at, self, t):
+    low, high = self.interval
+    return torch.where((t >= low) & (t <= high), strength_at(t), 0.0)
 
 
-@fault("at strength 0 it is the unconditional")
-def the_limits_are_exchanged(patch):
-    class Broken(ClassifierFree):
-        def steer(self, place):
-            if bool((self.strength_at(place.t) == 0).all()):
-                return self.evaluate(place, "conditional")[0]
-            return super().steer(place)
-
-    return free("words", "masked", cls=Broken)
+@fault("at strength 0 it is the unconditional", ClassifierFree, "words", "masked", build=free)
+def the_limits_are_exchanged(steer, self, place):
+    if bool((self.strength_at(place.t) == 0).all()):
+        return self.evaluate(place, "conditional")[0]
+    return steer(place)
 
 
-@fault("log p(y|z') - log p(y|z)")
-def the_difference_has_the_other_sign(patch):
-    class Broken(ClassifierBased):
-        def change(self, place):
-            return -super().change(place)
-
-    return based(cls=Broken)
+@fault("log p(y|z') - log p(y|z)", ClassifierBased, build=based)
+def the_difference_has_the_other_sign(change, self, place):
+    return -change(place)
 
 
-@fault("the strength multiplies the difference")
-def the_strength_is_one_whatever_is_asked(patch):
-    class Broken(ClassifierBased):
-        def steer(self, place):
-            if bool((self.strength_at(place.t) == 0).all()):
-                return super().steer(place)
-            return self.evaluate(place, "denoiser")[0] + self.change(place)
-
-    return based("masked", Broken)
+@fault("the strength multiplies the difference", ClassifierBased, "masked", build=based)
+def the_strength_is_one_whatever_is_asked(steer, self, place):
+    if bool((self.strength_at(place.t) == 0).all()):
+        return steer(place)
+    return self.evaluate(place, "denoiser")[0] + self.change(place)
 
 
-@fault("log p(y|z), not p(y|z)")
-def probabilities_are_added_to_logarithms(patch):
-    class Broken(ClassifierBased):
-        def _said(self, states, t):
-            return super()._said(states, t).exp()
-
-    return based("tree", Broken)
+@fault("log p(y|z), not p(y|z)", ClassifierBased, "tree", build=based)
+def probabilities_are_added_to_logarithms(_said, self, states, t):
+    return _said(states, t).exp()
 
 
-@fault("the gradient is taken at z")
-def the_gradient_is_that_of_the_text_of_masks(patch):
-    class Broken(ClassifierBased):
-        def _states(self, z):
-            return super()._states(torch.full_like(z, self.process.num_states - 1) if self.how != "exact" else z)
-
-    return based("tree", Broken, how="first order")
+@fault("the gradient is taken at z", ClassifierBased, "tree", how="first order", build=based)
+def the_gradient_is_that_of_the_text_of_masks(_states, self, z):
+    return _states(torch.full_like(z, self.process.num_states - 1) if self.how != "exact" else z)
 
 
-@fault("grad . (z' - z)")
-def the_gradient_is_taken_for_the_difference_of_another_position(patch):
-    class Broken(ClassifierBased):
-        def _sloping(self, place):
-            return super()._sloping(place).roll(1, -1)
-
-    return based("tree", Broken, how="first order")
+@fault("grad . (z' - z)", ClassifierBased, "tree", how="first order", build=based)
+def the_gradient_is_taken_for_the_difference_of_another_position(_sloping, self, place):
+    return _sloping(place).roll(1, -1)
 
 
-@fault("the classifier is told z with one change, not the word alone")
-def the_classifier_sees_nothing_but_the_change(patch):
-    class Broken(ClassifierBased):
-        def _said(self, states, t):
-            return super()._said(states.mean(1, keepdim=True).expand_as(states), t)
-
-    process = processes()["masked"]
-    return Broken(process, Lookup(process, 1), First(process, 2), 1.5)
-
-
-class First(Scale):
-    """A classifier of the first position alone."""
-
-    def __call__(self, states, t):
-        return states[:, 0].to(torch.float64) @ self.weight
+@fault(
+    "the classifier is told z with one change, not the word alone", ClassifierBased, "masked", 1.5, First, build=based
+)
+def the_classifier_sees_nothing_but_the_change(_said, self, states, t):
+    return _said(states.mean(1, keepdim=True).expand_as(states), t)

@@ -1,66 +1,27 @@
 """The mutation score of ``dd.verify``: it rejects every planted fault and accepts every right object."""
 
-import faults_arguments
-import faults_correctors
-import faults_hierarchy
-import faults_lessons
-import faults_levels
-import faults_likelihood
-import faults_noisy
-import faults_objective
-import faults_orders
-import faults_own_times
-import faults_paces
-import faults_particles
-import faults_process
-import faults_sampler
-import faults_schedule
-import faults_size
-import faults_solvers
-import faults_speeds
-import faults_steering
-import faults_times
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 from planting import FAULTS
 
 import ddlib as dd
 
-MODULES = (
-    faults_schedule,
-    faults_hierarchy,
-    faults_process,
-    faults_objective,
-    faults_levels,
-    faults_sampler,
-    faults_correctors,
-    faults_solvers,
-    faults_orders,
-    faults_likelihood,
-    faults_particles,
-    faults_steering,
-    faults_lessons,
-    faults_speeds,
-    faults_noisy,
-    faults_times,
-    faults_own_times,
-    faults_paces,
-    faults_arguments,
-    faults_size,
-)
+MODULES = [import_module(path.stem).__name__ for path in sorted(Path(__file__).parent.glob("faults_*.py"))]
 
-
-# particles run several texts in place of one: each takes seconds
-LONG = [fault for fault in FAULTS if fault.plant.__module__ == faults_particles.__name__]
+# particles run several sequences in place of one: each fault takes seconds
+LONG = [fault for fault in FAULTS if fault.module == "faults_particles"]
 SHORT = [fault for fault in FAULTS if fault not in LONG]
 
 
-def asked(i):
-    """Each time one in sixty-four, before each commit one in eight, each night every one."""
+def how_often(i):
+    """Mark of a fault: every run tests one in sixty-four, each commit one in eight, each night all."""
     return () if i % 64 == 20 else pytest.mark.slow if i % 8 == 0 else pytest.mark.nightly
 
 
 EVERY = [
-    *(pytest.param(fault, marks=asked(i)) for i, fault in enumerate(SHORT)),
+    *(pytest.param(fault, marks=how_often(i)) for i, fault in enumerate(SHORT)),
     *(pytest.param(fault, marks=pytest.mark.nightly if i % 8 else pytest.mark.slow) for i, fault in enumerate(LONG)),
 ]
 
@@ -76,4 +37,4 @@ def test_a_planted_fault_is_refuted(fault, monkeypatch):
 def test_at_least_forty_faults_are_planted_in_every_room():
     assert len(FAULTS) >= 40
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
-    assert {fault.plant.__module__ for fault in FAULTS} == {module.__name__ for module in MODULES}
+    assert {fault.module for fault in FAULTS} == set(MODULES)
