@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
+from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st

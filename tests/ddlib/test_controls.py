@@ -6,7 +6,7 @@ import math
 import cases
 import pytest
 import torch
-from halves import LEVELS, PARENTS, Halves, V, generate, plain, trajectory
+from fixtures import LEVELS, PARENTS, Halves, V, generate, plain, trajectory
 
 import ddlib as dd
 from ddlib import registry

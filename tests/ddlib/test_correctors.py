@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
-from correcting import F64, IN_PLACE, PAIR, a_run, at, serves
-from halves import Halves, generate
+from fixtures import F64, IN_PLACE, PAIR, Halves, a_run, at, generate, serves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import every_process

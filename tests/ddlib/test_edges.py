@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import NESTED, batch, close
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from guiding import F64, KINDS
+from guidance_cases import F64, KINDS
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree

@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 import torch
 from cases import slow_but, unchecked
-from guiding import F64, KINDS, at, draw, free, guided, parts
-from halves import LEVELS, Halves, plain
+from fixtures import LEVELS, Halves, plain
+from guidance_cases import F64, KINDS, at, draw, free, guided, parts
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
@@ -155,12 +155,7 @@ FIRST = FirstHitting()
 @pytest.mark.parametrize(
     ("name", "sampler", "on"),
     slow_but(
-        [
-            ("masked", Confidence(), None),
-            ("tree", Confidence(), None),
-            ("levels", FIRST, None),
-            ("xi", FIRST, "words"),
-        ],
+        [("masked", Confidence(), None), ("tree", Confidence(), None), ("levels", FIRST, None), ("xi", FIRST, "words")],
         ("levels", FIRST, None),
     ),
     ids=str,

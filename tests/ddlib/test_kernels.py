@@ -3,9 +3,9 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import F64, NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import F64, NESTED, batch, close
 from zoo import PROCESSES
 
 import ddlib as dd

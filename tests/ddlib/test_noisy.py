@@ -3,8 +3,7 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from correcting import PAIR
-from halves import Halves, generate, plain
+from fixtures import PAIR, Halves, generate, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from halves import LEVELS, Halves, generate, plain, trajectory
+from fixtures import LEVELS, Halves, generate, plain, trajectory
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
@@ -59,8 +60,7 @@ SHARES = (0.50, 0.48, 0.02, 0.0), (0.49, 0.17, 0.17, 0.17), (0.45, 0.45, 0.05, 0
 
 
 @pytest.mark.parametrize(
-    ("score", "order"),
-    [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])],
+    ("score", "order"), [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])]
 )
 def test_the_surest_position_comes_down_first(score, order):
     process, table = Masked(4, Linear()), Table(*SHARES)
@@ -312,3 +312,44 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
 def test_a_process_without_levels_has_no_descent():
     with pytest.raises(TypeError, match="Uniform has no levels to come down"):
         dd.processes.Uniform(6, Linear()).descendant_logits(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)
+
+
+test_bad_input_is_refused_before_the_network_runs = refuses(r"""
+    Confidence("max") | ValueError | score is 'max', must be one of 'probability', 'margin', 'entropy'
+    Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
+    Confidence(per_step=2.0) | TypeError | per_step is 2.0, must be an int
+    Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing meets it
+    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything meets it
+    Confidence("entropy", threshold=[-1.0, 0.5])
+        | ValueError | threshold\[1\] is 0.5, must be at most 0, where entropy lies: nothing meets it
+    Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
+    Confidence(threshold=float("nan")) | ValueError | threshold is nan
+    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, must be one
+    Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
+    EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
+    EntropyBounded("much") | TypeError | gamma is 'much', must be a number
+    sampled(LEVELS["levels"], Confidence(threshold=[0.5]))
+        | ValueError | threshold has 1 entries, must have 3: one per edge
+    sampled(LEVELS["levels"], Confidence(per_step=1), 8)
+        | ValueError | steps is 8, must be at least 9: a row has 9 edges to go down, and per_step is 1
+    sampled(dd.presets.gidd(6, 0.2), EntropyBounded())
+        | TypeError | EntropyBounded needs a process with levels, GIDD.* has none: Psi serves it
+    sampled(dd.processes.Uniform(6, Linear()), Confidence()) | TypeError | Confidence needs a process with
+""")
+
+
+def test_they_are_made_from_plain_values():
+    made = dd.parts.build(
+        "samplers", {"kind": "ddlib.samplers:Confidence", "score": "entropy", "threshold": [-0.1, -0.2]}
+    )
+    assert repr(made) == (
+        "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False)"
+    )
+    assert (
+        not made.consistent_joint
+        and Confidence(per_step=1).consistent_joint
+        and not Confidence(per_step=2).consistent_joint
+    )
+    assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}).gamma == 1.0
+    assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}).gamma == math.inf
+    assert EntropyBounded(0.0).consistent_joint and not EntropyBounded().consistent_joint

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from halves import LEVELS, Halves
-from rewards import F64, ramp
+from fixtures import F64, LEVELS, Halves, ramp
 
 from ddlib.processes import Masked
 from ddlib.processes.sampled import unchanged

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
+from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
 from test_memory import LiveBytes
 from torch.nn.functional import linear
 
@@ -42,10 +42,7 @@ def test_halves_draw_the_words_of_the_whole(name, sampler):
 def test_leaving_sequences_out_changes_no_word(name, sampler):
     process, last = LEVELS[name], LEVELS[name].num_states - 1
     prompt = torch.tensor([[1, 0, 4, 2, 2], [2, last, 5, 5, last], [3, last, 3, 1, 0], [4, last, last, last, last]])
-    for denoiser, given in (
-        (Halves(process), {"prompt": prompt, "infill": True}),
-        (plain(Halves(process)), {}),
-    ):
+    for denoiser, given in ((Halves(process), {"prompt": prompt, "infill": True}), (plain(Halves(process)), {})):
         left_out, all_in = (
             generate(process, denoiser, sampler, steps=15, compact=compact, **given) for compact in (True, False)
         )

@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, generate, plain, trajectory
+from fixtures import LEVELS, Halves, generate, plain, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 from zoo import Plain
 
 import ddlib as dd
@@ -99,9 +100,7 @@ def slopes(sampler, run, first, **law):
 
 
 @pytest.mark.parametrize(
-    "sampler",
-    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]),
-    ids=repr,
+    "sampler", slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]), ids=repr
 )
 def test_the_error_falls_as_the_steps_to_the_order(sampler):
     for run in runs(Ancestral()):
@@ -222,20 +221,13 @@ def test_logits_of_children_serve_as_well(sampler):
         assert bool((above | (after >= V)).all())  # nobody leaves its cluster
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: ThetaTrapezoidal(0.0), ValueError, r"theta is 0.0, must be in \(0, 1\)"),
-        (lambda: ThetaTrapezoidal(1), ValueError, r"theta is 1, must be in \(0, 1\)"),
-        (lambda: ThetaTrapezoidal(float("nan")), ValueError, "theta is nan"),
-        (lambda: ThetaTrapezoidal("half"), TypeError, "theta is 'half'"),
-        (lambda: Psi().kernel(*[None] * 5), TypeError, "Psi does not tell the law of its step"),
-    ],
-)
-def test_bad_input_is_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+test_bad_input_is_refused = refuses(r"""
+    ThetaTrapezoidal(0.0) | ValueError | theta is 0.0, must be in \(0, 1\)
+    ThetaTrapezoidal(1) | ValueError | theta is 1, must be in \(0, 1\)
+    ThetaTrapezoidal(float("nan")) | ValueError | theta is nan
+    ThetaTrapezoidal("half") | TypeError | theta is 'half'
+    Psi().kernel(*[None] * 5) | TypeError | Psi does not tell the law of its step
+""")
 
 
 def test_who_says_what_of_itself():

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from halves import LEVELS, D, Halves, V, every_pair, generate, plain
+from fixtures import LEVELS, D, Halves, V, every_pair, generate, plain
 
 import ddlib as dd
 from ddlib.processes import Masked

@@ -6,9 +6,10 @@ import sys
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import NESTED, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import NESTED, batch, close
+from refusals import refuses
 from zoo import PROCESSES
 
 import ddlib as dd
@@ -345,51 +346,24 @@ def test_a_density_that_is_none_is_refused_before_anything_is_drawn(density, err
     assert torch.equal(generator.get_state(), state)
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: Tabulated([0.0, 0.5, 1.0], [1.0, 0.0]),
-            ValueError,
-            r"masses\[1\] is 0.0, must be positive and finite",
-        ),
-        (lambda: Tabulated([0.0, 1.0], [math.inf]), ValueError, r"masses\[0\] is inf, must be positive and finite"),
-        (
-            lambda: Tabulated([0.0, 0.5, 1.0], [1.0, 1e-300]),
-            ValueError,
-            r"masses\[1\] is 1e-300, nothing beside 1: must",
-        ),
-        (lambda: Tabulated([0.0, 1.0], [-1.0]), ValueError, r"masses\[0\] is -1.0, must be positive"),
-        (lambda: Tabulated([0.0, 0.9], [1.0]), ValueError, r"edges run from 0 to 0.9, must increase from 0 to 1"),
-        (lambda: Tabulated([0.0, 0.5, 0.5, 1.0], [1.0] * 3), ValueError, r"edges run from 0 to 1, must increase"),
-        (lambda: Tabulated([0.0, 1.0], [1.0, 2.0]), ValueError, r"edges has shape \(2,\) and masses \(2,\), must be"),
-        (lambda: Beta(0.0, 1.0), ValueError, r"a is 0.0, must be in \[0.1, 100\]"),
-        (lambda: Beta(1.0, math.nan), ValueError, r"b is nan, must be in \[0.1, 100\]"),
-        (lambda: Bell(spread=0.1), ValueError, r"spread is 0.1, must be in \[0.5, 10\]"),
-        (lambda: Bell(mean="0"), TypeError, r"mean is '0', must be a number in \[-3, 3\]"),
-        (lambda: Bell().weight(torch.tensor([0.5]), (0.5, 0.2)), ValueError, r"interval is \(0.5, 0.2\)"),
-        (lambda: dd.presets.mdlm(4).time_density(0), ValueError, r"length is 0, must be at least 1"),
-        (
-            lambda: dd.presets.mdlm(4).time_density(8, [1.0, 2.0]),
-            ValueError,
-            r"divergences has 2 entries, must have one",
-        ),
-        (
-            lambda: dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]),
-            ValueError,
-            r"divergences\[0\] is 0.0.*positive",
-        ),
-        (
-            lambda: dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]),
-            ValueError,
-            r"divergences has 2.*one, for a word",
-        ),
-    ],
-)
-def test_bad_numbers_are_refused_by_name_value_and_rule(call, error, message):
-    with pytest.raises(error, match=f"(?s){message}"):
-        call()
+test_bad_numbers_are_refused_by_name_value_and_rule = refuses(r"""
+    Tabulated([0.0, 0.5, 1.0], [1.0, 0.0]) | ValueError | masses\[1\] is 0.0, must be positive and finite
+    Tabulated([0.0, 1.0], [math.inf]) | ValueError | masses\[0\] is inf, must be positive and finite
+    Tabulated([0.0, 0.5, 1.0], [1.0, 1e-300]) | ValueError | masses\[1\] is 1e-300, nothing beside 1: must
+    Tabulated([0.0, 1.0], [-1.0]) | ValueError | masses\[0\] is -1.0, must be positive
+    Tabulated([0.0, 0.9], [1.0]) | ValueError | edges run from 0 to 0.9, must increase from 0 to 1
+    Tabulated([0.0, 0.5, 0.5, 1.0], [1.0] * 3) | ValueError | edges run from 0 to 1, must increase
+    Tabulated([0.0, 1.0], [1.0, 2.0]) | ValueError | edges has shape \(2,\) and masses \(2,\), must be
+    Beta(0.0, 1.0) | ValueError | a is 0.0, must be in \[0.1, 100\]
+    Beta(1.0, math.nan) | ValueError | b is nan, must be in \[0.1, 100\]
+    Bell(spread=0.1) | ValueError | spread is 0.1, must be in \[0.5, 10\]
+    Bell(mean="0") | TypeError | mean is '0', must be a number in \[-3, 3\]
+    Bell().weight(torch.tensor([0.5]), (0.5, 0.2)) | ValueError | interval is \(0.5, 0.2\)
+    dd.presets.mdlm(4).time_density(0) | ValueError | length is 0, must be at least 1
+    dd.presets.mdlm(4).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2 entries, must have one
+    dd.presets.hdlm([0, 0, 1]).time_density(8, [0.0, 1.0]) | ValueError | divergences\[0\] is 0.0.*positive
+    dd.presets.gidd(4, 0.1).time_density(8, [1.0, 2.0]) | ValueError | divergences has 2.*one, for a word
+""")
 
 
 def test_a_density_prints_what_it_is_and_is_built_from_values():

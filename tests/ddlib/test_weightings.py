@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import batch, close
 from zoo import PROCESSES
 
 import ddlib as dd

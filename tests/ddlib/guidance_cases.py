@@ -1,7 +1,7 @@
 """Guidances over small processes, and how texts are drawn with them, for their tests."""
 
 import torch
-from halves import generate
+from fixtures import generate
 
 from ddlib.guidance import ClassifierFree
 from ddlib.guidance.zoo import Lookup, processes
