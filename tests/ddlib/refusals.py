@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import zoo
 from cases import unchecked
 from fixtures import LEVELS, never
 
@@ -34,7 +35,7 @@ def refuses(table):
 
     @pytest.mark.parametrize(("call", "error", "message"), list(rows(table)))
     def test(call, error, message):
-        scope = NAMES | {"LEVELS": LEVELS, "never": never, "sampled": sampled} | names
+        scope = NAMES | {"zoo": zoo, "LEVELS": LEVELS, "never": never, "sampled": sampled} | names
         with unchecked(), pytest.raises(eval(error, scope), match=message):
             eval(call, scope)
 
