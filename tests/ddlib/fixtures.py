@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from refusals import NAMES
 from torch.nn.functional import linear
 
 import ddlib as dd
@@ -35,6 +36,13 @@ LEVELS = {
     "geometric": Hierarchical(Tree([PARENTS, ABOVE], xi=[1.0, 0.6]), Geometric(0.2, 30.0)),
 }
 """Processes with levels over six tokens."""
+THREE_TOKENS = {
+    "masks": dd.presets.mdlm(3),
+    "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
+    "uniform": Uniform(3, Cosine()),
+    "GIDD": dd.presets.gidd(3, 0.3),
+    "noisy": dd.processes.Noisy(dd.hierarchies.Flat(3), dd.schedules.Linear(), 0.2),
+}
 IN_PLACE = {
     "gidd": GIDD(3, 0.3),
     "uniform": Uniform(3, Cosine()),
@@ -47,6 +55,12 @@ PAIR_OF_FOUR = torch.tensor(
     [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]], dtype=F64
 )
 """The same of two tokens out of four."""
+FOUR_TOKENS = {
+    "masked": Masked(4, Cosine()),
+    "hdlm": dd.presets.hdlm([0, 1, 1, 2], gamma=2.0),
+    "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
+    "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
+}
 TREE = dd.presets.hdlm_levels([[0, 1, 1]])  # token 0 alone in its cluster, state 3; tokens 1 and 2 in state 4; mask 5
 SAMPLERS = {
     "ancestral": Ancestral(),
@@ -76,6 +90,28 @@ def at(t, rows=1):
 def never(z, t):
     """A network that must not be called."""
     raise AssertionError("the network was asked")
+
+
+def tells_times(denoiser, block_size=None):
+    """The same denoiser, as one that takes a time for each position."""
+    denoiser.own_times = True
+    if block_size is not None:
+        denoiser.block_size = block_size
+    return denoiser
+
+
+def joint(words, length, seed=0):
+    """A joint distribution of sequences, (words,) * length."""
+    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
+    return noise.softmax(0).view([words] * length)
+
+
+def sampled(process, sampler, steps=5):
+    """Sample with a network that must not be called."""
+    return dd.sample(process, never, (2, 3), sampler, steps)
+
+
+NAMES.update(LEVELS=LEVELS, never=never, sampled=sampled)
 
 
 class Halves:

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-import yaml
 from cases import slow_but
-from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, a_run, at, generate, plain, serves
+from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, a_run, at, generate, plain, row_by_row, serves
 from refusals import refuses
 
 import ddlib as dd
@@ -19,7 +18,7 @@ from ddlib.samplers import (
     Psi,
     Remask,
     SelfCorrection,
-)
+)  # fmt: skip
 from ddlib.schedules import Linear
 from ddlib.testing.oracle import exact_cavity
 
@@ -94,11 +93,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     assert 0 < halves.calls <= 7 * sampler.max_model_calls + sampler.max_finalize_calls
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
     assert torch.equal(generate(process, halves, sampler, compact=False), tokens)
-    alone = [
-        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
-        for row in range(4)
-    ]
-    assert torch.equal(torch.cat(alone), tokens)
+    assert torch.equal(row_by_row(process, halves, sampler), tokens)
     assert not torch.equal(tokens, generate(process, halves))
 
 
@@ -149,49 +144,29 @@ def refused(name, corrector):
 # names and values
 
 
-def test_registered():
-    assert "corrected" in dd.registry.available("samplers")
-    assert {"forward_backward", "edge_balance", "gibbs", "self_correction"} <= set(dd.registry.available("correctors"))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        yaml.safe_load("{kind: corrected, predictor: ancestral, corrector: {kind: gibbs, positions: 4}, steps: 2}"),
-        "corrected:predictor=ancestral,corrector=gibbs:4,steps=2",
-        'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0.0, 1.0]',
-    ],
-)
-def test_values_of_yaml_and_of_the_command_line_build_it(values):
-    built = dd.build("samplers", values)
-    assert repr(built) == repr(Corrected(Ancestral(), Gibbs(4), 2))
-    read = dd.parts.read("samplers", values)
+def test_what_is_read_from_a_short_string_is_read_again():
+    read = dd.parts.read(
+        "samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
+    )
     assert read["corrector"] == {"kind": "gibbs", "positions": 4, "select": "random"}
     assert dd.parts.read("samplers", read) == read
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (
-            {"corrector": "gibs"},
-            "samplers.corrector.kind: nothing in correctors is called 'gibs', did you mean 'gibbs'",
-        ),
-        ({"corrector": "gibbs:0"}, "samplers.corrector: positions is 0, must be at least 1"),
-        (
-            {"corrector": {"kind": "gibbs", "position": 2}},
-            "samplers.corrector.position: no such key; did you mean positi",
-        ),
-        ({}, "samplers.corrector: is missing"),
-        (
-            {"corrector": "ddlib.samplers:Psi"},
-            "samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector",
-        ),
-    ],
-)
-def test_values_that_cannot_be_are_refused_by_their_place(values, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        dd.build("samplers", {"kind": "corrected", "predictor": "ancestral"} | values)
+def build_corrected(**values):
+    return dd.build("samplers", {"kind": "corrected", "predictor": "ancestral"} | values)
+
+
+test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
+    build_corrected(corrector="gibs") | ValueError
+        | samplers.corrector.kind: nothing in correctors is called 'gibs', did you mean 'gibbs'
+    build_corrected(corrector="gibbs:0")
+        | ValueError | samplers.corrector: positions is 0, must be at least 1
+    build_corrected(corrector={"kind": "gibbs", "position": 2})
+        | ValueError | samplers.corrector.position: no such key; did you mean positi
+    build_corrected() | ValueError | samplers.corrector: is missing
+    build_corrected(corrector="ddlib.samplers:Psi")
+        | TypeError | samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector
+""")
 
 
 def test_a_class_of_another_kind_is_refused_by_the_room_that_it_should_be_from():

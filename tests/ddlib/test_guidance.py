@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
-from guidance_cases import F64, KINDS, Counted, at, constant, draw, free, guided
+from fixtures import F64, at
+from guidance_cases import KINDS, Counted, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -286,9 +287,3 @@ def test_a_guidance_prints_what_it_does_and_not_its_networks():
     assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
     shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
     assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"
-
-
-def test_names_are_found_from_the_top():
-    assert dd.guidance.ClassifierFree is ClassifierFree
-    with pytest.raises(AttributeError, match=r"did you mean dd.guidance.ClassifierFree\?"):
-        dd.ClassifierFree  # noqa: B018

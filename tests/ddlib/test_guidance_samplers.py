@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 import torch
 from cases import slow_but, unchecked
-from fixtures import LEVELS, Halves, plain
-from guidance_cases import F64, KINDS, at, draw, free, guided, parts
+from fixtures import F64, LEVELS, Halves, at, plain
+from guidance_cases import KINDS, draw, free, guided, parts
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree

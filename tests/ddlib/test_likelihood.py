@@ -349,8 +349,3 @@ def test_orders_say_whether_they_choose_without_chance():
 
 def test_a_clock_that_ends_late_enough_for_float64_is_served():
     dd.likelihood(Masked(4, Geometric(1e-3, 60.0)), lambda z, t: torch.zeros(*z.shape, 4), X)
-
-
-def test_where_to_look_for_it():
-    with pytest.raises(AttributeError, match=r"did you mean .*dd\.likelihood"):
-        dd.log_likelihood  # noqa: B018

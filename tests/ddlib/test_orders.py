@@ -309,11 +309,6 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
                 assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
 
 
-def test_a_process_without_levels_has_no_descent():
-    with pytest.raises(TypeError, match="Uniform has no levels to come down"):
-        dd.processes.Uniform(6, Linear()).descendant_logits(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)
-
-
 test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Confidence("max") | ValueError | score is 'max', must be one of 'probability', 'margin', 'entropy'
     Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
@@ -326,6 +321,8 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
     Confidence(threshold=float("nan")) | ValueError | threshold is nan
     Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, must be one
     Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
+    Uniform(6, Linear()).descendant_logits(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64), 1, 0)
+        | TypeError | Uniform has no levels to come down
     EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
     EntropyBounded("much") | TypeError | gamma is 'much', must be a number
     sampled(LEVELS["levels"], Confidence(threshold=[0.5]))
@@ -338,18 +335,7 @@ test_bad_input_is_refused_before_the_network_runs = refuses(r"""
 """)
 
 
-def test_they_are_made_from_plain_values():
-    made = dd.parts.build(
-        "samplers", {"kind": "ddlib.samplers:Confidence", "score": "entropy", "threshold": [-0.1, -0.2]}
-    )
-    assert repr(made) == (
-        "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False)"
-    )
-    assert (
-        not made.consistent_joint
-        and Confidence(per_step=1).consistent_joint
-        and not Confidence(per_step=2).consistent_joint
-    )
-    assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}).gamma == 1.0
-    assert dd.parts.build("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}).gamma == math.inf
-    assert EntropyBounded(0.0).consistent_joint and not EntropyBounded().consistent_joint
+def test_one_position_at_a_time_is_a_consistent_joint():
+    assert Confidence(per_step=1).consistent_joint and EntropyBounded(0.0).consistent_joint
+    others = (Confidence(per_step=2), Confidence("entropy", threshold=[-0.1, -0.2]), EntropyBounded())
+    assert not any(order.consistent_joint for order in others)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, PAIR, TREE, Halves, alike, clusters, generate, never, ramp, trajectory
+from fixtures import F64, LEVELS, PAIR, TREE, Halves, alike, clusters, generate, never, ramp, row_by_row, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -29,7 +29,7 @@ from ddlib.samplers import (
     SamplingContext,
     SelfCorrection,
     ThetaTrapezoidal,
-)
+)  # fmt: skip
 from ddlib.samplers.particles import Constant, systematic
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
@@ -193,11 +193,7 @@ def test_one_particle_is_the_sampler_to_the_bit(name, source):
 def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
     process, sampler = PROCESS, Particles(INNER[name], ramp, 3, 0.9)
     words = generate(process, Halves(process), sampler)
-    alone = [
-        dd.sample(process, Halves(process), (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
-        for row in range(4)
-    ]
-    assert torch.equal(torch.cat(alone), words)
+    assert torch.equal(row_by_row(process, Halves(process), sampler), words)
     assert not torch.equal(words, generate(process, Halves(process), INNER[name]))
 
 

@@ -8,7 +8,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuses
+from refusals import refused_with, refuses
 from zoo import F64, PROCESSES, Plain, every_process, law, words
 
 import ddlib as dd
@@ -271,14 +271,12 @@ def test_in_no_time_nothing_moves(process, t):
 def test_a_scalar_time_is_refused_by_its_own_name(process):
     if isinstance(process, Plain):
         process = process.inner
-    with pytest.raises(ValueError, match=r"^t holds 1\.5"):
-        process.rate_matrix(1.5)
-    with pytest.raises(ValueError, match=r"^s holds -0\.5"):
-        process.transition(-0.5, 0.5)
-    with pytest.raises(ValueError, match=r"^t holds 1\.5"):
-        process.transition(0.5, 1.5)
-    with pytest.raises(ValueError, match=r"^s = 0\.5 must be at most t = 0\.25"):
-        process.transition(0.5, 0.25)
+    refused_with(process=process)(r"""
+        process.rate_matrix(1.5) | ValueError | ^t holds 1\.5
+        process.transition(-0.5, 0.5) | ValueError | ^s holds -0\.5
+        process.transition(0.5, 1.5) | ValueError | ^t holds 1\.5
+        process.transition(0.5, 0.25) | ValueError | ^s = 0\.5 must be at most t = 0\.25
+    """)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])

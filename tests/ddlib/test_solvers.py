@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
-from fixtures import LEVELS, Halves, generate, plain, trajectory
+from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -26,7 +26,6 @@ from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
-F64, V = torch.float64, 6
 SOLVERS = {"euler": Euler(), "tau": TauLeaping(), "trapezoid": ThetaTrapezoidal()}
 SMALL_THETA = ThetaTrapezoidal(0.3)
 OTHERS = {
@@ -43,10 +42,6 @@ def pairs(names, *fast):
     """Names of processes with names of solvers; fast are two solvers on ``fast``."""
     quick = [(name, kind) for name in fast for kind in ("euler", "trapezoid")]
     return pytest.mark.parametrize(("name", "kind"), slow_but(itertools.product(names, SOLVERS), *quick))
-
-
-def at(t, rows=1):
-    return torch.full((rows,), t, dtype=F64)
 
 
 def some_network(process):
@@ -151,13 +146,8 @@ def test_the_halves_of_a_denoiser_say_the_same_as_the_whole(name, kind):
 @pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "uniform", "rates")
 def test_a_batch_never_changes_a_text(name, kind):
     process, sampler = {**LEVELS, **OTHERS}[name], SOLVERS[kind]
-
-    def draw(rows):
-        keyed = dd.KeyedGenerator(0, 0, torch.arange(5)[rows])
-        return dd.sample(process, some_network(process), (len(keyed.index), 4), sampler, 6, generator=keyed)
-
-    whole = draw(slice(0, 5))
-    assert torch.equal(torch.cat([draw(slice(0, 1)), draw(slice(1, 3)), draw(slice(3, 5))]), whole)
+    whole = generate(process, some_network(process), sampler)
+    assert torch.equal(row_by_row(process, some_network(process), sampler), whole)
 
 
 @pairs(LEVELS, "masked", "levels-xi")
@@ -251,7 +241,3 @@ def test_each_is_verified(sampler):
     report = dd.verify(sampler)
     assert report.ok, str(report)
     assert [check.ok for check in report.checks if check.name in ("steps", "order")] == [True] * 6
-
-
-def test_registered():
-    assert {"euler", "tau_leaping", "theta_trapezoidal"} <= set(dd.registry.available("samplers"))

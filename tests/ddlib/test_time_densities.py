@@ -370,8 +370,6 @@ def test_a_density_prints_what_it_is_and_is_built_from_values():
     assert [repr(d) for d in (Uniform(), Beta(2, 1), Bell())] == [
         "Uniform()", "Beta(a=2.0, b=1.0)", "Bell(mean=0.0, spread=1.0)",
     ]  # fmt: skip
-    assert repr(dd.build("times", "beta:a=2,b=1")) == "Beta(a=2.0, b=1.0)"
-    assert repr(dd.build("times", {"kind": "bell", "spread": 2})) == "Bell(mean=0.0, spread=2.0)"
     table = dd.build("times", {"kind": "tabulated", "edges": [0.0, 0.5, 1.0], "masses": [1.0, 3.0]})
     assert table.density(torch.tensor([0.7], dtype=F64)).item() == 1.5
     assert dd.presets.hdlm_levels(NESTED).time_density(8).masses.shape == (130,)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused_with
 from tiny import STATES, WORDS, build, inputs, trained
 
 from ddlib_models.dit.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
@@ -197,9 +198,8 @@ def test_refuses_bad_sizes(changes, message):
 def test_refuses_bad_inputs(as_users_call):
     model = build()
     z, t = inputs()
-    with pytest.raises(ValueError, match=r"states 0\.\.14.*num_states-1=13"):
-        model(torch.tensor([[0, STATES]]), torch.rand(1))
-    with pytest.raises(ValueError, match=r"-1\.\.0"):
-        model(torch.tensor([[0, -1]]), torch.rand(1))
-    with pytest.raises(ValueError, match=r"expected \(B, L\) and \(B,\)"):
-        model(z, t[:2])
+    refused_with(model=model, t=t, z=z)(r"""
+        model(torch.tensor([[0, STATES]]), torch.rand(1)) | ValueError | states 0\.\.14.*num_states-1=13
+        model(torch.tensor([[0, -1]]), torch.rand(1)) | ValueError | -1\.\.0
+        model(z, t[:2]) | ValueError | expected \(B, L\) and \(B,\)
+    """)
