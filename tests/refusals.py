@@ -6,12 +6,13 @@ import re
 import sys
 
 import pytest
+import sympy
 import torch
 from cases import unchecked
 
 import ddlib as dd
 
-NAMES = {"dd": dd, "math": math, "torch": torch, "nan": math.nan, "inf": math.inf}
+NAMES = {"dd": dd, "math": math, "sympy": sympy, "torch": torch, "nan": math.nan, "inf": math.inf}
 """What every row may use, beside the globals of the test's file."""
 for package in (dd.weightings, dd.times, dd.hierarchies, dd.schedules, dd.processes, dd.samplers):
     NAMES |= {name: getattr(package, name) for name in package.__all__}
