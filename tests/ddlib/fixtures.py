@@ -22,6 +22,7 @@ from ddlib.samplers import (
 )  # fmt: skip
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine, Geometric
+from ddlib.verification.framework.inputs import frequencies, tally
 
 F64 = torch.float64
 PARENTS, ABOVE, V, D = [0, 0, 1, 1, 2, 3], [0, 1, 1, 0], 6, 5
@@ -114,6 +115,15 @@ def sampled(process, sampler, steps=5):
 NAMES.update(LEVELS=LEVELS, never=never, sampled=sampled)
 
 
+def follows(tokens, law):
+    """True if sequences have the frequencies of a joint distribution, by exact binomial bounds."""
+    index = torch.zeros(len(tokens), dtype=torch.int64)
+    for column in tokens.unbind(1):
+        index = index * law.shape[0] + column
+    found = frequencies("sequences", ("sequence",), tally(index[:, None], law.numel())[0], law.flatten(), len(tokens))
+    return bool(((found.got - found.expected).abs() <= found.allowed).all())
+
+
 class Halves:
     """A random denoiser in two halves, row by row; counts its calls and the sequences in them."""
 
@@ -164,7 +174,7 @@ def trajectory(process, denoiser, sampler, **options):
     return torch.stack(states)
 
 
-def a_run(process, denoiser, shape, seed=0, free=None, compact=True):
+def context(process, denoiser, shape, seed=0, free=None, compact=True):
     """The context of a call of ``sample`` at t = 1."""
     free = torch.ones(shape, dtype=torch.bool) if free is None else free
     generator = dd.KeyedGenerator(seed, 0, torch.arange(shape[0]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
-from fixtures import THREE_TOKENS, joint, tells_times
+from fixtures import THREE_TOKENS, follows, joint, tells_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -15,23 +15,12 @@ import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Psi, Remask, Settled
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.framework.inputs import frequencies, tally
 
 PROCESSES, DRAWS = THREE_TOKENS, 3000
 
 
 def noise(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-def follows(texts, law, draws=DRAWS):
-    """Whether counts of texts are those of the joint law, by exact binomial bounds."""
-    flat = torch.zeros(len(texts), dtype=torch.int64)
-    for column in texts.unbind(1):
-        flat = flat * law.shape[0] + column
-    counts = tally(flat[:, None], law.numel())[0]
-    found = frequencies("texts", ("text",), counts, law.flatten(), draws)
-    return bool(((found.got - found.expected).abs() <= found.allowed).all())
 
 
 ALONG = [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from cases import slow_but
-from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, a_run, at, generate, plain, row_by_row, serves
+from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, at, context, generate, plain, row_by_row, serves
 from refusals import refuses
 
 import ddlib as dd
@@ -101,7 +101,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
 def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
     process = LEVELS[name]
     halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
-    run = a_run(process, halves, z.shape)
+    run = context(process, halves, z.shape)
     assert torch.equal(EdgeBalance(0.0).correct(run, z, at(0.5, 3), at(0.1, 3)), z)
     climbed = EdgeBalance(10.0).correct(run, z, at(0.5, 3), at(0.1, 3))
     assert halves.calls == 0 and (climbed >= process.vocab_size).any()

@@ -210,21 +210,15 @@ def test_failures_that_rest_on_each_other_have_a_first():
     ("alpha", "name", "told"),
     [
         (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
-        (
-            lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
-            r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]",
-        ),
+        (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
+         r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5, "ends", r"alpha\(0\.8\d*\) = nan: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: 1 + t - 2 * t**2, "ends", r"alpha\(0\.25\) = 1\.125: must lie in"),
         (lambda self, t, xp=torch: (1 - t) ** 0, "decreasing", r"alpha\(t\) does not fall after t = 0: must decrease"),
-        (
-            lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
-            r"alpha of a float32 time is torch\.float64, must be torch\.float32",
-        ),
-        (
-            lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t, "derivative",
-            r"torch\.float32 against torch\.float64: compute functions of time in float64",
-        ),
+        (lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
+         r"alpha of a float32 time is torch\.float64, must be torch\.float32"),
+        (lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t, "derivative",
+         r"torch\.float32 against torch\.float64: compute functions of time in float64"),
     ],
 )  # fmt: skip
 def test_a_wrong_clock_is_told_in_words(alpha, name, told):
@@ -261,28 +255,18 @@ def test_two_numbers_are_never_printed_alike():
 @pytest.mark.parametrize(
     ("method", "new", "name", "told"),
     [
-        (
-            "rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
-            "its columns sum to 0: row = from, column = to, so return the transpose",
-        ),
+        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
+         "its columns sum to 0: row = from, column = to, so return the transpose"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "laws", "its columns sum to 1: row = from"),
-        (
-            "rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
-            "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)",
-        ),
-        (
-            "marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
-            "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)",
-        ),
+        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
+         "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
+        ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
+         "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
-        (
-            "transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-            Paced.transition(self, s, t), "laws", "the error is of float32's size: compute functions of time",
-        ),
-        (
-            "marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
-            .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64",
-        ),
+        ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
+         Paced.transition(self, s, t), "laws", "the error is of float32's size: compute functions of time"),
+        ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
+         .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
         ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2), "refusals",

@@ -7,7 +7,21 @@ import pytest
 import torch
 import yaml
 from cases import examples, slow_but
-from fixtures import F64, LEVELS, PAIR, TREE, Halves, alike, clusters, generate, never, ramp, row_by_row, trajectory
+from fixtures import (
+    F64,
+    LEVELS,
+    PAIR,
+    TREE,
+    Halves,
+    alike,
+    clusters,
+    follows,
+    generate,
+    never,
+    ramp,
+    row_by_row,
+    trajectory,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
@@ -35,7 +49,6 @@ from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
 from ddlib.testing import check_sampler, strategies
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.framework.inputs import frequencies
 
 
 class Seen:
@@ -80,10 +93,7 @@ def test_as_particles_grow_many_texts_follow_the_law_that_the_reward_tilts(name,
     law, _ = tilted(reward, 1.5)
     sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
     x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
-    counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
-    for truth, near in ((law, True), (PAIR, False)):
-        comparison = frequencies("texts", ("x_0", "x_1"), counts, truth, len(x))
-        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all()) == near
+    assert follows(x, law) and not follows(x, PAIR)
 
 
 UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 1.0) for reward in (alike, clusters)]
@@ -129,9 +139,7 @@ def test_a_constant_reward_and_no_scale_leave_the_law():
     for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
         generator = torch.Generator().manual_seed(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
-        counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
-        comparison = frequencies("texts", ("x_0", "x_1"), counts, PAIR, len(x))
-        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all())
+        assert follows(x, PAIR)
 
 
 def test_particles_die_while_they_are_clusters():

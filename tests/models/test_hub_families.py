@@ -19,7 +19,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
-)
+)  # fmt: skip
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser
