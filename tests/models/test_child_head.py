@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from refusals import refused_with
+from refusals import refused_with, refuses
 from saving import same
 from tiny import STATES, WORDS, build, inputs, trained
 
@@ -108,17 +108,11 @@ def test_another_tree_is_refused_by_the_digits_of_both():
     """)
 
 
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        ([[0, 0, 1]], r"tree\[0\]: must be 11 int64 indices"),
-        ([TREE[0], [0, 1]], r"tree\[1\]: must be 5 int64 indices"),
-        ([[0] * 10 + [2]], r"tree\[0\]: cluster 1 has no word"),
-    ],
-)
-def test_a_tree_that_is_none_is_refused(tree, message):
-    with pytest.raises(ValueError, match=message):
-        build(tree=tree)
+test_a_tree_that_is_none_is_refused = refuses(r"""
+    build(tree=[[0, 0, 1]]) | ValueError | tree\[0\]: must be 11 int64 indices
+    build(tree=[TREE[0], [0, 1]]) | ValueError | tree\[1\]: must be 5 int64 indices
+    build(tree=[[0] * 10 + [2]]) | ValueError | tree\[0\]: cluster 1 has no word
+""")
 
 
 ONLY = {
