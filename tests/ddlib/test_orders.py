@@ -227,33 +227,23 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
     assert torch.equal(ours, theirs)
 
 
-def test_only_families_are_asked_for():
+def test_only_families_are_asked_for(products):
     """By child logits a score needs the children of a state and no other."""
     from test_children import Halves as Children
 
     process = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2]])
-    widths, linear = [], torch.nn.functional.linear
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
-        )
-        denoiser = Children(process, process.hierarchy)
-        dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
-    assert max(widths) <= 3 < process.num_states - 1
+    denoiser = Children(process, process.hierarchy)
+    dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
+    assert max(columns for _, columns in products) <= 3 < process.num_states - 1
 
 
-def test_scores_of_cluster_members_by_word_logits_need_no_other_words():
+def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     process = LEVELS["levels"]  # six words in four clusters in two
-    widths, linear = [], torch.nn.functional.linear
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
     network = ModelWrapper(process, Halves(process))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
-        )
-        for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
-            logits, which = said.under()
-    assert widths == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
+    for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
+        logits, which = said.under()
+    assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
     whole = Halves(process)(z, torch.ones(1))[0]
     for k, state in enumerate(z[0].tolist()):
         words = process.hierarchy.under(state)

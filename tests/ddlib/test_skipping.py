@@ -4,7 +4,6 @@ import pytest
 import torch
 from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
 from test_memory import LiveBytes
-from torch.nn.functional import linear
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
@@ -13,19 +12,6 @@ from ddlib.schedules import Cosine, Linear
 
 OTHERS = {"gidd": GIDD(V, p_uniform=0.3), "uniform": Uniform(V, Linear())}
 pytestmark = pytest.mark.usefixtures("as_users_call")
-
-
-@pytest.fixture
-def products(monkeypatch):
-    """(rows, columns) of every product with a part of the output layer's matrix."""
-    seen = []
-
-    def counted(hidden, weight, bias=None):
-        seen.append((len(hidden), len(weight)))
-        return linear(hidden, weight, bias)
-
-    monkeypatch.setattr("ddlib.samplers.runtime.output_layer.linear", counted)
-    return seen
 
 
 @every_pair
