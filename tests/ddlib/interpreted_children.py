@@ -3,13 +3,13 @@
 import os
 from functools import partial
 
-import layers
+import fused_loss_inputs
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import F64, NESTED, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import F64, NESTED, close
 
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
@@ -31,7 +31,7 @@ MANY = {
     "xi-above": (dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]), TREES["four"]),  # the rest by the dense way
     "wide": (dd.presets.mdlm(131), dd.hierarchies.Tree([torch.arange(131) % 7])),  # families of several tiles
 }
-batch = partial(layers.batch, rows=6, length=3, dim=9, dtype=F32)
+batch = partial(fused_loss_inputs.batch, rows=6, length=3, dim=9, dtype=F32)
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import copy
 import os
 from functools import partial
 
-import layers
+import fused_loss_inputs
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import F64, NESTED, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import F64, NESTED, close
 
 import ddlib as dd
 from ddlib.kernels import dispatch as plans
@@ -39,7 +39,7 @@ MANY = {
     "xi-above": dd.presets.hdlm_levels(NESTED, xi=[1.0, 0.8, 1.0]),  # two plain levels of four
 }
 every = pytest.mark.parametrize("process", MANY.values(), ids=MANY)
-batch = partial(layers.batch, rows=4, length=3, dim=9, dtype=F32)
+batch = partial(fused_loss_inputs.batch, rows=4, length=3, dim=9, dtype=F32)
 
 
 @pytest.fixture(autouse=True)

@@ -4,49 +4,23 @@ from itertools import pairwise
 
 import pytest
 import torch
-from blocking import F64, NETWORKS, ByBlocks, Forgetful, Sparse
+from block_networks import F64, NETWORKS, ByBlocks, Forgetful, Sparse
 from cases import examples, slow_but
+from fixtures import THREE_TOKENS, follows, joint, tells_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
-from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Particles, Psi, Remask, Settled
+from ddlib.samplers import Ancestral, Confidence, EndOfText, Euler, FirstHitting, Psi, Remask, Settled
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.framework.inputs import frequencies, tally
 
-PROCESSES = {
-    "masks": dd.presets.mdlm(3),
-    "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
-    "uniform": dd.processes.Uniform(3, dd.schedules.Cosine()),
-    "GIDD": dd.presets.gidd(3, 0.3),
-    "noisy": dd.processes.Noisy(dd.hierarchies.Flat(3), dd.schedules.Linear(), 0.2),
-}
-DRAWS = 3000
-
-
-def joint(length, words=3, seed=0):
-    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
-    return noise.softmax(0).view([words] * length)
-
-
-def told(denoiser):
-    denoiser.own_times = True
-    return denoiser
+PROCESSES, DRAWS = THREE_TOKENS, 3000
 
 
 def noise(seed=0):
     return torch.Generator().manual_seed(seed)
-
-
-def follows(texts, law, draws=DRAWS):
-    """Whether counts of texts are those of the joint law, by exact binomial bounds."""
-    flat = torch.zeros(len(texts), dtype=torch.int64)
-    for column in texts.unbind(1):
-        flat = flat * law.shape[0] + column
-    counts = tally(flat[:, None], law.numel())[0]
-    found = frequencies("texts", ("text",), counts, law.flatten(), draws)
-    return bool(((found.got - found.expected).abs() <= found.allowed).all())
 
 
 ALONG = [
@@ -66,27 +40,27 @@ EACH = [CASES[i] if i in NOW else pytest.param(*CASES[i], marks=pytest.mark.nigh
 @pytest.mark.statistical
 @pytest.mark.parametrize(("name", "pace", "sampler", "steps"), EACH)
 def test_two_words_follow_their_joint_law_at_any_pace(name, pace, sampler, steps):
-    process, law = PROCESSES[name], joint(2)
+    process, law = PROCESSES[name], joint(3, 2)
     if isinstance(sampler, FirstHitting | Remask) and name not in ("masks", "two levels"):
         sampler = Ancestral()  # those serve processes with levels
-    best = told(exact_cavity(process, law))
+    best = tells_times(exact_cavity(process, law))
     words = dd.sample(process, best, (DRAWS, 2), sampler, steps, pace=pace, generator=noise(1))
     assert follows(words, law)
 
 
 @pytest.mark.statistical
 def test_three_words_in_blocks_of_one_follow_theirs_in_one_step_each():
-    process, law = PROCESSES["two levels"], joint(3, seed=2)
-    words = dd.sample(process, told(exact_cavity(process, law)), (DRAWS, 3), None, 1, pace=LeftToRight())
+    process, law = PROCESSES["two levels"], joint(3, 3, seed=2)
+    words = dd.sample(process, tells_times(exact_cavity(process, law)), (DRAWS, 3), None, 1, pace=LeftToRight())
     assert follows(words, law)
 
 
 @pytest.mark.statistical
 def test_words_behind_a_block_are_seen():
-    process, law = PROCESSES["GIDD"], joint(3, seed=2)
+    process, law = PROCESSES["GIDD"], joint(3, 3, seed=2)
     prompt = torch.tensor([4, 4, 1]).clamp_max(process.num_states - 1)
     words = dd.sample(
-        process, told(exact_cavity(process, law)), (DRAWS, 3), None, 2, prompt, infill=True, pace=LeftToRight(),
+        process, tells_times(exact_cavity(process, law)), (DRAWS, 3), None, 2, prompt, infill=True, pace=LeftToRight(),
         generator=noise(3),
     )  # fmt: skip
     assert (words[:, 2] == 1).all() and follows(words[:, :2], law[:, :, 1] / law[:, :, 1].sum())
@@ -100,7 +74,7 @@ TODAY = [Ancestral(), Psi(0.5)]
 @pytest.mark.parametrize("sampler", slow_but(TODAY, TODAY[1]), ids=str)
 def test_one_block_and_together_are_today_s_words(name, sampler):
     process = PROCESSES[name]
-    denoiser = told(exact_cavity(process, joint(2)))
+    denoiser = tells_times(exact_cavity(process, joint(3, 2)))
     for make in (lambda: noise(4), lambda: dd.KeyedGenerator(1, 2, torch.arange(64))):
         want = dd.sample(process, denoiser, (64, 2), sampler, 7, generator=make())
         for pace in (Together(), Blocks(2)):
@@ -116,7 +90,7 @@ class Squared(Pace):
 
 def test_a_pace_of_one_time_per_text_is_a_grid():
     process, grid = PROCESSES["two levels"], torch.linspace(1, 0, 6, dtype=F64)
-    denoiser = exact_cavity(process, joint(2))  # it need not be told times of positions
+    denoiser = exact_cavity(process, joint(3, 2))  # it need not be told times of positions
     words = dd.sample(process, denoiser, (32, 2), Euler(), 5, pace=Squared(), generator=noise(5))
     assert torch.equal(words, dd.sample(process, denoiser, (32, 2), Euler(), times=grid**2, generator=noise(5)))
 
@@ -281,28 +255,45 @@ def test_ends_come_no_earlier_than_they_may():
     assert (words[:, :5] != 2).all() and (words[:, 5:] == 2).any()
 
 
+class Unasked(ByBlocks):
+    """A network that must not be called."""
+
+    def features(self, z, t, *, cache=None):
+        raise AssertionError
+
+
+class Steers(Unasked):
+    def step_distribution(self, z, t, s):
+        raise AssertionError
+
+
+class Early(Pace):
+    """A path that leaves the interval."""
+
+    def times(self, u, chance):
+        return (1.5 * u)[:, None].expand_as(chance)
+
+
 def steered(z, t):
-    return torch.zeros(*z.shape, 3)
+    raise AssertionError
 
 
-@pytest.mark.parametrize(
-    ("pace", "sampler", "denoiser", "error", "says"),
-    [
-        (Blocks(4), None, None, ValueError, "size is 4, must divide the length of the text, 6"),
-        (Blocks(2), Particles.examples()[0], None, TypeError, "pace is Blocks.size=2., which Particles.*several texts"),
-        (Ramp(), Euler(), None, TypeError, "pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it"),
-        (RandomOrder(), Confidence(), None, TypeError, "pace is RandomOrder.size=1., which Confidence"),
-        (RandomOrder(4), None, None, ValueError, "size is 4, must divide"),
-        (Blocks(2), None, steered, TypeError, "Blocks.size=2. gives every position.*steered takes one time"),
-        (Ramp(), None, steered, TypeError, "Ramp.lag=1.0. gives every position.*steered takes one time"),
-        ("blocks", None, None, TypeError, "pace is 'blocks', must be a ddlib.paces.Pace object"),
-    ],
-)
-def test_what_cannot_be_served_is_refused(pace, sampler, denoiser, error, says, as_users_call):
-    network = ByBlocks(4, 3, 2) if denoiser is None else denoiser
-    with pytest.raises(error, match=says):
-        dd.sample(dd.presets.mdlm(3), network, (2, 6), sampler, 2, pace=pace)
-    assert denoiser is not None or not network.seen
+def at_pace(pace, sampler=None, denoiser=Unasked(4, 3, 2)):  # noqa: B008
+    return dd.sample(dd.presets.mdlm(3), denoiser, (2, 6), sampler, 2, pace=pace)
+
+
+test_what_cannot_be_served_is_refused = refuses(r"""
+    at_pace(Blocks(4)) | ValueError | size is 4, must divide the length of the text, 6
+    at_pace(Blocks(2), Particles.examples()[0]) | TypeError | pace is Blocks.size=2., which Particles.*several texts
+    at_pace(Ramp(), Euler()) | TypeError | pace is Ramp.lag=1.0., which Euler.*Ancestral.. serves it
+    at_pace(RandomOrder(), Confidence()) | TypeError | pace is RandomOrder.size=1., which Confidence
+    at_pace(RandomOrder(4)) | ValueError | size is 4, must divide
+    at_pace(Blocks(2), None, steered) | TypeError | Blocks.size=2. gives every position.*steered takes one time
+    at_pace(Ramp(), None, steered) | TypeError | Ramp.lag=1.0. gives every position.*steered takes one time
+    at_pace("blocks") | TypeError | pace is 'blocks', must be a ddlib.paces.Pace object
+    at_pace(Ramp(), None, Steers(4, 3, 2)) | TypeError | pace is Ramp.*Steers.* steers the law of z_s
+    at_pace(Early(), None, ByBlocks(4, 3, 2)) | ValueError | Early.*times hold 1\.5, must be at most 1
+""")
 
 
 @pytest.mark.parametrize("sampler", [Ancestral(), Psi(0.3)], ids=str)
@@ -314,27 +305,6 @@ def test_positions_whose_time_stands_still_stay_what_they_are(sampler):
     )  # fmt: skip
     for (t, z), (s, after) in pairwise(seen):
         assert (t > s).any() and torch.equal(z[t == s], after[t == s])
-
-
-def test_a_steered_step_is_refused(as_users_call):
-    class Steers(ByBlocks):
-        def step_distribution(self, z, t, s):
-            raise AssertionError
-
-    with pytest.raises(TypeError, match=r"pace is Ramp.*Steers.* steers the law of z_s"):
-        dd.sample(dd.presets.mdlm(3), Steers(4, 3, 2), (2, 6), None, 2, pace=Ramp())
-
-
-class Early(Pace):
-    """A path that leaves the interval."""
-
-    def times(self, u, chance):
-        return (1.5 * u)[:, None].expand_as(chance)
-
-
-def test_paces_of_ones_own_are_checked():
-    with pytest.raises(ValueError, match=r"Early.*times hold 1\.5, must be at most 1"):
-        dd.sample(dd.presets.mdlm(3), ByBlocks(4, 3, 2), (2, 6), None, 2, pace=Early())
 
 
 @pytest.mark.usefixtures("checked_in_full")

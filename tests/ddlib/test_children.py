@@ -3,9 +3,20 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import (
+    F64,
+    NESTED,
+    agree,
+    agree_on_mean,
+    agree_under_autocast,
+    agree_when_compiled,
+    batch,
+    close,
+    logits_of,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import F64, NESTED, batch, close
+from refusals import refuses
 from zoo import Plain
 
 import ddlib as dd
@@ -96,10 +107,7 @@ def test_every_option_of_the_training_loss(noise, mode, law):
         weighting=dd.weightings.PerLevel([0.5 + i for i in range(process.hierarchy.depth)], dd.weightings.Clip(2.0)),
     )  # fmt: skip
     for reduction in ("mean", "none"):
-        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **options, reduction=reduction)
-        theirs = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **options, reduction=reduction)
-        close([ours], [theirs])
-        close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
+        agree(process, layer, noisy, **options, reduction=reduction)
 
 
 @settings(max_examples=examples(60))
@@ -108,28 +116,15 @@ def test_drawn_processes(process, seed, chunk):
     tree = process.hierarchy or Flat(process.vocab_size)
     meaning = "children" if process.hierarchy else dd.Children(tree)
     layer, noisy = batch(process, tree, seed, rows=4, length=3)
-    theirs = dd.nelbo(process, torch.nn.functional.linear(*layer), *noisy, parameterization=meaning)
+    theirs = dd.nelbo(process, logits_of(layer), *noisy, parameterization=meaning)
     ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], parameterization=meaning, chunk=chunk)
-    gradients = torch.autograd.grad(ours, layer)
-    close([ours], [theirs.mean()])
-    scale = 1 + float(theirs.detach().abs().max())
-    for one, other in zip(gradients, torch.autograd.grad(theirs.mean(), layer), strict=True):
-        assert (one - other).abs().max() <= 1e-10 * scale
+    agree_on_mean(ours, theirs, layer)
 
 
 @pytest.mark.parametrize("noise", ["masked", "levels", "hdlm-xi", "gidd"])
 def test_under_autocast_products_are_in_bfloat16_and_the_gradients_float32(noise):
     process, tree = NOISE[noise], TREES["four"]
-    layer, noisy = batch(process, tree, rows=40)
-    layer = [part.detach().float().requires_grad_() for part in layer]
-    given = dict(weighting=dd.weightings.Clip(5.0), parameterization=dd.Children(tree))
-    exact = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given)
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
-    assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
-    gradients = torch.autograd.grad(ours, layer)
-    assert all(g.dtype == torch.float32 for g in gradients)
-    close(gradients, torch.autograd.grad(exact, layer), 0.03)
+    agree_under_autocast(process, *batch(process, tree, rows=40), parameterization=dd.Children(tree))
 
 
 # dynamo itself looks at .grad of what it hands over a graph break
@@ -143,10 +138,7 @@ def test_only_one_graph_break_under_compile():
     def step(hidden, weight, bias):
         return 3 * dd.linear_training_loss(process, torch.tanh(hidden), weight, *noisy, bias, parameterization=meaning)
 
-    assert torch._dynamo.explain(step)(*layer).graph_break_count <= 1
-    compiled = torch.compile(step, backend="aot_eager")
-    close([compiled(*layer)], [step(*layer)])
-    close(torch.autograd.grad(compiled(*layer), layer), torch.autograd.grad(step(*layer), layer))
+    agree_when_compiled(step, layer)
 
 
 def test_scale_and_the_loss_of_each_token():
@@ -266,70 +258,38 @@ def test_the_walks_of_other_rows_change_no_text(sampler):
     assert torch.equal(drawn(slice(0, 6)), torch.cat([drawn(slice(i, i + 1)) for i in range(6)]))
 
 
-def test_a_position_that_goes_down_asks_for_its_family_alone():
+def test_a_position_that_goes_down_asks_for_its_family_alone(products):
     process, tree = NOISE["masked"], TREES["four"]
-    halves = Halves(process, tree)
-    widths, linear = [], torch.nn.functional.linear
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
-        )
-        dd.sample(process, halves, (3, 4), steps=5, parameterization=dd.Children(tree))
-    assert max(widths) <= 3 < tree.num_states - 1
+    dd.sample(process, Halves(process, tree), (3, 4), steps=5, parameterization=dd.Children(tree))
+    assert max(columns for _, columns in products) <= 3 < tree.num_states - 1
 
 
-BAD = {
-    "columns of words": (
-        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(tree)),
-        r"logits has 8 columns, must have 18: .*one per state but the root, and those of words have V",
-    ),
-    "columns of states": (
-        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 18), *ONE), r"logits has 18 columns.*vocab_size 8",
-    ),
-    "another vocabulary": (
-        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9))),
-        r"parameterization has a tree over 9 words, the process has vocab_size 8",
-    ),
-    "no hierarchy": (
-        lambda process, tree: dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children"),
-        r"parameterization is 'children', GIDD has no hierarchy: give dd.Children",
-    ),
-    "unknown": (
-        lambda process, tree: dd.nelbo(process, torch.zeros(1, 1, 8), *ONE, parameterization="kids"),
-        r"parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children",
-    ),
-    "a law of another kind": (lambda process, tree: dd.Children(tree, "joint"), r"law is 'joint', must be"),
-    "rows twice": (
-        lambda process, tree: dd.Children(tree, rows=torch.zeros(18, dtype=torch.int64)), r"rows holds a row twice"
-    ),
-    "rows negative": (
-        lambda process, tree: dd.Children(tree, rows=torch.arange(18) - 1), r"rows holds -1, must be rows of a matrix"
-    ),
-    "rows of another number": (
-        lambda process, tree: dd.Children(tree, rows=torch.arange(8)),
-        r"rows has shape \(8,\), must be \(S - 1,\) = \(18,\)",
-    ),
-    "a layer over words": (
-        lambda process, tree: dd.linear_nelbo(
-            process, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(tree)
-        ),
-        r"weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of words",
-    ),
-    "word logits of words": (lambda process, tree: dd.token_logits(tree, torch.zeros(8)), r"S - 1 = 18"),
-    "a NaN": (
-        lambda process, tree: dd.nelbo(
-            process, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(tree)
-        ),
-        r"logits at position \(0, 0\) hold NaN",
-    ),
-}  # fmt: skip
 ONE = torch.tensor([[3]]), torch.tensor([[8]]), torch.tensor([0.5])
 
 
-@pytest.mark.parametrize("call, message", BAD.values(), ids=BAD)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(NOISE["masked"], TREES["four"])
+MASKS, FOUR = NOISE["masked"], TREES["four"]
+
+
+test_bad_input = refuses(r"""
+    dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(FOUR))
+        | ValueError | logits has 8 columns, must have 18: .*one per state but the root, and those of words have V
+    dd.nelbo(MASKS, torch.zeros(1, 1, 18), *ONE) | ValueError | logits has 18 columns.*vocab_size 8
+    dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization=dd.Children(Flat(9)))
+        | ValueError | parameterization has a tree over 9 words, the process has vocab_size 8
+    dd.nelbo(NOISE["gidd"], torch.zeros(1, 1, 8), *ONE, parameterization="children")
+        | ValueError | parameterization is 'children', GIDD has no hierarchy: give dd.Children
+    dd.nelbo(MASKS, torch.zeros(1, 1, 8), *ONE, parameterization="kids")
+        | ValueError | parameterization is 'kids', must be one of 'cavity', 'posterior', 'children' or a dd.Children
+    dd.Children(FOUR, "joint") | ValueError | law is 'joint', must be
+    dd.Children(FOUR, rows=torch.zeros(18, dtype=torch.int64)) | ValueError | rows holds a row twice
+    dd.Children(FOUR, rows=torch.arange(18) - 1) | ValueError | rows holds -1, must be rows of a matrix
+    dd.Children(FOUR, rows=torch.arange(8)) | ValueError | rows has shape \(8,\), must be \(S - 1,\) = \(18,\)
+    dd.linear_nelbo(MASKS, torch.zeros(1, 1, 2), torch.zeros(8, 2), *ONE, parameterization=dd.Children(FOUR))
+        | ValueError | weight has shape \(8, 2\), must be \(S - 1, D\).* = \(18, 2\); V rows are logits of words
+    dd.token_logits(FOUR, torch.zeros(8)) | ValueError | S - 1 = 18
+    dd.nelbo(MASKS, torch.full((1, 1, 18), torch.nan), *ONE, parameterization=dd.Children(FOUR))
+        | ValueError | logits at position \(0, 0\) hold NaN
+""")
 
 
 @pytest.mark.usefixtures("as_users_call")

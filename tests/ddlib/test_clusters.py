@@ -10,6 +10,7 @@ import torch
 from cases import examples, slow_but
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
@@ -22,7 +23,7 @@ from ddlib.hierarchies import (
     save_clusters,
     semantic_clusters,
     table_parents,
-)
+)  # fmt: skip
 from ddlib.hierarchies.clusters.kmeans import Points, lloyd, seeds
 from ddlib.hierarchies.clusters.semantic import embeddings_hash
 from ddlib.hierarchies.clusters.sizes import bounded_assignment
@@ -254,41 +255,38 @@ def test_low_precision_is_read_as_float32(dtype):
     assert found.centroids[0].dtype == torch.float32 and not found.centroids[0].requires_grad
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    "change, error, message",
-    [
-        ({"embeddings": torch.zeros(6, 2, dtype=torch.int64)}, TypeError, "embeddings has type torch.int64"),
-        ({"embeddings": [[1.0]]}, TypeError, "embeddings has type list"),
-        ({"embeddings": torch.ones(6)}, ValueError, r"embeddings has shape \(6,\)"),
-        ({"embeddings": torch.ones(0, 3)}, ValueError, r"embeddings has shape \(0, 3\)"),
-        ({"embeddings": torch.tensor([[1.0], [math.nan], [2.0]])}, ValueError, "NaN or inf in row 1"),
-        ({"embeddings": torch.tensor([[1.0], [2.0], [-math.inf]])}, ValueError, "NaN or inf in row 2"),
-        ({"embeddings": torch.eye(4)[:, :3]}, ValueError, "embeddings is zero in row 3 .1 such rows."),
-        ({"embeddings": torch.ones(6, 2)}, ValueError, "num_clusters is 2, must be at most 1, the number of different"),
-        ({"num_clusters": 0}, ValueError, "num_clusters is 0"),
-        ({"num_clusters": 6}, ValueError, "num_clusters is 6, must be less than the 6 rows"),
-        ({"num_clusters": 2.0}, TypeError, "num_clusters is 2.0"),
-        ({"num_clusters": []}, ValueError, "num_clusters is empty"),
-        ({"num_clusters": [3, 3]}, ValueError, r"num_clusters is \[3, 3\], must decrease"),
-        ({"num_clusters": [4, 0]}, ValueError, r"num_clusters\[1\] is 0"),
-        ({"metric": "manhattan"}, ValueError, "metric is 'manhattan'"),
-        ({"nested": "sideways"}, ValueError, "nested is 'sideways'"),
-        ({"min_ratio": 1.1}, ValueError, "min_ratio is 1.1"),
-        ({"max_ratio": 0.9}, ValueError, "max_ratio is 0.9"),
-        ({"num_clusters": 4, "min_ratio": 0.9}, ValueError, "min_ratio is 0.9: at least 2 each, 8 in all, but it is 6"),
-        ({"num_clusters": 4, "max_ratio": 1.0}, ValueError, "max_ratio is 1.0: at most 1 each.*at least 1.33333"),
-        ({"num_clusters": [3, 2], "max_ratio": 1.2}, ValueError, "max_ratio is 1.2.*3 clusters into 2 clusters"),
-        ({"max_iters": 0}, ValueError, "max_iters is 0"),
-        ({"restarts": 0}, ValueError, "restarts is 0"),
-        ({"tolerance": -1.0}, ValueError, "tolerance is -1.0"),
-        ({"seed": -1}, ValueError, "seed is -1"),
-    ],
-)
-def test_refusals_name_the_argument_its_value_and_the_rule(change, error, message):
+def clustered(**change):
     arguments = {"embeddings": normal(6, 3), "num_clusters": 2} | change
-    with pytest.raises(error, match=message):
-        semantic_clusters(arguments.pop("embeddings"), arguments.pop("num_clusters"), **arguments)
+    return semantic_clusters(arguments.pop("embeddings"), arguments.pop("num_clusters"), **arguments)
+
+
+test_refusals_name_the_argument_its_value_and_the_rule = refuses(r"""
+    clustered(embeddings=torch.zeros(6, 2, dtype=torch.int64)) | TypeError | embeddings has type torch.int64
+    clustered(embeddings=[[1.0]]) | TypeError | embeddings has type list
+    clustered(embeddings=torch.ones(6)) | ValueError | embeddings has shape \(6,\)
+    clustered(embeddings=torch.ones(0, 3)) | ValueError | embeddings has shape \(0, 3\)
+    clustered(embeddings=torch.tensor([[1.0], [math.nan], [2.0]])) | ValueError | NaN or inf in row 1
+    clustered(embeddings=torch.tensor([[1.0], [2.0], [-math.inf]])) | ValueError | NaN or inf in row 2
+    clustered(embeddings=torch.eye(4)[:, :3]) | ValueError | embeddings is zero in row 3 .1 such rows.
+    clustered(embeddings=torch.ones(6, 2)) | ValueError | num_clusters is 2, must be at most 1, the number of different
+    clustered(num_clusters=0) | ValueError | num_clusters is 0
+    clustered(num_clusters=6) | ValueError | num_clusters is 6, must be less than the 6 rows
+    clustered(num_clusters=2.0) | TypeError | num_clusters is 2.0
+    clustered(num_clusters=[]) | ValueError | num_clusters is empty
+    clustered(num_clusters=[3, 3]) | ValueError | num_clusters is \[3, 3\], must decrease
+    clustered(num_clusters=[4, 0]) | ValueError | num_clusters\[1\] is 0
+    clustered(metric="manhattan") | ValueError | metric is 'manhattan'
+    clustered(nested="sideways") | ValueError | nested is 'sideways'
+    clustered(min_ratio=1.1) | ValueError | min_ratio is 1.1
+    clustered(max_ratio=0.9) | ValueError | max_ratio is 0.9
+    clustered(num_clusters=4, min_ratio=0.9) | ValueError | min_ratio is 0.9: at least 2 each, 8 in all, but it is 6
+    clustered(num_clusters=4, max_ratio=1.0) | ValueError | max_ratio is 1.0: at most 1 each.*at least 1.33333
+    clustered(num_clusters=[3, 2], max_ratio=1.2) | ValueError | max_ratio is 1.2.*3 clusters into 2 clusters
+    clustered(max_iters=0) | ValueError | max_iters is 0
+    clustered(restarts=0) | ValueError | restarts is 0
+    clustered(tolerance=-1.0) | ValueError | tolerance is -1.0
+    clustered(seed=-1) | ValueError | seed is -1
+""")
 
 
 def test_zero_rows_are_words_like_others_for_euclid():
@@ -371,22 +369,20 @@ def test_a_table_of_ancestors_gives_a_tree():
     assert names == [["?", "pet", "tree"], ["?", "animal", "plant"]]
 
 
-@pytest.mark.parametrize(
-    "table, message",
-    [
-        ({}, "table is empty"),
-        ({"cow": ["animal"]}, "1 tokens that vocabulary lacks: ..cow"),
-        ({"cat": ["animal"]}, "table lacks 3 tokens of vocabulary: ..dog', 'ivy', 'oak"),
-        ({"cat": ["a"], "dog": ["a", "b"], "ivy": ["a"], "oak": ["a"]}, "'dog', must be 1 names"),
-        ({"cat": "a", "dog": "b", "ivy": "a", "oak": "b"}, "table has 'a' for 'cat', must be 1 names"),
-        ({token: [] for token in VOCABULARY}, r"table has \[\] for 'cat', must be 1 names"),
-        ({"cat": ["a", "x"], "dog": ["a", "y"], "ivy": ["b", "x"], "oak": ["b", "x"]}, "two parents of 'a': 'x' and"),
-    ],
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_bad_tables_are_refused(table, message):
-    with pytest.raises(ValueError, match=message):
-        table_parents(table, VOCABULARY)
+def from_table(**table):
+    return table_parents(table, VOCABULARY)
+
+
+test_bad_tables_are_refused = refuses(r"""
+    from_table() | ValueError | table is empty
+    from_table(cow=["animal"]) | ValueError | 1 tokens that vocabulary lacks: ..cow
+    from_table(cat=["animal"]) | ValueError | table lacks 3 tokens of vocabulary: ..dog', 'ivy', 'oak
+    from_table(cat=["a"], dog=["a", "b"], ivy=["a"], oak=["a"]) | ValueError | 'dog', must be 1 names
+    from_table(cat="a", dog="b", ivy="a", oak="b") | ValueError | table has 'a' for 'cat', must be 1 names
+    from_table(**{token: [] for token in VOCABULARY}) | ValueError | table has \[\] for 'cat', must be 1 names
+    from_table(cat=["a", "x"], dog=["a", "y"], ivy=["b", "x"], oak=["b", "x"])
+        | ValueError | two parents of 'a': 'x' and
+""")
 
 
 def test_a_csv_file_gives_a_tree(tmp_path):

@@ -15,7 +15,7 @@ from ddlib.testing import (
     check_schedule,
     check_time_density,
     check_weighting,
-)
+)  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
@@ -46,6 +46,18 @@ def test_a_registered_class_is_right(kind, name):
 @pytest.mark.parametrize(("kind", "name"), FULL, ids=str)
 def test_a_registered_class_is_right_at_full_level(kind, name):
     check_registered(kind, name, "full")
+
+
+NAMES = {
+    "samplers": "psi remask overshoot corrected particles confidence entropy_bounded euler tau_leaping "
+    "theta_trapezoidal",
+    "correctors": "forward_backward edge_balance gibbs self_correction",
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_are_registered(kind):
+    assert set(NAMES[kind].split()) <= set(available(kind))
 
 
 @pytest.mark.slow

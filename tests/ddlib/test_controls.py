@@ -6,13 +6,14 @@ import math
 import cases
 import pytest
 import torch
-from halves import LEVELS, PARENTS, Halves, V, generate, plain, trajectory
+from fixtures import LEVELS, PARENTS, Halves, V, generate, never, plain, trajectory
+from refusals import refuses
 
 import ddlib as dd
 from ddlib import registry
 from ddlib.hierarchies import Tree
 from ddlib.processes import GIDD, Masked, Uniform
-from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Particles, Psi, Remask, Settled
+from ddlib.samplers import Ancestral, Confidence, Ending, EndOfText, FirstHitting, Psi, Remask, Settled
 from ddlib.schedules import Linear
 
 F64 = torch.float64
@@ -278,45 +279,32 @@ def test_an_ending_of_ones_own_that_never_comes_changes_nothing():
 
 
 TREE = dd.presets.hdlm(PARENTS)
-BAD = {
-    "top_k": ({"top_k": 0}, ValueError, r"top_k is 0.*at least 1"),
-    "min_p": ({"min_p": 1.5}, ValueError, r"min_p is 1.5.*in \[0, 1\]"),
-    "temperature": ({"temperature": lambda t: -t}, ValueError, r"temperature\(1\) is -1.0.*>= 0"),
-    "top_p": ({"top_p": lambda t: "much"}, TypeError, r"top_p\(1\) is 'much'"),
-    "no word": ({"forbidden": [6]}, ValueError, r"forbidden holds 6.*words in \[0, 6\)"),
-    "no number": ({"forbidden": ["the"]}, TypeError, r"forbidden holds 'the'.*numbers of words"),
-    "all": ({"forbidden": range(6)}, ValueError, r"forbidden holds all words"),
-    "cluster": ({"forbidden": [4, 1, 5]}, ValueError, r"forbidden holds all words of cluster \[2, 3\] of level 1"),
-    "penalty": ({"repetition_penalty": 0.9}, ValueError, r"repetition_penalty is 0.9.*at least 1"),
-    "ending": ({"endings": [4]}, TypeError, r"endings holds 4.*EndOfText\(word\)"),
-    "particles": (
-        {"endings": [EndOfText(1)], "sampler": Particles(Ancestral(), lambda z, t: t)},
-        TypeError,
-        r"endings holds EndOfText.*Particles.*cannot serve: a row is several texts",
-    ),
-    "end": ({"endings": [EndOfText(6)]}, ValueError, r"word of EndOfText.* is 6.*\[0, 6\)"),
-    "fill": ({"endings": [EndOfText(1, fill=9)]}, ValueError, r"fill of EndOfText.* is 9.*\[0, 6\)"),
-    "seeds": ({"seeds": [1], "generator": None}, ValueError, r"seeds holds 1, must be 2"),
-    "seed": ({"seeds": [1, -1], "generator": None}, ValueError, r"seeds is -1"),
-    "both": ({"seeds": [1, 2], "generator": torch.Generator()}, ValueError, r"seeds is \[1, 2\].*must be one of them"),
-}
 
 
-@unchecked
-@pytest.mark.parametrize(("options", "kind", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_named_before_the_network_is_asked(options, kind, message):
-    def never(z, t):
-        raise AssertionError("asked")
-
-    with pytest.raises(kind, match=message):
-        dd.sample(TREE, never, (2, 3), **options)
+def controlled(**options):
+    return dd.sample(TREE, never, (2, 3), **options)
 
 
-def test_a_network_that_allows_only_forbidden_words_is_told():
-    with pytest.raises(ValueError, match=r"forbidden words are all that the network thinks possible at position"):
-        dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
-
-
-def test_knobs_that_fail_later_say_when():
-    with pytest.raises(ValueError, match=r"temperature\(0\.5\) is nan"):
-        dd.sample(MASKED, fixed(LAW), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
+test_bad_input_is_named_before_the_network_is_asked = refuses(r"""
+    controlled(top_k=0) | ValueError | top_k is 0.*at least 1
+    controlled(min_p=1.5) | ValueError | min_p is 1.5.*in \[0, 1\]
+    controlled(temperature=lambda t: -t) | ValueError | temperature\(1\) is -1.0.*>= 0
+    controlled(top_p=lambda t: "much") | TypeError | top_p\(1\) is 'much'
+    controlled(forbidden=[6]) | ValueError | forbidden holds 6.*words in \[0, 6\)
+    controlled(forbidden=["the"]) | TypeError | forbidden holds 'the'.*numbers of words
+    controlled(forbidden=range(6)) | ValueError | forbidden holds all words
+    controlled(forbidden=[4, 1, 5]) | ValueError | forbidden holds all words of cluster \[2, 3\] of level 1
+    controlled(repetition_penalty=0.9) | ValueError | repetition_penalty is 0.9.*at least 1
+    controlled(endings=[4]) | TypeError | endings holds 4.*EndOfText\(word\)
+    controlled(endings=[EndOfText(1)], sampler=Particles(Ancestral(), lambda z, t: t))
+        | TypeError | endings holds EndOfText.*Particles.*cannot serve: a row is several texts
+    controlled(endings=[EndOfText(6)]) | ValueError | word of EndOfText.* is 6.*\[0, 6\)
+    controlled(endings=[EndOfText(1, fill=9)]) | ValueError | fill of EndOfText.* is 9.*\[0, 6\)
+    controlled(seeds=[1], generator=None) | ValueError | seeds holds 1, must be 2
+    controlled(seeds=[1, -1], generator=None) | ValueError | seeds is -1
+    dd.sample(MASKED, fixed(torch.eye(V)[2]), (2, 3), forbidden=[2])
+        | ValueError | forbidden words are all that the network thinks possible at position
+    dd.sample(MASKED, fixed(LAW), (2, 3), steps=2, temperature=lambda t: 1.0 if t == 1 else math.nan)
+        | ValueError | temperature\(0\.5\) is nan
+    controlled(seeds=[1, 2], generator=torch.Generator()) | ValueError | seeds is \[1, 2\].*must be one of them
+""")

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-import yaml
 from cases import slow_but
-from correcting import EVERY, IN_PLACE, PAIR, a_run, at, serves
-from halves import LEVELS, Halves, generate, plain
+from fixtures import CORRECTORS, IN_PLACE, LEVELS, PAIR, Halves, at, context, generate, plain, row_by_row, serves
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked
@@ -14,13 +13,12 @@ from ddlib.samplers import (
     Corrected,
     Corrector,
     EdgeBalance,
-    FirstHitting,
     ForwardBackward,
     Gibbs,
     Psi,
     Remask,
     SelfCorrection,
-)
+)  # fmt: skip
 from ddlib.schedules import Linear
 from ddlib.testing.oracle import exact_cavity
 
@@ -52,9 +50,9 @@ def test_what_it_says_follows_from_both():
     )
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_model_calls == 1
     assert Corrected(Ancestral(), SelfCorrection(steps=9)).max_finalize_calls == 10
-    exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*EVERY, Gibbs())}
-    assert [text for text, right in exact.items() if right] == [repr(c) for c in (*EVERY[:2], Gibbs())]
-    assert [Corrected(Ancestral(), c).exact_marginals for c in EVERY] == [True] * 4 + [False]
+    exact = {repr(c): Corrected(Ancestral(), c).consistent_joint for c in (*CORRECTORS, Gibbs())}
+    assert [text for text, right in exact.items() if right] == [repr(c) for c in (*CORRECTORS[:2], Gibbs())]
+    assert [Corrected(Ancestral(), c).exact_marginals for c in CORRECTORS] == [True] * 4 + [False]
     assert Corrected(Corrected(Ancestral(), Gibbs()), SelfCorrection(steps=9)).max_finalize_calls == 10
     assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(
         "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
@@ -77,10 +75,13 @@ def test_corrections_mend_what_long_steps_did(name, corrector):
     assert errors[1] < 0.85 * errors[0]
 
 
-SERVED = [(name, corrector) for name in ("masked", "levels", "levels-xi", "gidd") for corrector in EVERY]
+SERVED = [(name, corrector) for name in ("masked", "levels", "levels-xi", "gidd") for corrector in CORRECTORS]
 
 
-@pytest.mark.parametrize(("name", "corrector"), slow_but(SERVED, ("levels", EVERY[4]), ("gidd", EVERY[3])), ids=repr)
+FEW = ("levels", CORRECTORS[4]), ("gidd", CORRECTORS[3])
+
+
+@pytest.mark.parametrize(("name", "corrector"), slow_but(SERVED, *FEW), ids=repr)
 def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     process = GIDD(6, 0.3) if name == "gidd" else LEVELS[name]
     if not serves(corrector, process):
@@ -92,11 +93,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
     assert 0 < halves.calls <= 7 * sampler.max_model_calls + sampler.max_finalize_calls
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
     assert torch.equal(generate(process, halves, sampler, compact=False), tokens)
-    alone = [
-        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
-        for row in range(4)
-    ]
-    assert torch.equal(torch.cat(alone), tokens)
+    assert torch.equal(row_by_row(process, halves, sampler), tokens)
     assert not torch.equal(tokens, generate(process, halves))
 
 
@@ -104,7 +101,7 @@ def test_a_batch_and_the_output_layer_change_nothing(name, corrector):
 def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
     process = LEVELS[name]
     halves, z = Halves(process), torch.zeros(3, 4, dtype=torch.int64)
-    run = a_run(process, halves, z.shape)
+    run = context(process, halves, z.shape)
     assert torch.equal(EdgeBalance(0.0).correct(run, z, at(0.5, 3), at(0.1, 3)), z)
     climbed = EdgeBalance(10.0).correct(run, z, at(0.5, 3), at(0.1, 3))
     assert halves.calls == 0 and (climbed >= process.vocab_size).any()
@@ -112,51 +109,28 @@ def test_edge_balance_asks_the_network_only_where_somebody_comes_down(name):
     assert halves.calls == 1
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: ForwardBackward(0), ValueError, r"amount is 0, must be in \[0.001, 1000\]"),
-        (lambda: EdgeBalance(11), ValueError, r"strength is 11, must be in \[0, 10\]"),
-        (lambda: Gibbs(0), ValueError, "positions is 0, must be at least 1"),
-        (lambda: Gibbs(1.5), TypeError, "positions is 1.5, must be an int"),
-        (lambda: Gibbs(1, "best"), ValueError, "select is 'best', must be one of 'random', 'margin'"),
-        (lambda: SelfCorrection(steps=0), ValueError, "steps is 0, must be at least 1"),
-        (lambda: SelfCorrection(time=0), ValueError, r"time is 0, must be in \(0, 1\)"),
-        (lambda: SelfCorrection(temperature=0), ValueError, "temperature is 0, must be above 0"),
-        (lambda: SelfCorrection(patience=0), ValueError, "patience is 0, must be at least 1"),
-        (
-            lambda: Corrected(Gibbs(), Ancestral()),
-            TypeError,
-            r"predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp",
-        ),
-        (
-            lambda: Corrected(Ancestral(), Psi()),
-            TypeError,
-            r"corrector is Psi\(.*\), must be a ddlib.samplers.Corrector",
-        ),
-        (lambda: Corrected(FirstHitting(), Gibbs()), TypeError, r"predictor is FirstHitting.*at no time.*Ancestral"),
-        (lambda: Corrected(Ancestral(), Gibbs(), 0), ValueError, "steps is 0, must be at least 1"),
-        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5]), ValueError, r"interval is \[0.5\], must be two times"),
-        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]), ValueError, r"interval\[1\] is 2, must be in \[0, 1\]"),
-        (lambda: Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]), ValueError, "interval is .*, the earlier first"),
-        (lambda: refused("masked", Gibbs()), TypeError, "Gibbs needs at least two states.*has 1: .*Remask takes them"),
-        (lambda: refused("levels", Gibbs()), TypeError, "Gibbs needs at least two states.*never wrong.*Remask"),
-        (
-            lambda: refused("levels-xi", SelfCorrection()),
-            TypeError,
-            "SelfCorrection needs words that every other.*Remask",
-        ),
-        (
-            lambda: refused("gidd", EdgeBalance()),
-            TypeError,
-            "EdgeBalance needs a process with levels.*ForwardBackward ser",
-        ),
-    ],
-)
-def test_bad_input_is_refused_before_the_network_runs(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+test_bad_input_is_refused_before_the_network_runs = refuses(r"""
+    ForwardBackward(0) | ValueError | amount is 0, must be in \[0.001, 1000\]
+    EdgeBalance(11) | ValueError | strength is 11, must be in \[0, 10\]
+    Gibbs(0) | ValueError | positions is 0, must be at least 1
+    Gibbs(1.5) | TypeError | positions is 1.5, must be an int
+    Gibbs(1, "best") | ValueError | select is 'best', must be one of 'random', 'margin'
+    SelfCorrection(steps=0) | ValueError | steps is 0, must be at least 1
+    SelfCorrection(time=0) | ValueError | time is 0, must be in \(0, 1\)
+    SelfCorrection(temperature=0) | ValueError | temperature is 0, must be above 0
+    SelfCorrection(patience=0) | ValueError | patience is 0, must be at least 1
+    Corrected(Gibbs(), Ancestral()) | TypeError | predictor is Gibbs\(.*\), must be a ddlib.samplers.Samp
+    Corrected(Ancestral(), Psi()) | TypeError | corrector is Psi\(.*\), must be a ddlib.samplers.Corrector
+    Corrected(FirstHitting(), Gibbs()) | TypeError | predictor is FirstHitting.*at no time.*Ancestral
+    Corrected(Ancestral(), Gibbs(), 0) | ValueError | steps is 0, must be at least 1
+    Corrected(Ancestral(), Gibbs(), 1, [0.5]) | ValueError | interval is \[0.5\], must be two times
+    Corrected(Ancestral(), Gibbs(), 1, [0.5, 2]) | ValueError | interval\[1\] is 2, must be in \[0, 1\]
+    Corrected(Ancestral(), Gibbs(), 1, [0.5, 0.5]) | ValueError | interval is .*, the earlier first
+    refused("masked", Gibbs()) | TypeError | Gibbs needs at least two states.*has 1: .*Remask takes them
+    refused("levels", Gibbs()) | TypeError | Gibbs needs at least two states.*never wrong.*Remask
+    refused("levels-xi", SelfCorrection()) | TypeError | SelfCorrection needs words that every other.*Remask
+    refused("gidd", EdgeBalance()) | TypeError | EdgeBalance needs a process with levels.*ForwardBackward ser
+""")
 
 
 def refused(name, corrector):
@@ -170,49 +144,29 @@ def refused(name, corrector):
 # names and values
 
 
-def test_registered():
-    assert "corrected" in dd.registry.available("samplers")
-    assert {"forward_backward", "edge_balance", "gibbs", "self_correction"} <= set(dd.registry.available("correctors"))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        yaml.safe_load("{kind: corrected, predictor: ancestral, corrector: {kind: gibbs, positions: 4}, steps: 2}"),
-        "corrected:predictor=ancestral,corrector=gibbs:4,steps=2",
-        'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0.0, 1.0]',
-    ],
-)
-def test_values_of_yaml_and_of_the_command_line_build_it(values):
-    built = dd.build("samplers", values)
-    assert repr(built) == repr(Corrected(Ancestral(), Gibbs(4), 2))
-    read = dd.parts.read("samplers", values)
+def test_what_is_read_from_a_short_string_is_read_again():
+    read = dd.parts.read(
+        "samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2'
+    )
     assert read["corrector"] == {"kind": "gibbs", "positions": 4, "select": "random"}
     assert dd.parts.read("samplers", read) == read
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (
-            {"corrector": "gibs"},
-            "samplers.corrector.kind: nothing in correctors is called 'gibs', did you mean 'gibbs'",
-        ),
-        ({"corrector": "gibbs:0"}, "samplers.corrector: positions is 0, must be at least 1"),
-        (
-            {"corrector": {"kind": "gibbs", "position": 2}},
-            "samplers.corrector.position: no such key; did you mean positi",
-        ),
-        ({}, "samplers.corrector: is missing"),
-        (
-            {"corrector": "ddlib.samplers:Psi"},
-            "samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector",
-        ),
-    ],
-)
-def test_values_that_cannot_be_are_refused_by_their_place(values, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        dd.build("samplers", {"kind": "corrected", "predictor": "ancestral"} | values)
+def build_corrected(**values):
+    return dd.build("samplers", {"kind": "corrected", "predictor": "ancestral"} | values)
+
+
+test_values_that_cannot_be_are_refused_by_their_place = refuses(r"""
+    build_corrected(corrector="gibs") | ValueError
+        | samplers.corrector.kind: nothing in correctors is called 'gibs', did you mean 'gibbs'
+    build_corrected(corrector="gibbs:0")
+        | ValueError | samplers.corrector: positions is 0, must be at least 1
+    build_corrected(corrector={"kind": "gibbs", "position": 2})
+        | ValueError | samplers.corrector.position: no such key; did you mean positi
+    build_corrected() | ValueError | samplers.corrector: is missing
+    build_corrected(corrector="ddlib.samplers:Psi")
+        | TypeError | samplers.corrector: .*Psi gives Psi.*must be a ddlib.samplers.Corrector
+""")
 
 
 def test_a_class_of_another_kind_is_refused_by_the_room_that_it_should_be_from():

@@ -5,8 +5,7 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
-from correcting import F64, IN_PLACE, PAIR, a_run, at, serves
-from halves import Halves, generate
+from fixtures import F64, IN_PLACE, PAIR, Halves, at, context, generate, serves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import every_process
@@ -32,7 +31,7 @@ def test_forward_backward_masks_as_campbell_et_al_do(schedule):
             return torch.zeros(*z.shape, 4)
 
         words = torch.zeros(1, 200, dtype=torch.int64)
-        ForwardBackward(amount).correct(a_run(process, network, (1, 200)), words, at(t), at(h))
+        ForwardBackward(amount).correct(context(process, network, (1, 200)), words, at(t), at(h))
         u = min(1.0, t + amount * h)
         assert asked == pytest.approx([u], abs=1e-7)
         alpha_t, alpha_u = (float(schedule.alpha(at(time))) for time in (t, u))
@@ -112,7 +111,7 @@ def test_draws_of_gibbs_are_those_of_its_kernel(name):
     process, draws = IN_PLACE[name], 1500
     pairs, _, kernels = gibbs_kernels(process, 0.4)
     rows = pairs.repeat_interleave(draws, 0)
-    run = a_run(process, exact_cavity(process, PAIR), rows.shape)
+    run = context(process, exact_cavity(process, PAIR), rows.shape)
     drawn = Gibbs().correct(run, rows, at(0.4, len(rows)), at(0.1, len(rows)))
     target = (drawn[:, 0] * process.num_states + drawn[:, 1]).view(len(pairs), draws)
     counts = torch.stack([torch.bincount(row, minlength=len(pairs)) for row in target])
@@ -157,7 +156,7 @@ def test_margins_find_the_word_that_does_not_fit():
 
     shares = {}
     for select in ("random", "margin"):
-        run = a_run(process, network, z.shape)
+        run = context(process, network, z.shape)
         shares[select] = float(
             (Gibbs(1, select).correct(run, z, at(0.1, 400), at(0.1, 400))[:, 3] != 5).double().mean()
         )
@@ -183,7 +182,7 @@ def test_self_correction_mends_a_word_at_a_time_until_nothing_is_left():
         lambda z, t: (count(halves, z), sure(z, t))[1],
         lambda: (torch.eye(4).double(), None),
     )
-    run = a_run(process, halves, z.shape)
+    run = context(process, halves, z.shape)
     once = SelfCorrection(steps=1).end(run, z)
     assert (once != z).sum(1).tolist() == [0, 1, 1]
     halves.calls = halves.sequences = 0
@@ -204,7 +203,7 @@ def test_self_correction_loses_patience_and_leaves_the_prompt():
 
     z, free = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, dtype=torch.bool)
     free[:, 0] = False
-    words = SelfCorrection(patience=3).end(a_run(process, contrary, z.shape, free=free), z)
+    words = SelfCorrection(patience=3).end(context(process, contrary, z.shape, free=free), z)
     assert calls == [2, 2, 2, 2]  # the first share is a gain, the next three are none
     assert (words[:, 0] == 0).all() and (words[:, 1:] != 0).any(1).all()
 

@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 from cases import slow_but
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.integrations.diffusers import SamplerScheduler
-from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Gibbs, Particles, Psi, Remask
+from ddlib.samplers import Ancestral, Confidence, Corrected, FirstHitting, Particles, Psi, Remask
 
 V = 5
 TREE = {"kind": "tree", "parents": [[0, 0, 1, 1, 2], [0, 0, 1]], "xi": [0.9, 1.0]}
@@ -136,58 +137,51 @@ def test_noise_is_the_process_s_at_the_times_of_the_steps():
 LOGITS, MASKS = torch.zeros(2, 4, V), torch.full((2, 4), V)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "told"),
-    [
-        ({"timestep": 4}, ValueError, r"timestep is 4, must be one of the timesteps 0\.\.3"),
-        ({"timestep": 0.5}, ValueError, r"timestep is 0\.5, must be one of"),
-        ({"timestep": torch.tensor([0, 1])}, ValueError, "timestep is tensor"),
-        ({"sample": MASKS + 1}, ValueError, r"sample holds 6, must be states in \[0, 6\)"),
-        ({"sample": MASKS.float()}, TypeError, "sample has dtype"),
-        ({"model_output": torch.zeros(2, 4, V + 1)}, ValueError, "logits has 6 columns, the process has vocab_size 5"),
-        ({"model_output": torch.zeros(2, 3, V)}, ValueError, "logits has shape"),
-        ({"model_output": LOGITS / 0}, ValueError, "NaN"),
-        ({"prompt_mask": torch.ones(3, dtype=torch.bool)}, ValueError, "prompt_mask has shape"),
-        ({"prompt_mask": torch.zeros(2, 4)}, TypeError, "prompt_mask has dtype"),
-        ({"temperature": -1.0}, ValueError, "temperature"),
-    ],
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_a_bad_step_is_named(change, error, told):
+def stepped(**change):
     scheduler = made(PROCESSES["masked"], steps=4)
-    with pytest.raises(error, match=told):
-        scheduler.step(**({"model_output": LOGITS, "timestep": 0, "sample": MASKS} | change))
+    return scheduler.step(**({"model_output": LOGITS, "timestep": 0, "sample": MASKS} | change))
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "told"),
-    [
-        ({"process": {"kind": "maskd"}}, ValueError, "processes"),
-        ({"process": {"kind": "masked", "schedule": "linear"}}, ValueError, "vocab_size: is missing"),
-        ({"sampler": "psi:2"}, ValueError, "kappa"),
-        ({"num_inference_steps": 0}, ValueError, "num_inference_steps is 0, must be at least 1"),
-        ({"process": PROCESSES["end that is not exact"], "num_inference_steps": 1}, ValueError, "at least 2"),
-        ({"top_p": 0.0}, ValueError, "top_p"),
-        ({"sampler": FirstHitting()}, TypeError, r"FirstHitting\(.*one answer in a step"),
-        ({"sampler": "theta_trapezoidal"}, TypeError, r"ThetaTrapezoidal\(.*asks the network 2 times"),
-        ({"sampler": Corrected(Ancestral(), Gibbs(positions=1))}, TypeError, "Corrected"),
-    ],
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_a_bad_scheduler_is_named_when_it_is_made(given, error, told):
-    with pytest.raises(error, match=told):
-        SamplerScheduler(**({"process": PROCESSES["masked"]} | given))
+test_a_bad_step_is_named = refuses(r"""
+    stepped(timestep=4) | ValueError | timestep is 4, must be one of the timesteps 0\.\.3
+    stepped(timestep=0.5) | ValueError | timestep is 0\.5, must be one of
+    stepped(timestep=torch.tensor([0, 1])) | ValueError | timestep is tensor
+    stepped(sample=MASKS + 1) | ValueError | sample holds 6, must be states in \[0, 6\)
+    stepped(sample=MASKS.float()) | TypeError | sample has dtype
+    stepped(model_output=torch.zeros(2, 4, V + 1)) | ValueError | logits has 6 columns, the process has vocab_size 5
+    stepped(model_output=torch.zeros(2, 3, V)) | ValueError | logits has shape
+    stepped(model_output=LOGITS / 0) | ValueError | NaN
+    stepped(prompt_mask=torch.ones(3, dtype=torch.bool)) | ValueError | prompt_mask has shape
+    stepped(prompt_mask=torch.zeros(2, 4)) | TypeError | prompt_mask has dtype
+    stepped(temperature=-1.0) | ValueError | temperature
+""")
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_noise_is_no_tensor():
-    scheduler = made(PROCESSES["masked"], steps=4)
-    words = torch.zeros(2, 4, dtype=torch.int64)
-    with pytest.raises(TypeError, match="noise is a tensor"):
-        scheduler.add_noise(words, torch.zeros(2, 4), 0)
-    with pytest.raises(ValueError, match="timesteps holds 3"):
-        scheduler.add_noise(words, None, torch.tensor([0, 1, 2]))
-    with pytest.raises(ValueError, match="original_samples holds 5"):
-        scheduler.add_noise(words + V, None, 0)
-    with pytest.raises(ValueError, match="noise and generator are both given, must be one of them"):
-        scheduler.add_noise(words, noise(1), 0, generator=noise(2))
+def scheduler(**given):
+    return SamplerScheduler(**({"process": PROCESSES["masked"]} | given))
+
+
+test_a_bad_scheduler_is_named_when_it_is_made = refuses(r"""
+    scheduler(process={"kind": "maskd"}) | ValueError | processes
+    scheduler(process={"kind": "masked", "schedule": "linear"}) | ValueError | vocab_size: is missing
+    scheduler(sampler="psi:2") | ValueError | kappa
+    scheduler(num_inference_steps=0) | ValueError | num_inference_steps is 0, must be at least 1
+    scheduler(process=PROCESSES["end that is not exact"], num_inference_steps=1) | ValueError | at least 2
+    scheduler(top_p=0.0) | ValueError | top_p
+    scheduler(sampler=FirstHitting()) | TypeError | FirstHitting\(.*one answer in a step
+    scheduler(sampler="theta_trapezoidal") | TypeError | ThetaTrapezoidal\(.*asks the network 2 times
+    scheduler(sampler=Corrected(Ancestral(), Gibbs(positions=1))) | TypeError | Corrected
+""")
+
+
+def noised(word, *given, **options):
+    return made(PROCESSES["masked"], steps=4).add_noise(torch.full((2, 4), word), *given, **options)
+
+
+test_bad_noise_is_refused = refuses(r"""
+    noised(0, torch.zeros(2, 4), 0) | TypeError | noise is a tensor
+    noised(0, None, torch.tensor([0, 1, 2])) | ValueError | timesteps holds 3
+    noised(V, None, 0) | ValueError | original_samples holds 5
+    noised(0, noise(1), 0, generator=noise(2))
+        | ValueError | noise and generator are both given, must be one of them
+""")

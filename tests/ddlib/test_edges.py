@@ -5,9 +5,10 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
+from fixtures import PAIR_OF_FOUR as PAIR
+from fused_loss_inputs import NESTED, agree, agree_under_autocast, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import NESTED, batch, close
 
 import ddlib as dd
 from ddlib.hierarchies import Flat, Tree
@@ -23,9 +24,6 @@ TREES = {
     "two-xi": dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, xi=0.8),
     "three-xi": dd.presets.hdlm_levels([[0, 0, 1, 2], [0, 1, 1]], xi=[0.9, 0.7], speed=[2.0, 0.5, 1.0]),
 }
-PAIR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]], dtype=F64
-)
 TIMES = (1e-3, 0.2, 0.6, 0.95)
 
 
@@ -213,9 +211,7 @@ NOISE = {
 MEANINGS = {"cavity": "cavity", "posterior": "posterior"}
 MEANINGS |= {"children": dd.Children(Tree(NESTED)), "children, posterior": dd.Children(Tree(NESTED), "posterior")}
 MEANINGS |= {"flat": dd.Children(Flat(8))}
-CASES = slow_but(
-    list(itertools.product(NOISE, MEANINGS)), ("levels", "children"),
-)  # fmt: skip
+CASES = slow_but(list(itertools.product(NOISE, MEANINGS)), ("levels", "children"))
 
 
 @pytest.mark.parametrize(("noise", "meaning"), CASES)
@@ -230,14 +226,7 @@ def test_every_option_of_the_training_loss(noise, meaning):
         rule = dd.weightings.PerLevel([0.5 + i for i in range(depth)], dd.weightings.Clip(2.0))
         options = given | dict(edge_weights=weights, weighting=rule)
         for reduction in ("mean", "none"):
-            ours = dd.linear_training_loss(
-                process, *layer[:2], *noisy, layer[2], **options, reduction=reduction, chunk=19
-            )
-            theirs = dd.training_loss(
-                process, torch.nn.functional.linear(*layer), *noisy, **options, reduction=reduction
-            )
-            close([ours], [theirs])
-            close(torch.autograd.grad(ours.mean(), layer), torch.autograd.grad(theirs.mean(), layer))
+            agree(process, layer, noisy, **options, reduction=reduction, chunk=19)
 
 
 @pytest.mark.slow
@@ -250,16 +239,8 @@ def test_gradients_are_those_of_finite_differences():
 
 def test_under_autocast_the_gradients_stay_float32():
     process, tree = NOISE["levels"], Tree(NESTED)
-    layer, noisy = batch(process, tree, rows=40)
-    layer = [part.detach().float().requires_grad_() for part in layer]
-    given = dict(weighting=dd.weightings.Clip(5.0), parameterization=dd.Children(tree), mode="edges")
-    exact = dd.training_loss(process, torch.nn.functional.linear(*layer), *noisy, **given)
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
-    assert ours.dtype == torch.float32 and abs(ours - exact) < 0.05 * exact
-    gradients = torch.autograd.grad(ours, layer)
-    assert all(g.dtype == torch.float32 for g in gradients)
-    close(gradients, torch.autograd.grad(exact, layer), 0.03)
+    noisy = batch(process, tree, rows=40)
+    agree_under_autocast(process, *noisy, parameterization=dd.Children(tree), mode="edges")
 
 
 def test_a_token_asks_for_the_families_on_its_way_and_no_others():

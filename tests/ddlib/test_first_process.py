@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused_with
 
 import ddlib as dd
 import ddlib.processes
@@ -209,21 +210,15 @@ def test_failures_that_rest_on_each_other_have_a_first():
     ("alpha", "name", "told"),
     [
         (lambda self, t, xp=torch: 1 - 1.4 * t, "ends", r"alpha\(1\) = -0\.4: must lie in \[0, 1\]"),
-        (
-            lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
-            r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]",
-        ),
+        (lambda self, t, xp=torch: 1 - t - 2.4 * t**2 * (1 - t), "ends",
+         r"alpha\(0\.83\d*\) = -0\.11\d*: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: (1 - 1.2 * t) ** 0.5, "ends", r"alpha\(0\.8\d*\) = nan: must lie in \[0, 1\]"),
         (lambda self, t, xp=torch: 1 + t - 2 * t**2, "ends", r"alpha\(0\.25\) = 1\.125: must lie in"),
         (lambda self, t, xp=torch: (1 - t) ** 0, "decreasing", r"alpha\(t\) does not fall after t = 0: must decrease"),
-        (
-            lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
-            r"alpha of a float32 time is torch\.float64, must be torch\.float32",
-        ),
-        (
-            lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t, "derivative",
-            r"torch\.float32 against torch\.float64: compute functions of time in float64",
-        ),
+        (lambda self, t, xp=torch: 1 - t.double() if xp is torch else 1 - t, "elementwise",
+         r"alpha of a float32 time is torch\.float64, must be torch\.float32"),
+        (lambda self, t, xp=torch: 1 - t.float() if xp is torch else 1 - t, "derivative",
+         r"torch\.float32 against torch\.float64: compute functions of time in float64"),
     ],
 )  # fmt: skip
 def test_a_wrong_clock_is_told_in_words(alpha, name, told):
@@ -260,28 +255,18 @@ def test_two_numbers_are_never_printed_alike():
 @pytest.mark.parametrize(
     ("method", "new", "name", "told"),
     [
-        (
-            "rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
-            "its columns sum to 0: row = from, column = to, so return the transpose",
-        ),
+        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).T, "rates",
+         "its columns sum to 0: row = from, column = to, so return the transpose"),
         ("transition", lambda self, s, t: Paced.transition(self, s, t).T, "laws", "its columns sum to 1: row = from"),
-        (
-            "rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
-            "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)",
-        ),
-        (
-            "marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
-            "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)",
-        ),
+        ("rate_matrix", lambda self, t: Paced.rate_matrix(self, t).float(), "answers",
+         "rate_matrix(t) is torch.float32 of shape (3, 3), must be torch.float64 of shape (3, 3)"),
+        ("marginal", lambda self, x, t: Paced.marginal(self, x, t)[..., 1:], "answers",
+         "marginal(x, t) is torch.float64 of shape (1, 2, 2), must be torch.float64 of shape (1, 2, 3)"),
         ("transition", lambda self, s, t: None, "answers", "transition(s, t) is NoneType, must be torch.float64"),
-        (
-            "transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
-            Paced.transition(self, s, t), "laws", "the error is of float32's size: compute functions of time",
-        ),
-        (
-            "marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
-            .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64",
-        ),
+        ("transition", lambda self, s, t: Paced.transition(self, s, t + 0.1).float().double() if t < 0.6 else
+         Paced.transition(self, s, t), "laws", "the error is of float32's size: compute functions of time"),
+        ("marginal", lambda self, x, t: Paced.marginal(self, x, t.double() * (1 + 1e-6 * (t.dtype != torch.float64)))
+         .to(t.dtype), "float32", "torch.float32 against torch.float64: compute functions of time in float64"),
         ("marginal", lambda self, x, t: Paced.marginal(self, x, t).double(), "dtypes and shapes",
          "marginal of torch.float32 arguments is torch.float64, must be torch.float32"),
         ("marginal", lambda self, x, t: into(each_time(lambda u: self.transition(0.0, u), t).mT, x % 2), "refusals",
@@ -349,12 +334,11 @@ def test_what_a_process_needs_is_public_and_in_the_reference_and_refuses_by_name
             assert f".. autofunction:: ddlib.processes.{name}\n" in reference, name
             assert name == "unchanged" or (f"`{name}(" in page and ">>> " in found.__doc__), name
     cpu = torch.device("cpu")
-    with pytest.raises(ValueError, match=r"t holds 1\.5, must lie in \[0, 1\]"):
-        scalar(1.5, "t", cpu)
-    with pytest.raises(ValueError, match=r"s has shape \(1,\), must be a scalar"):
-        span(torch.tensor([0.5]), 0.7, cpu)
-    with pytest.raises(ValueError, match=r"s = 0\.7 must be at most t = 0\.5"):
-        span(0.7, 0.5, cpu)
+    refused_with(cpu=cpu)(r"""
+        scalar(1.5, "t", cpu) | ValueError | t holds 1\.5, must lie in \[0, 1\]
+        span(torch.tensor([0.5]), 0.7, cpu) | ValueError | s has shape \(1,\), must be a scalar
+        span(0.7, 0.5, cpu) | ValueError | s = 0\.7 must be at most t = 0\.5
+    """)
 
 
 def test_time_on_the_clock_adds_up_and_none_passes_once_it_has_run_out():

@@ -5,9 +5,11 @@ import itertools
 import pytest
 import torch
 from cases import examples, slow_but
-from guiding import F64, KINDS, Counted, at, constant, draw, free, guided
+from fixtures import F64, at
+from guidance_cases import KINDS, Counted, constant, draw, free, guided
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
@@ -226,3 +228,62 @@ def test_the_gradient_is_there_without_gradients():
     with torch.inference_mode():
         assert torch.equal(guidance(z, at(0.5, len(z))), seen)
     assert not seen.requires_grad
+
+
+MASKS, Z = KINDS["masked"], torch.tensor([[4, 0]])
+
+
+def say(columns, value=0.0):
+    return lambda z, t: torch.full((*z.shape, columns), value)
+
+
+def classed(answer, how="exact", strength=1.0):
+    def label(states, t):
+        return answer(states) if callable(answer) else answer
+
+    return lambda: ClassifierBased(MASKS, say(4), label, strength, how)(Z, at(0.5))
+
+
+def made(*given, **options):
+    return lambda: ClassifierFree(MASKS, say(4), say(4), *given, **options)
+
+
+test_refused_by_name_value_and_rule = refuses(r"""
+    made("2")() | TypeError | strength is '2', must be a number between 0 and 1e\+06, or a function of t
+    made(float("nan"))() | ValueError | strength is nan, must be between 0
+    made(float("inf"))() | ValueError | strength is inf, must be between 0
+    made(-1.0)() | ValueError | strength is -1.0, must be between 0
+    made(2.0, "tokens")() | ValueError | on is 'tokens', must be one of 'words', 'states'
+    made(2.0, interval=(0.5, 1.5))() | ValueError | interval\[1\] is 1.5, must be in \[0, 1\]
+    made(2.0, interval=(0.7, 0.2))() | ValueError | interval is \(0.7, 0.2\).*the earlier first
+    made(2.0, interval=(0.7,))() | ValueError | interval is \(0.7,\), must be two times
+    made(2.0, parameterization="logits")() | ValueError | parameterization is 'logits'
+    ClassifierFree(None, say(4), say(4), 2.0) | TypeError | process is None.*ForwardProcess
+    ClassifierFree(MASKS, None, say(4), 2.0) | TypeError | conditional is None, must be a denoiser
+    ClassifierFree(MASKS, say(4), 3, 2.0) | TypeError | unconditional is 3, must be a denoiser
+    ClassifierFree(MASKS, say(4), say(5), 2.0)(Z, at(0.5))
+        | ValueError | conditional has 4 columns and unconditional has 5 columns: they must be of one vocabulary
+    ClassifierFree(MASKS, say(5), say(5), 2.0)(Z, at(0.5))
+        | ValueError | conditional: logits has 5 columns, the process has vocab_size 4
+    ClassifierFree(MASKS, say(4), say(4, float("nan")), 2.0)(Z, at(0.5))
+        | ValueError | unconditional: logits at position.*NaN
+    made(lambda t: [t])()(Z, at(0.5)) | TypeError | strength\(0.5\) is \[0.5\], must be a number between 0
+    made(lambda t: t - 1)()(Z, at(0.5)) | ValueError | strength\(0.5\) is -0.5, must be between 0
+    made(lambda t: math.inf)()(Z, at(0.5)) | ValueError | strength\(0.5\) is inf, must be between 0
+    ClassifierBased(MASKS, say(4), None) | TypeError | classifier is None, must be a function
+    ClassifierBased(MASKS, say(4), say(4), how="both") | ValueError | how is 'both', must be one of 'exact'
+    ClassifierBased(MASKS, say(4), say(4), True) | TypeError | strength is True
+    classed(torch.zeros(2, 2))() | ValueError | classifier's answer has shape \(2, 2\), must be \(B,\) = \(1,\)
+    classed(0.5)() | TypeError | classifier gives float, must be a floating-point tensor \(B,\)
+    classed(lambda s: s.sum((1, 2)) * float("nan"))() | ValueError | classifier's answer holds \[nan\]
+    classed(lambda s: s.sum((1, 2)) + float("inf"))() | ValueError | classifier's answer holds \[inf\]
+    classed(lambda s: s.sum((1, 2)) - float("inf"))() | ValueError | classifier gives -inf for a text as it stands
+    classed(lambda s: s.detach().sum((1, 2)), "first order")() | ValueError | classifier gives no gradient
+    classed(lambda s: (0 * s).sum((1, 2)).sqrt(), "first order")() | ValueError | gradient with NaN or infinity
+""")
+
+
+def test_a_guidance_prints_what_it_does_and_not_its_networks():
+    assert repr(free("tree", 2.0)) == f"ClassifierFree({KINDS['tree']!r}, strength=2.0, on='states')"
+    shown = repr(free("masked", 2.0, "words", interval=(0.0, 0.5)))
+    assert shown == f"ClassifierFree({KINDS['masked']!r}, strength=2.0, on='words', interval=(0.0, 0.5))"

@@ -3,31 +3,24 @@
 import pytest
 import torch
 from cases import slow_but
+from fixtures import FOUR_TOKENS
+from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 N = 6000
 pytestmark = pytest.mark.usefixtures("checked_in_full")
-PARENTS, ABOVE = [0, 1, 1, 2], [0, 0, 1]
-PROCESSES = {
-    "masked": dd.processes.Masked(4, dd.schedules.Cosine()),
-    "hdlm": dd.presets.hdlm(PARENTS, gamma=2.0),
-    "hdlm-xi": dd.presets.hdlm(PARENTS, xi=0.7),
-    "levels-xi": dd.presets.hdlm_levels([PARENTS, ABOVE], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
+PROCESSES = FOUR_TOKENS | {
     "gidd": dd.presets.gidd(4, 0.4),
     "uniform": dd.processes.Uniform(4, dd.schedules.Linear()),
     "rates": dd.processes.RateMatrix(torch.full((4, 4), 0.5) + torch.eye(4) * -2.0, dd.schedules.Linear()),
     "geometric": dd.processes.Masked(4, dd.schedules.Geometric(0.05, 4.0)),
     "geometric-uniform": dd.processes.Uniform(4, dd.schedules.Geometric(0.05, 4.0)),
 }
-HIERARCHICAL = ["masked", "hdlm", "hdlm-xi", "levels-xi"]
+HIERARCHICAL = list(FOUR_TOKENS)
 # the prior covers every start but is not q(z_1) where the noisy end is not exact; 4 is far enough for these tests
 WORD = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
-PAIR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
-    dtype=torch.float64,
-)
 
 
 def chi_square(tokens, law):

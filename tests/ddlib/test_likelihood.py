@@ -6,15 +6,16 @@ import math
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, plain
+from fixtures import LEVELS, Halves, never, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
 from ddlib.processes import Hierarchical, Masked
-from ddlib.samplers import Confidence, EntropyBounded, LeftToRight
-from ddlib.schedules import Cosine, Linear
+from ddlib.samplers import Confidence, EntropyBounded, LeftToRight, OrderedSampler
+from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing import strategies
 from ddlib.verification.framework.inputs import frequencies, tally
 from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, integrate_bound
@@ -269,3 +270,82 @@ def test_the_callers_randomness_is_left_alone():
     before = torch.random.get_rng_state()
     dd.likelihood(process, Opinions(process, 2), texts(process, 2))
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+X = torch.tensor([[0, 3, 1]])
+
+
+BOUND = "ddlib.bound has an upper bound"
+
+
+def read(process=None, x=X, order=None, **options):
+    process = dd.presets.hdlm([0, 0, 1, 1]) if process is None else process
+    return dd.likelihood(process, never, x, order, **options)
+
+
+class Gambling(LeftToRight):
+    """An order of somebody who never heard of ``deterministic``."""
+
+    def noise(self, run, z):
+        return torch.rand(z.shape, dtype=torch.float64)
+
+
+class Looped(Masked):
+    """A process of somebody's own that keeps no word in its cluster."""
+
+    def subtree_logits_suffice(self, level, target, force=False):
+        return False
+
+
+test_bad_input_is_refused_before_the_network_runs = refuses(r"""
+    read(order=Ancestral())
+        | TypeError | order is Ancestral\(.*\), must be a sampler that.*ddlib.bound has an upper bound
+    read(order="confidence") | TypeError | order is 'confidence', must be a sampler that chooses
+    read(order=Confidence(temperature=0.5)) | ValueError
+        | order is Confidence\(.*temperature=0.5.*\), must choose without chance.*ddlib.bound has an upper bound
+    read(order=Gambling()) | ValueError | order is Gambling\(.*\), must choose without chance
+    read(Uniform(4, Linear()))
+        | TypeError | needs a process with levels, Uniform.* has none.*ddlib.bound has an upper bound
+    read(dd.presets.gidd(4, 0.2))
+        | TypeError | needs a process with levels, GIDD.* has none.*ddlib.bound has an upper bound
+    read(dd.presets.hdlm([0, 0, 1, 1], xi=0.9)) | TypeError
+        | one way down to each word.* xi < 1: what is in level 0 may come from several states of level 1; ddlib.bound
+        has an upper bound
+    read(Hierarchical(Tree([[0, 0, 1, 2], [0, 0, 1]], xi=[1.0, 0.8]), Linear()))
+        | TypeError | what is in level 1 may come from several states of level 2
+    read(Looped(4, Linear())) | TypeError | one way down to each word
+    read(Masked(4, Geometric(1e-3, 5.0))) | ValueError
+        | starts at the mask alone, Masked.* has 0.00674 of its tokens below it at t = 1; ddlib.bound has an upper bound
+    read(x=torch.tensor([[0, 4, 1]])) | ValueError | x holds 4, must be words in \[0, 4\)
+    read(x=torch.tensor([0, 1])) | ValueError | x has shape \(2,\), must be \(B, L\)
+    read(x=X.double()) | TypeError | x has dtype torch.float64, must be a torch.int64 tensor of words
+    read(steps=0) | ValueError | steps is 0, must be at least 1
+    read(steps=2.0) | TypeError | steps is 2.0, must be an int
+    read(given=[True]) | TypeError | given has dtype list, must be a torch.bool tensor
+    read(given=X) | TypeError | given has dtype torch.int64, must be a torch.bool tensor
+    read(given=X[:, :2] > 0) | ValueError | given has shape \(1, 2\), must be that of x, \(1, 3\)
+    read(order=Confidence(per_step=1), steps=5)
+        | ValueError | steps is 5, must be at least 6: a row has 6 edges to go down
+    read(order=Confidence(threshold=[0.5])) | ValueError | threshold has 1 entries, must have 2
+    read(parameterization="odds") | ValueError | parameterization is 'odds', must be one of
+""")
+
+
+def test_nothing_to_read_asks_nobody():
+    found = read(given=torch.ones_like(X, dtype=torch.bool))
+    assert found.calls == 0 and found.log_likelihood.tolist() == [0.0]
+
+
+def test_orders_say_whether_they_choose_without_chance():
+    assert all(
+        one.deterministic == (getattr(one, "temperature", 0) == 0)
+        for name in ("confidence", "entropy_bounded", "left_to_right")
+        for one in dd.registry.get("samplers", name).examples()
+    )
+    assert (
+        issubclass(LeftToRight, OrderedSampler) and not LeftToRight().uses_predictions and Confidence().uses_predictions
+    )
+
+
+def test_a_clock_that_ends_late_enough_for_float64_is_served():
+    dd.likelihood(Masked(4, Geometric(1e-3, 60.0)), lambda z, t: torch.zeros(*z.shape, 4), X)

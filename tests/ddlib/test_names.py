@@ -25,6 +25,8 @@ MEANT = {
     "trainingLoss": "did you mean dd.training_loss?",
     "first_hitting": "did you mean dd.samplers.FirstHitting?",
     "verfy": "did you mean dd.verify?",
+    "ClassifierFree": "did you mean dd.guidance.ClassifierFree?",
+    "log_likelihood": "did you mean dd.Likelihood or dd.likelihood?",
     "Polinomial": "did you mean dd.schedules.Polynomial?",
     "DiT": "did you mean ddlib_models.DiT?",
     "LogOdds": "did you mean ddlib_ragged.LogOdds?",  # of the plug-in of the tests

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from correcting import PAIR
-from halves import Halves, generate, plain
+from fixtures import PAIR, Halves, generate, plain, row_by_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes.resampling_chain import ratio_of
@@ -266,11 +266,7 @@ def test_a_batch_and_the_output_layer_change_nothing(sampler):
     tokens = generate(process, halves, sampler)
     assert int(tokens.max()) < process.vocab_size
     assert torch.equal(generate(process, plain(halves), sampler), tokens)
-    alone = [
-        dd.sample(process, halves, (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
-        for row in range(4)
-    ]
-    assert torch.equal(torch.cat(alone), tokens)
+    assert torch.equal(row_by_row(process, halves, sampler), tokens)
 
 
 def test_the_preset_is_the_process_by_the_counts_of_a_run():
@@ -309,30 +305,27 @@ def test_it_reduces_to_a_small_one_of_its_kind():
     assert process.time_density(128).density(torch.tensor([0.5]).double()).isfinite().all()
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("change", "error", "says"),
-    [
-        ({"p_uniform": 1.0}, ValueError, r"p_uniform is 1.0, must be in \[0, 1\)"),
-        ({"p_uniform": -0.1}, ValueError, "p_uniform is -0.1"),
-        ({"p_uniform": float("nan")}, ValueError, "p_uniform is nan"),
-        ({"p_uniform": True}, TypeError, "p_uniform is True"),
-        ({"p_uniform": "much"}, TypeError, "p_uniform is 'much'"),
-        ({"p_uniform": [0.1]}, ValueError, "p_uniform has 1 entries, must be one number, for words, or have 2"),
-        ({"p_uniform": [0.1, 1.5]}, ValueError, r"p_uniform\[1\] is 1.5"),
-        ({"frequency": [1, 2]}, ValueError, "frequency has shape"),
-        ({"frequency": [1, 2, -3, 4]}, ValueError, "frequency holds -3"),
-        ({"frequency": [0, 0, 0, 0]}, ValueError, "frequency is 0 everywhere"),
-        ({"frequency": [1, 2, float("inf"), 4]}, ValueError, "frequency holds NaN or infinity"),
-        ({"frequency": "often"}, TypeError, "frequency is 'often'"),
-        ({"hierarchy": [0, 0, 1, 1]}, TypeError, "hierarchy is"),
-        ({"schedule": "linear"}, TypeError, "schedule is"),
-    ],
-)
-def test_bad_arguments_are_named(change, error, says):
+def noisy_tree(**change):
     good = {"hierarchy": Tree([[0, 0, 1, 1]]), "schedule": Linear(), "p_uniform": 0.1}
-    with pytest.raises(error, match=says):
-        Noisy(**(good | change))
+    return Noisy(**(good | change))
+
+
+test_bad_arguments_are_named = refuses(r"""
+    noisy_tree(p_uniform=1.0) | ValueError | p_uniform is 1.0, must be in \[0, 1\)
+    noisy_tree(p_uniform=-0.1) | ValueError | p_uniform is -0.1
+    noisy_tree(p_uniform=float("nan")) | ValueError | p_uniform is nan
+    noisy_tree(p_uniform=True) | TypeError | p_uniform is True
+    noisy_tree(p_uniform="much") | TypeError | p_uniform is 'much'
+    noisy_tree(p_uniform=[0.1]) | ValueError | p_uniform has 1 entries, must be one number, for words, or have 2
+    noisy_tree(p_uniform=[0.1, 1.5]) | ValueError | p_uniform\[1\] is 1.5
+    noisy_tree(frequency=[1, 2]) | ValueError | frequency has shape
+    noisy_tree(frequency=[1, 2, -3, 4]) | ValueError | frequency holds -3
+    noisy_tree(frequency=[0, 0, 0, 0]) | ValueError | frequency is 0 everywhere
+    noisy_tree(frequency=[1, 2, float("inf"), 4]) | ValueError | frequency holds NaN or infinity
+    noisy_tree(frequency="often") | TypeError | frequency is 'often'
+    noisy_tree(hierarchy=[0, 0, 1, 1]) | TypeError | hierarchy is
+    noisy_tree(schedule="linear") | TypeError | schedule is
+""")
 
 
 def test_shares_may_be_tensors_and_the_largest_one_is_told():

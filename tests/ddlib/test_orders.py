@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 import torch
 from cases import slow_but
-from halves import LEVELS, Halves, generate, plain, trajectory
+from fixtures import LEVELS, Halves, generate, plain, trajectory
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
@@ -59,8 +60,7 @@ SHARES = (0.50, 0.48, 0.02, 0.0), (0.49, 0.17, 0.17, 0.17), (0.45, 0.45, 0.05, 0
 
 
 @pytest.mark.parametrize(
-    ("score", "order"),
-    [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])],
+    ("score", "order"), [("probability", [0, 1, 2, 3]), ("margin", [1, 3, 0, 2]), ("entropy", [0, 2, 3, 1])]
 )
 def test_the_surest_position_comes_down_first(score, order):
     process, table = Masked(4, Linear()), Table(*SHARES)
@@ -227,33 +227,23 @@ def test_child_logits_and_those_of_words_draw_the_same_text(order):
     assert torch.equal(ours, theirs)
 
 
-def test_only_families_are_asked_for():
+def test_only_families_are_asked_for(products):
     """By child logits a score needs the children of a state and no other."""
     from test_children import Halves as Children
 
     process = dd.presets.hdlm_levels([[0, 0, 1, 1, 2, 3, 3, 4], [0, 1, 1, 0, 2]])
-    widths, linear = [], torch.nn.functional.linear
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
-        )
-        denoiser = Children(process, process.hierarchy)
-        dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
-    assert max(widths) <= 3 < process.num_states - 1
+    denoiser = Children(process, process.hierarchy)
+    dd.sample(process, denoiser, (3, 4), Confidence(), steps=12, parameterization="children")
+    assert max(columns for _, columns in products) <= 3 < process.num_states - 1
 
 
-def test_scores_of_cluster_members_by_word_logits_need_no_other_words():
+def test_scores_of_cluster_members_by_word_logits_need_no_other_words(products):
     process = LEVELS["levels"]  # six words in four clusters in two
-    widths, linear = [], torch.nn.functional.linear
     z = torch.tensor([[6, 8, 10, 9]])  # clusters of both levels, no mask
     network = ModelWrapper(process, Halves(process))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ddlib.samplers.runtime.output_layer.linear", lambda h, w, b: (widths.append(len(w)), linear(h, w, b))[1]
-        )
-        for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
-            logits, which = said.under()
-    assert widths == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
+    for said in network.at(z, torch.ones(1, dtype=F64), z > 0):
+        logits, which = said.under()
+    assert [columns for _, columns in products] == [2, 1, 1, 3] and which.shape == logits.shape == (4, 3)
     whole = Halves(process)(z, torch.ones(1))[0]
     for k, state in enumerate(z[0].tolist()):
         words = process.hierarchy.under(state)
@@ -307,3 +297,33 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
                 first_of = sum(process.levels[:i])
                 want = posterior[rows, first_of : first_of + process.levels[i]]
                 assert (found - want / want.sum(-1, keepdim=True)).abs().max() < 1e-10
+
+
+test_bad_input_is_refused_before_the_network_runs = refuses(r"""
+    Confidence("max") | ValueError | score is 'max', must be one of 'probability', 'margin', 'entropy'
+    Confidence(per_step=0) | ValueError | per_step is 0, must be at least 1
+    Confidence(per_step=2.0) | TypeError | per_step is 2.0, must be an int
+    Confidence(threshold=1.5) | ValueError | threshold is 1.5, must be in \[0, 1\].* nothing meets it
+    Confidence("probability", threshold=0.0) | ValueError | threshold is 0.0, must be in \(0, 1\].* everything meets it
+    Confidence("entropy", threshold=[-1.0, 0.5])
+        | ValueError | threshold\[1\] is 0.5, must be at most 0, where entropy lies: nothing meets it
+    Confidence(threshold="0.5") | TypeError | threshold is '0.5', must be a number
+    Confidence(threshold=float("nan")) | ValueError | threshold is nan
+    Confidence(per_step=1, threshold=0.5) | ValueError | per_step is 1 and threshold is 0.5, must be one
+    Confidence(temperature=-1.0) | ValueError | temperature is -1.0, must be >= 0
+    EntropyBounded(-0.1) | ValueError | gamma is -0.1, must be >= 0
+    EntropyBounded("much") | TypeError | gamma is 'much', must be a number
+    sampled(LEVELS["levels"], Confidence(threshold=[0.5]))
+        | ValueError | threshold has 1 entries, must have 3: one per edge
+    sampled(LEVELS["levels"], Confidence(per_step=1), 8)
+        | ValueError | steps is 8, must be at least 9: a row has 9 edges to go down, and per_step is 1
+    sampled(dd.presets.gidd(6, 0.2), EntropyBounded())
+        | TypeError | EntropyBounded needs a process with levels, GIDD.* has none: Psi serves it
+    sampled(dd.processes.Uniform(6, Linear()), Confidence()) | TypeError | Confidence needs a process with
+""")
+
+
+def test_one_position_at_a_time_is_a_consistent_joint():
+    assert Confidence(per_step=1).consistent_joint and EntropyBounded(0.0).consistent_joint
+    others = (Confidence(per_step=2), Confidence("entropy", threshold=[-0.1, -0.2]), EntropyBounded())
+    assert not any(order.consistent_joint for order in others)

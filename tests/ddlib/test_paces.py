@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from cases import slow_but
+from fixtures import THREE_TOKENS, joint, tells_times
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
@@ -14,30 +16,13 @@ from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 
 F64 = torch.float64
-PROCESSES = {
-    "masks": dd.presets.mdlm(3),
-    "two levels": dd.presets.hdlm([0, 0, 1], gamma=1.5, xi=0.8),
-    "uniform": dd.processes.Uniform(3, dd.schedules.Cosine()),
-    "GIDD": dd.presets.gidd(3, 0.3),
-    "per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0]),
-    "noisy": dd.processes.Noisy(dd.hierarchies.Flat(3), dd.schedules.Linear(), 0.2),
-}
+PROCESSES = THREE_TOKENS | {"per word": dd.processes.PerWord(dd.schedules.Linear(), [0.6, 2.0, 1.0])}
 SLOW = pytest.mark.slow
 PACES = [Together(), LeftToRight(), Blocks(2), RandomOrder(), Ramp(1.0), Ramp(3.0)]
 
 
-def joint(words, length, seed=0):
-    noise = torch.randn(words**length, dtype=F64, generator=torch.Generator().manual_seed(seed))
-    return noise.softmax(0).view([words] * length)
-
-
 def entropy(law):
     return float(-torch.xlogy(law, law).sum())
-
-
-def tells_times(denoiser, block_size=0):
-    denoiser.own_times, denoiser.block_size = True, block_size
-    return denoiser
 
 
 @pytest.mark.parametrize("pace", [*PACES[:4], *(pytest.param(pace, marks=SLOW) for pace in PACES[4:])], ids=str)
@@ -279,20 +264,17 @@ class Says(Pace):
         return "Says()"
 
 
-@pytest.mark.parametrize(
-    ("told", "error", "says"),
-    [
-        ({"speeds": lambda u, chance: torch.full_like(u, math.inf)}, ValueError, "speeds hold inf, must be finite"),
-        ({"speeds": lambda u, chance: u * math.nan}, ValueError, "speeds hold nan"),
-        ({"speeds": lambda u, chance: chance + 1}, ValueError, r"speeds have shape \(4, 3\), must be that of times"),
-        ({"times": lambda u, chance: 0.5}, TypeError, "times have type float, must be a floating-point tensor"),
-        ({"times": lambda u, chance: chance.long()}, TypeError, "times have type torch.int64, must be a floating"),
-    ],
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_times_and_speeds_that_are_none_are_named(told, error, says):
-    with pytest.raises(error, match=rf"Says\(\): {says}"):
-        Says(**told).draw(4, 3)
+def path(**told):
+    return Says(**told).draw(4, 3)
+
+
+test_times_and_speeds_that_are_none_are_named = refuses(r"""
+    path(speeds=lambda u, chance: torch.full_like(u, math.inf)) | ValueError | Says\(\): speeds hold inf, must be finite
+    path(speeds=lambda u, chance: u * math.nan) | ValueError | Says\(\): speeds hold nan
+    path(speeds=lambda u, chance: chance + 1) | ValueError | Says\(\): speeds have shape \(4, 3\), must be that of times
+    path(times=lambda u, chance: 0.5) | TypeError | Says\(\): times have type float, must be a floating-point tensor
+    path(times=lambda u, chance: chance.long()) | TypeError | Says\(\): times have type torch.int64, must be a floating
+""")
 
 
 def test_a_pace_with_a_parameter_is_drawn_without_a_warning():
@@ -326,50 +308,38 @@ class Late(Pace):
         return (1.5 * u)[:, None].expand_as(chance)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"pace": Blocks(4)}, ValueError, "size is 4, must divide the length of the text, 6"),
-        ({"pace": Blocks(2), "denoiser": lambda z, t: flat(z, t)}, TypeError, "<lambda> takes one time per sequence"),
-        ({"pace": Blocks(2), "denoiser": one_time}, TypeError, "one_time takes one time per sequence"),
-        ({"pace": Ramp(), "at_once": True}, TypeError, "at_once is True, which Ramp.lag=1.0. cannot"),
-        ({"pace": Blocks(2), "at_once": True, "size": 3}, TypeError, "block_size 3, must be 2"),
-        ({"pace": Blocks(2), "levels": "balanced"}, ValueError, "levels is 'balanced', pace Blocks.size=2."),
-        ({"pace": Late()}, ValueError, "Late.*: times hold 1.*, must be at most 1"),
-        ({"pace": RandomOrder(4)}, ValueError, "size is 4, must divide"),
-    ],
-)
-def test_bad_paces_are_refused(options, error, says):
+def bound_along(**options):
     denoiser = tells_times(flat, options.pop("size", 2))
     denoiser = options.pop("denoiser", denoiser)
-    with pytest.raises(error, match=says):
-        dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
+    return dd.bound(dd.presets.mdlm(3), denoiser, X, torch.Generator().manual_seed(0), **options)
 
 
-def test_what_is_no_pace_is_refused(as_users_call):
-    with pytest.raises(TypeError, match=r"pace is .blocks., must be a ddlib\.paces\.Pace"):
-        dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks")
+test_bad_paces_are_refused = refuses(r"""
+    bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the text, 6
+    bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError | <lambda> takes one time per sequence
+    bound_along(pace=Blocks(2), denoiser=one_time) | TypeError | one_time takes one time per sequence
+    bound_along(pace=Ramp(), at_once=True) | TypeError | at_once is True, which Ramp.lag=1.0. cannot
+    bound_along(pace=Blocks(2), at_once=True, size=3) | TypeError | block_size 3, must be 2
+    bound_along(pace=Blocks(2), levels="balanced") | ValueError | levels is 'balanced', pace Blocks.size=2.
+    bound_along(pace=Late()) | ValueError | Late.*: times hold 1.*, must be at most 1
+    bound_along(pace=RandomOrder(4)) | ValueError | size is 4, must divide
+""")
 
 
-def test_bad_sizes_lags_and_measures_are_refused():
-    for make, error, says in [
-        (lambda: Blocks(0), ValueError, "size"), (lambda: Blocks(2.5), TypeError, "size"),
-        (lambda: Ramp(-1), ValueError, "lag"), (lambda: Ramp(math.inf), ValueError, "lag"),
-    ]:  # fmt: skip
-        with pytest.raises(error, match=says):
-            make()
-    process, t = dd.presets.mdlm(3), torch.full((2, 6), 0.5)
-    for options, says in [
-        ({"measure": torch.ones(2)}, "measure has shape"), ({"measure": -torch.ones(2, 6)}, "measure holds -1"),
-        ({"measure": torch.full((2, 6), math.inf)}, "measure holds inf, must be finite"),
-        ({"measure": torch.ones(2, 6), "density": Beta(2.0, 1.0)}, "must be one of them"),
-    ]:  # fmt: skip
-        with pytest.raises(ValueError, match=says):
-            dd.training_loss(process, flat(X, t), X, X, t, **options)
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_a_measure_that_is_no_tensor_is_refused_by_name():
+def measured(measure, **options):
     t = torch.full((2, 6), 0.5)
-    with pytest.raises(TypeError, match="measure has type str, must be a tensor of numbers"):
-        dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure="a")
+    return dd.training_loss(dd.presets.mdlm(3), flat(X, t), X, X, t, measure=measure, **options)
+
+
+test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
+    Blocks(0) | ValueError | size
+    Blocks(2.5) | TypeError | size
+    Ramp(-1) | ValueError | lag
+    Ramp(math.inf) | ValueError | lag
+    measured(torch.ones(2)) | ValueError | measure has shape
+    measured(-torch.ones(2, 6)) | ValueError | measure holds -1
+    measured(torch.full((2, 6), math.inf)) | ValueError | measure holds inf, must be finite
+    measured(torch.ones(2, 6), density=Beta(2.0, 1.0)) | ValueError | must be one of them
+    measured("a") | TypeError | measure has type str, must be a tensor of numbers
+    dd.bound(dd.presets.mdlm(3), flat, X, pace="blocks") | TypeError | pace is .blocks., must be a ddlib\.paces\.Pace
+""")

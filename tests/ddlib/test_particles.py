@@ -1,14 +1,30 @@
 """Particles: the law that a reward leaves, and rows that keep to themselves."""
 
 import math
+import sys
 
 import pytest
 import torch
+import yaml
 from cases import examples, slow_but
-from halves import LEVELS, Halves, generate, trajectory
+from fixtures import (
+    F64,
+    LEVELS,
+    PAIR,
+    TREE,
+    Halves,
+    alike,
+    clusters,
+    follows,
+    generate,
+    never,
+    ramp,
+    row_by_row,
+    trajectory,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewards import F64, PAIR, TREE, alike, clusters, ramp
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes import Masked, unchanged
@@ -24,14 +40,14 @@ from ddlib.samplers import (
     Psi,
     Remask,
     SamplingContext,
+    SelfCorrection,
     ThetaTrapezoidal,
-)
+)  # fmt: skip
 from ddlib.samplers.particles import Constant, systematic
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
 from ddlib.testing import check_sampler, strategies
 from ddlib.testing.oracle import exact_cavity
-from ddlib.verification.framework.inputs import frequencies
 
 
 class Seen:
@@ -65,11 +81,7 @@ def whole(process, sampler, rows, steps, generator, law=PAIR):
 # the law
 
 
-CASES = [
-    ("masks", Masked(3, Cosine()), alike, 2),
-    ("clusters", TREE, clusters, 4),
-    ("clusters, words", TREE, alike, 4),
-]
+CASES = [("masks", Masked(3, Cosine()), alike, 2), ("clusters", TREE, clusters, 4), ("clusters, words", TREE, alike, 4)]
 
 
 @pytest.mark.statistical
@@ -80,10 +92,7 @@ def test_as_particles_grow_many_texts_follow_the_law_that_the_reward_tilts(name,
     law, _ = tilted(reward, 1.5)
     sampler, generator = Particles(FirstHitting(), reward, 32, 1.0, 1.5), torch.Generator().manual_seed(0)
     x = dd.sample(process, exact_cavity(process, PAIR), (2000, 2), sampler, steps, generator=generator)
-    counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
-    for truth, near in ((law, True), (PAIR, False)):
-        comparison = frequencies("texts", ("x_0", "x_1"), counts, truth, len(x))
-        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all()) == near
+    assert follows(x, law) and not follows(x, PAIR)
 
 
 UNBIASED = [(number, ess, reward) for number in (1, 2, 5) for ess in (0.0, 0.7, 1.0) for reward in (alike, clusters)]
@@ -129,9 +138,7 @@ def test_a_constant_reward_and_no_scale_leave_the_law():
     for sampler in (Particles(FirstHitting(), lambda z, t: 3 - t, 3, 1.0), Particles(FirstHitting(), ramp, 3, scale=0)):
         generator = torch.Generator().manual_seed(3)
         x = dd.sample(TREE, exact_cavity(TREE, PAIR), (4000, 2), sampler, 4, generator=generator)
-        counts = torch.bincount(3 * x[:, 0] + x[:, 1], minlength=9).view(3, 3)
-        comparison = frequencies("texts", ("x_0", "x_1"), counts, PAIR, len(x))
-        assert bool(((comparison.got - comparison.expected).abs() <= comparison.allowed).all())
+        assert follows(x, PAIR)
 
 
 def test_particles_die_while_they_are_clusters():
@@ -193,11 +200,7 @@ def test_one_particle_is_the_sampler_to_the_bit(name, source):
 def test_with_keyed_noise_a_text_does_not_depend_on_its_batch(name):
     process, sampler = PROCESS, Particles(INNER[name], ramp, 3, 0.9)
     words = generate(process, Halves(process), sampler)
-    alone = [
-        dd.sample(process, Halves(process), (1, 5), sampler, 7, generator=dd.KeyedGenerator(0, 0, torch.tensor([row])))
-        for row in range(4)
-    ]
-    assert torch.equal(torch.cat(alone), words)
+    assert torch.equal(row_by_row(process, Halves(process), sampler), words)
     assert not torch.equal(words, generate(process, Halves(process), INNER[name]))
 
 
@@ -267,3 +270,155 @@ def test_the_ends_of_the_uniforms_take_nobody_without_a_share(u):
     share = torch.tensor([[0.0, 1 / 3, 2 / 3, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=F64)
     taken = systematic(share, torch.full((2,), u, dtype=F64))
     assert set(taken[0].tolist()) == {1, 2} and set(taken[1].tolist()) == {0}
+
+
+def asked(reward, process=TREE, steps=3, **options):
+    sampler = Particles(Ancestral(), reward, **{"number": 2, **options})
+    generator = torch.Generator().manual_seed(0)
+    return dd.sample(process, exact_cavity(process, PAIR), (3, 2), sampler, steps, generator=generator)
+
+
+def only(value, row, particle, after=0.5):
+    """A reward of 0 but for one particle of one row, from some time on."""
+
+    def reward(z, t):
+        said = torch.zeros_like(t, dtype=torch.float64)
+        said[2 * row + particle] = value if float(t[0]) <= after else 0.0
+        return said
+
+    return reward
+
+
+test_bad_input_is_refused_by_name = refuses(r"""
+    Particles(ramp, ramp) | TypeError | sampler is <function ramp.*>, must be a ddlib.samplers.Sampler
+    Particles(Particles(Psi(), ramp), ramp) | TypeError | sampler is Particles\(.*must not be particles
+    Particles(Psi(), None) | TypeError | reward is None, must be a function \(z, t\) -> \(N,\)
+    Particles(Psi(), Constant) | TypeError | reward is <class .*Constant'>, must be a function
+    Particles(Psi(), "calm") | TypeError | reward is 'calm', must be a function
+    Particles(Psi(), ramp, 0) | ValueError | number is 0, must be at least 1
+    Particles(Psi(), ramp, 2.5) | TypeError | number is 2.5, must be an int
+    Particles(Psi(), ramp, ess=1.1) | ValueError | ess is 1.1, must be in \[0, 1\]
+    Particles(Psi(), ramp, ess=-0.1) | ValueError | ess is -0.1, must be in \[0, 1\]
+    Particles(Psi(), ramp, scale=math.inf) | ValueError | scale is inf, must be finite
+    Particles(Psi(), ramp, scale=math.nan) | ValueError | scale is nan, must be finite
+    Particles(Psi(), ramp, scale="big") | TypeError | scale is 'big', must be a number finite
+    Corrected(Particles(Psi(), ramp), Gibbs()) | TypeError | predictor is Particles.*take Corrected inside
+    asked(lambda z, t: 1.0) | TypeError | reward\(z, t\) is 1.0, must be a tensor \(N,\) of real numbers
+    asked(lambda z, t: t * 1j) | TypeError | must be a tensor .* of real numbers
+    asked(lambda z, t: z) | ValueError | reward\(z, t\) has shape \(6, 2\), must be \(N,\) = \(6,\)
+    asked(lambda z, t: t[:3]) | ValueError | reward\(z, t\) has shape \(3,\), must be \(N,\) = \(6,\)
+    asked(only(math.nan, 2, 1)) | ValueError | reward is nan for particle 1 of row 2 at step 1, must be finite, or -inf
+    asked(only(math.inf, 1, 0, 1.0)) | ValueError | reward is inf for particle 0 of row 1 before the first step, must
+    asked(only(1e300, 1, 0), scale=1e300) | ValueError | reward is 1e.300 for .*must scale . reward be
+    asked(only(-math.inf, 1, 0), scale=-1.0) | ValueError | reward is -inf for particle 0 of row 1
+    asked(lambda z, t: torch.where(torch.arange(6) // 2 == 1, -torch.inf, t))
+        | ValueError | reward is -inf for every particle of row 1 before the first step, must be finite for one of the 2
+    dd.sample(Uniform(3, Linear()), never, (2, 2), Particles(FirstHitting(), ramp))
+        | TypeError | FirstHitting needs a process with levels.*Ancestral serves it
+""")
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    "said", [lambda z, t: z, lambda z, t: t + math.nan, lambda z, t: None, lambda z, t: t - math.inf]
+)
+def test_a_reward_that_will_not_do_is_refused_before_the_network_runs(said):
+    with pytest.raises((TypeError, ValueError), match="reward"):
+        dd.sample(TREE, never, (3, 2), Particles(FirstHitting(), said))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_row_that_dies_on_the_way_is_named_with_its_step():
+    def dies(z, t):
+        return torch.where((torch.arange(6) // 2 == 2) & (t < 0.5), -torch.inf, 0.0)
+
+    with pytest.raises(
+        ValueError, match="reward is -inf for every particle of row 2 at step 1, must be finite for one"
+    ):
+        asked(dies)
+
+
+def test_a_reward_may_be_whole_numbers_or_minus_infinity_for_some():
+    assert asked(lambda z, t: (z == 1).sum(-1)).shape == (3, 2)
+    assert asked(lambda z, t: (z < 3).all(-1)).shape == (3, 2)
+    assert asked(only(-math.inf, 1, 0)).shape == (3, 2)
+    assert asked(only(-math.inf, 1, 0), ess=0.0).shape == (3, 2)
+    assert asked(lambda z, t: torch.full_like(t, -torch.inf), scale=0.0).shape == (3, 2)
+
+
+def test_what_it_says_of_itself():
+    inner = Corrected(Ancestral(), SelfCorrection(steps=9))
+    particles = Particles(inner, ramp, 8, scale=2)
+    assert (particles.max_model_calls, particles.max_finalize_calls) == (
+        inner.max_model_calls,
+        inner.max_finalize_calls,
+    )
+    assert repr(Particles(Psi(), ramp)) == (
+        "Particles(sampler=Psi(kappa=0.98, force_transition=False), reward=ramp, number=4, ess=0.5, scale=1.0)"
+    )
+    assert "reward=Constant()" in repr(Particles(Psi(), Constant()))
+    exact = [Particles(FirstHitting(), *given) for given in ((Constant(),), (ramp, 2, 0.5, 0.0), (ramp,))]
+    assert [one.consistent_joint for one in exact] == [one.exact_marginals for one in exact] == [True, True, False]
+    assert not Particles(Euler(), Constant()).exact_marginals and not exact[0].on_time_grid
+
+
+MODULE = """
+import torch
+
+def calm(z, t):
+    return torch.zeros_like(t)
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "own_rewards.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_rewards", None)
+
+
+def values(reward="own_rewards:calm", **more):
+    return {"kind": "ddlib.samplers:Particles", "sampler": "ancestral", "reward": reward} | more
+
+
+def test_values_of_yaml_build_it(module):
+    given = yaml.safe_load(
+        "{kind: 'ddlib.samplers:Particles', sampler: {kind: psi, kappa: 0.5}, reward: 'own_rewards:calm', number: 8}"
+    )
+    built = dd.build("samplers", given)
+    assert repr(built) == (
+        "Particles(sampler=Psi(kappa=0.5, force_transition=False), reward=calm, number=8, ess=0.5, scale=1.0)"
+    )
+    read = dd.parts.read("samplers", given)
+    assert read["reward"] == "own_rewards:calm" and dd.parts.read("samplers", read) == read
+    assert [one.kind for one in dd.parts.origins("samplers", read)] == ["own_rewards:calm"]
+    assert dd.build("samplers", values(ramp)).reward is ramp
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("own_rewards:clam", r"samplers.reward: 'own_rewards:clam': .* has no 'clam'"),
+        ("own_rewards:nothing", r"samplers.reward: must be a function, or package.module:object of one, got 'own_rew"),
+        ("calm", r"samplers.reward: 'calm' must be package.module:object"),
+        (3, r"samplers.reward: must be a function, or package.module:object of one, got 3"),
+        (None, r"samplers.reward: must be a function, .* got None"),
+    ],
+)
+def test_a_reward_that_is_none_is_refused_by_its_place(module, given, said):
+    with pytest.raises(ValueError, match=said):
+        dd.build("samplers", values(given))
+
+
+def test_strangers_rewards_are_not_imported(module):
+    with dd.registry.trusting([]), pytest.raises(PermissionError, match=r"own_rewards:calm.*--trust own_rewards"):
+        dd.parts.read("samplers", values() | {"kind": "particles"})
+
+
+def test_registered_and_made_from_a_short_string(module):
+    assert "particles" in dd.registry.available("samplers")
+    built = dd.build("samplers", "particles:sampler=psi:0.5,reward=own_rewards:calm,number=8")
+    assert built.number == 8 and built.sampler.kappa == 0.5 and built.reward.__name__ == "calm"

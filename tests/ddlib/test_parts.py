@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib import parts, registry
@@ -83,6 +84,41 @@ def test_values_build_what_the_constructor_builds(power, speed, xi):
     assert torch.equal(built.marginal(x, t), own.marginal(x, t)) and repr(built) == repr(own)
 
 
+CORRECTED = (
+    "Corrected(predictor=Ancestral(force_transition=False), corrector=Gibbs(positions=4, select='random'), "
+    "steps=2, interval=(0.0, 1.0))"
+)
+BY_CONFIDENCE = {"kind": "ddlib.samplers:Confidence", "score": "entropy", "threshold": [-0.1, -0.2]}
+PER_LEVEL = {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3,low=0.5"}
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "shown"),
+    [
+        ("samplers", BY_CONFIDENCE,
+         "Confidence(score='entropy', per_step=None, threshold=(-0.1, -0.2), temperature=0.0, force_transition=False)"),
+        ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": 1}, "EntropyBounded(gamma=1.0, "),
+        ("samplers", {"kind": "ddlib.samplers:EntropyBounded", "gamma": "inf"}, "EntropyBounded(gamma=inf, "),
+        ("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6},
+         "Remask(eta=0.02, rule='loop', lift=None, force_transition=False, t_on=0.6, t_off=0.05, plateau=0.1)"),
+        ("samplers", "corrected:predictor=ancestral,corrector=gibbs:4,steps=2", CORRECTED),
+        ("samplers", 'corrected:predictor=ancestral,corrector={"kind": "gibbs", "positions": 4},steps=2,interval=[0,1]',
+         CORRECTED),
+        ("samplers", {"kind": "corrected", "predictor": "ancestral", "corrector": {"kind": "gibbs", "positions": 4},
+                      "steps": 2}, CORRECTED),
+        ("times", "beta:a=2,b=1", "Beta(a=2.0, b=1.0)"),
+        ("times", {"kind": "bell", "spread": 2}, "Bell(mean=0.0, spread=2.0)"),
+        ("weightings", "clip:2", repr(dd.weightings.Clip(2.0))),
+        ("weightings", "clip", repr(dd.weightings.Clip(math.inf))),
+        ("weightings", PER_LEVEL, repr(dd.weightings.PerLevel([1.0, 0.5], dd.weightings.Clip(3.0, low=0.5)))),
+    ],
+)  # fmt: skip
+def test_plain_values_build_what_prints_so(group, values, shown):
+    assert repr(dd.build(group, values)).startswith(shown)
+    read = parts.read(group, values)
+    assert parts.read(group, read) == read
+
+
 @pytest.mark.parametrize(
     ("group", "text", "values"),
     [
@@ -103,32 +139,28 @@ def test_words_of_a_command_line_are_values():
     assert [parts.parse(word) for word in words] == [2, 0.5, True, True, None, [1, 2], "my/clusters", "(1 - t)**2"]
 
 
-REFUSED = {
-    "a key": ({"kind": "hdlm", "gama": 2}, "process.gama: no such key; did you mean gamma?"),
-    "a key unlike any": ({"kind": "hdlm", "zzz": 2}, "process.zzz: no such key; hdlm has clusters, gamma, xi"),
-    "a kind": ({"kind": "hdml"}, "process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'"),
-    "no kind": ({"clusters": 3}, "process.kind: is missing"),
-    "a number": ("3", "process.kind: nothing in processes is called '3'"),
-    "no mapping": (3, "process: must be a name or a mapping with the key kind, got 3"),
-    "a type": ({"kind": "hdlm", "gamma": "much"}, "process.gamma: Input should be a valid number.*got 'much'"),
-    "a value": ({"kind": "hdlm", "xi": 1.5}, r"process: xi of parents\[0\] is 1.5, must be in \(0, 1\]"),
-    "what is missing": ({"kind": "masked"}, "process.schedule: is missing"),
-    "inside": (
-        {"kind": "masked", "schedule": {"kind": "polynomial", "powr": 2}},
-        "process.schedule.powr: no such key; did you mean power.; process.schedule.power: is missing",
-    ),
-    "inside, a value": ({"kind": "masked", "schedule": "polynomial:-1"}, "process.schedule: power is -1.0, must be"),
-    "a module": ({"kind": "no_such_module:make"}, "process.kind: 'no_such_module:make': No module named"),
-    "an attribute": ({"kind": "math:nothing"}, "process.kind: 'math:nothing': .* has no 'nothing'"),
-    "what cannot be called": ({"kind": "math:pi"}, "process.kind: 'math:pi' is 3.14.*, must be a class or a function"),
-    "levels": ({"kind": "hdlm", "clusters": [3, 2]}, "process: parents holds 2 levels of clusters, hdlm has one"),
-}
+def build(values):
+    return parts.build("processes", values, Known(), "process")
 
 
-@pytest.mark.parametrize(("values", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_refusal_says_where_what_and_the_rule(values, said):
-    with pytest.raises(ValueError, match=said):
-        parts.build("processes", values, Known(), "process")
+test_a_refusal_says_where_what_and_the_rule = refuses(r"""
+    build({"kind": "hdlm", "gama": 2}) | ValueError | process.gama: no such key; did you mean gamma?
+    build({"kind": "hdlm", "zzz": 2}) | ValueError | process.zzz: no such key; hdlm has clusters, gamma, xi
+    build({"kind": "hdml"}) | ValueError | process.kind: nothing in processes is called 'hdml', did you mean 'hdlm'
+    build({"clusters": 3}) | ValueError | process.kind: is missing
+    build("3") | ValueError | process.kind: nothing in processes is called '3'
+    build(3) | ValueError | process: must be a name or a mapping with the key kind, got 3
+    build({"kind": "hdlm", "gamma": "much"}) | ValueError | process.gamma: Input should be a valid number.*got 'much'
+    build({"kind": "hdlm", "xi": 1.5}) | ValueError | process: xi of parents\[0\] is 1.5, must be in \(0, 1\]
+    build({"kind": "masked"}) | ValueError | process.schedule: is missing
+    build({"kind": "masked", "schedule": {"kind": "polynomial", "powr": 2}})
+        | ValueError | process.schedule.powr: no such key; did you mean power.; process.schedule.power: is missing
+    build({"kind": "masked", "schedule": "polynomial:-1"}) | ValueError | process.schedule: power is -1.0, must be
+    build({"kind": "no_such_module:make"}) | ValueError | process.kind: 'no_such_module:make': No module named
+    build({"kind": "math:nothing"}) | ValueError | process.kind: 'math:nothing': .* has no 'nothing'
+    build({"kind": "math:pi"}) | ValueError | process.kind: 'math:pi' is 3.14.*, must be a class or a function
+    build({"kind": "hdlm", "clusters": [3, 2]}) | ValueError | process: parents holds 2 levels of clusters, hdlm has one
+""")
 
 
 def test_all_faults_are_told_at_once():

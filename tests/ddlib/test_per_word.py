@@ -5,6 +5,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.processes import LevelProcess, Masked, PerWord
@@ -157,10 +158,9 @@ def test_bad_powers_are_named(powers, told, learn):
         PerWord(Linear(), powers, learn_speeds=learn)
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_a_bad_clock_is_named():
-    with pytest.raises(TypeError, match="schedule is 'linear', must be a"):
-        PerWord("linear", [1.0])
+test_a_bad_clock_is_named = refuses(r"""
+    PerWord("linear", [1.0]) | TypeError | schedule is 'linear', must be a
+""")
 
 
 def test_what_it_says_of_itself():

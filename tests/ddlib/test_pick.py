@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-import pytest
 import torch
-from halves import LEVELS, Halves
-from rewards import F64, ramp
+from fixtures import F64, LEVELS, Halves, ramp
+from refusals import refuses
 
 from ddlib.processes import Masked, unchanged
 from ddlib.samplers import Ancestral, FirstHitting, Particles, Sampler, SamplingContext, State
@@ -40,17 +39,15 @@ def test_a_memo_is_picked_row_by_row():
     assert listed[0].tolist() == [7, 5, 7, 6]
 
 
-@pytest.mark.parametrize(
-    ("memo", "said"),
-    [
-        (torch.zeros(4), r"memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override pick"),
-        (torch.tensor(1.0), r"memo holds a tensor of shape \(\)"),
-        ((torch.zeros(3), {"a": 1}), r"memo holds \{'a': 1\}, must be"),
-    ],
-)
-def test_a_memo_without_rows_is_refused(memo, said):
-    with pytest.raises(TypeError, match=said):
-        Remembers(memo).select_rows(State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0]))
+def picked(memo):
+    return Remembers(memo).select_rows(State(torch.zeros(3, 2).long(), torch.zeros(3), memo), torch.tensor([0]))
+
+
+test_a_memo_without_rows_is_refused = refuses(r"""
+    picked(torch.zeros(4)) | TypeError | memo holds a tensor of shape \(4,\), must be .* of the 3 rows, .*override pick
+    picked(torch.tensor(1.0)) | TypeError | memo holds a tensor of shape \(\)
+    picked((torch.zeros(3), {"a": 1})) | TypeError | memo holds \{'a': 1\}, must be
+""")
 
 
 def test_verify_leaves_out_samplers_whose_memo_has_no_rows():

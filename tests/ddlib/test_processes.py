@@ -8,18 +8,21 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused_with, refuses
+from zoo import F64, PROCESSES, Plain, every_process, law, words
 
 import ddlib as dd
-from ddlib.processes import ForwardProcess
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, RateMatrix, Uniform
+from ddlib.processes.matrix_exponential import LevelExponential, MatrixExponential
+from ddlib.schedules import Geometric, Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import integrate_forward, states
 
-every_process = strategies.processes(strategies.all_schedules())
+any_process = strategies.processes(strategies.all_schedules())
 inner = st.floats(0.01, 0.99)
-F64 = torch.float64
 
 
-@given(every_process, strategies.times)
+@given(any_process, strategies.times)
 def test_rows_of_rates_sum_to_zero(process, t):
     q = process.rate_matrix(t)
     assert q.shape == (process.num_states,) * 2 and q.dtype == F64 and q.isfinite().all()
@@ -29,13 +32,13 @@ def test_rows_of_rates_sum_to_zero(process, t):
 
 
 @settings(max_examples=examples(40))
-@given(every_process, inner, inner)
+@given(any_process, inner, inner)
 def test_transitions_solve_kolmogorovs_forward_equation(process, s, t):
     s, t = sorted((s, t))
     assert torch.allclose(process.transition(s, t), integrate_forward(process, s, t), atol=2e-7)
 
 
-@given(every_process, st.lists(st.floats(0, 1), min_size=3, max_size=3))
+@given(any_process, st.lists(st.floats(0, 1), min_size=3, max_size=3))
 def test_chapman_kolmogorov(process, times):
     s, u, t = sorted(times)
     direct = process.transition(s, t)
@@ -44,7 +47,7 @@ def test_chapman_kolmogorov(process, times):
     assert (direct >= 0).all()
 
 
-@given(every_process, st.floats(0, 1), st.floats(0, 1))
+@given(any_process, st.floats(0, 1), st.floats(0, 1))
 def test_marginals_are_carried_by_transitions(process, s, t):
     s, t = sorted((s, t))
     words = torch.arange(process.vocab_size)[None]
@@ -63,7 +66,7 @@ def test_ends_of_time_are_data_and_noise(process, data):
         assert torch.allclose(end, process.prior().expand_as(end), atol=1e-12)
 
 
-@given(every_process, st.floats(1e-6, 1 - 1e-6), st.data())
+@given(any_process, st.floats(1e-6, 1 - 1e-6), st.data())
 def test_structured_answers_are_those_of_the_contract(process, t, data):
     """Fast paths against the base class, which only knows marginal, rate_matrix and transition."""
     t = torch.tensor([t], dtype=F64)
@@ -82,7 +85,7 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
 
 
 @settings(max_examples=examples(40))
-@given(every_process, st.floats(0.05, 0.95), st.data())
+@given(any_process, st.floats(0.05, 0.95), st.data())
 def test_posterior_is_bayes(process, t, data):
     """Against the joint law of (x, z_s, z_t), summed by hand."""
     s = t * data.draw(st.floats(0.1, 0.9))
@@ -98,7 +101,7 @@ def test_posterior_is_bayes(process, t, data):
 
 
 @settings(max_examples=examples(40))
-@given(every_process, st.floats(0.05, 0.95), st.data())
+@given(any_process, st.floats(0.05, 0.95), st.data())
 def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
     p = data.draw(strategies.token_logits(process.num_states, process.vocab_size)).softmax(-1)[None]
     z, now = states(process), torch.tensor([t], dtype=F64)
@@ -109,7 +112,7 @@ def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
 
 
 @settings(max_examples=examples(30))
-@given(every_process, st.floats(0.02, 0.98), st.integers(0, 2**31))
+@given(any_process, st.floats(0.02, 0.98), st.integers(0, 2**31))
 def test_draws_follow_the_marginal(process, t, seed):
     """Chi-square against q_t(.|x) for every word; a false alarm once in 10^7 examples."""
     n = 2000
@@ -144,7 +147,7 @@ def test_a_process_can_be_moved_and_keeps_its_precision(dtype):
         assert all(buffer.device.type == "meta" for buffer in moved.buffers())
 
 
-@given(every_process, st.data())
+@given(any_process, st.data())
 def test_precision_follows_the_arguments(process, data):
     x = torch.zeros(1, 2, dtype=torch.int64)
     for dtype in (torch.float32, F64):
@@ -172,3 +175,230 @@ def test_structured_noise_covers_the_others():
     uniform = dd.processes.Uniform(4, dd.schedules.Cosine())
     general = dd.processes.RateMatrix(torch.full((4, 4), 0.25) - torch.eye(4), dd.schedules.Cosine())
     assert torch.allclose(general.transition(0.3, 0.8), uniform.transition(0.3, 0.8), atol=1e-12)
+
+
+@every_process
+@pytest.mark.usefixtures("as_users_call")
+def test_every_question_about_the_way_back_refuses_what_it_cannot_answer(process):
+    z = states(process)
+    p, t, s = law(process, process.num_states), torch.tensor([0.5]), torch.tensor([0.25])
+    good = {"p": p, "z": z, "t": t}
+    process.posterior(**good, s=s)
+    process.reverse_rate(**good)
+    bad = {
+        "z": (z + 1, z - 1, z.int(), z[0]),
+        "t": (t + 1, -t, t * float("nan"), t.long(), torch.tensor([0.5, 0.5])),
+        "s": (s - 1, s * float("nan"), s.long(), t, torch.tensor([0.25, 0.25])),
+        "p": (p[..., 1:], p * 1.5, -p, p * float("nan"), p[:, 1:]),
+    }
+    for name, values in bad.items():
+        for value in values:
+            with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
+                process.posterior(**{**good, "s": s, name: value})
+            if name != "s":
+                with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b"):
+                    process.reverse_rate(**{**good, name: value})
+    with pytest.raises(ValueError, match=r"one device.*s on meta"):
+        process.posterior(**good, s=s.to("meta"))
+    x = words(process)
+    for value in (x + 1, x - 1, x.int(), x[0]):
+        for call in (process.sample, process.marginal):
+            with pytest.raises((TypeError, ValueError), match=r"\bx\b"):
+                call(value, t)
+    for value in bad["t"]:
+        for call in (process.sample, process.marginal):
+            with pytest.raises((TypeError, ValueError), match=r"\bt\b"):
+                call(x, value)
+
+
+@every_process
+@pytest.mark.parametrize("t", [1e-5, 0.3, 0.9])
+def test_a_time_in_float32_is_worth_no_less_than_in_float64(process, t):
+    """What depends on time alone is computed in float64, whatever the dtype in which the time is given."""
+    t = torch.tensor([t], dtype=torch.float32)
+    s = t * torch.tensor(0.37, dtype=torch.float32)
+    z, x = states(process), words(process)
+    p = law(process, process.num_states)
+    logits = p.log()[:, : process.vocab_size]
+
+    def answers(s, t):
+        if type(process).likelihood is not ForwardProcess.likelihood:  # which is an entry of the marginal
+            yield process.likelihood(x, x, t)
+        yield process.token_likelihood(z, t)
+        yield process.predictive(p, t)
+        yield process.prior_kl(x, t)
+        yield process.posterior(p, z, t, s)
+        yield process.reverse_rate(p, z, t)
+        yield dd.nelbo(process, logits, x, x, t, "auto")
+        yield dd.nelbo(process, logits, x, x, t, "generic")
+        yield from process.integrand_parts(logits, x, x, t)
+
+    for ours, exact in zip(answers(s, t), answers(s.double(), t.double()), strict=True):
+        assert ours.dtype == exact.dtype == F64
+        assert torch.allclose(ours, exact, rtol=1e-13, atol=0)
+    ours, exact = process.marginal(x, t), process.marginal(x, t.double())
+    assert ours.dtype == torch.float32 and torch.equal(ours, exact.float())
+
+
+@every_process
+def test_float32_laws_give_float32_answers_that_are_as_good(process):
+    t, s = torch.tensor([0.6], dtype=F64), torch.tensor([0.25], dtype=F64)
+    z, x = states(process), words(process)
+    exact = law(process, process.num_states).float()
+    for ours, double in (
+        (process.posterior(exact, z, t, s), process.posterior(exact.double(), z, t, s)),
+        (process.reverse_rate(exact, z, t), process.reverse_rate(exact.double(), z, t)),
+        (process.predictive(exact, t), process.predictive(exact.double(), t)),
+    ):
+        assert ours.dtype == torch.float32 and double.dtype == F64
+        assert torch.allclose(ours.double(), double, rtol=1e-4, atol=1e-6)
+    logits = exact[:, : process.vocab_size].log()
+    for method in ("auto", "generic"):
+        value = dd.nelbo(process, logits, x, x, t, method)
+        assert value.dtype == torch.float32
+        assert torch.allclose(value.double(), dd.nelbo(process, logits.double(), x, x, t, method), rtol=1e-3, atol=1e-5)
+
+
+@every_process
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+def test_in_no_time_nothing_moves(process, t):
+    assert torch.allclose(process.transition(t, t), torch.eye(process.num_states, dtype=F64), atol=1e-14)
+
+
+@every_process
+@pytest.mark.usefixtures("as_users_call")
+def test_a_scalar_time_is_refused_by_its_own_name(process):
+    if isinstance(process, Plain):
+        process = process.inner
+    refused_with(process=process)(r"""
+        process.rate_matrix(1.5) | ValueError | ^t holds 1\.5
+        process.transition(-0.5, 0.5) | ValueError | ^s holds -0\.5
+        process.transition(0.5, 1.5) | ValueError | ^t holds 1\.5
+        process.transition(0.5, 0.25) | ValueError | ^s = 0\.5 must be at most t = 0\.25
+    """)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("size", [2, 64])
+def test_a_generator_may_have_rounding_errors_of_its_own_precision_and_no_more(scale, dtype, size):
+    rates = scale * torch.rand(size, size, generator=torch.Generator().manual_seed(0), dtype=F64).fill_diagonal_(0)
+    exact = rates - torch.diag(rates.sum(1))
+    process = RateMatrix(exact.to(dtype), Linear())
+    assert process.matrix.dtype == F64
+    q = process.rate_matrix(0.5)
+    assert (q.sum(1).abs() <= 1e-12 * q.abs().sum(1)).all()
+    off = exact.to(dtype).double() - torch.diag(exact.to(dtype).double().diagonal())
+    assert torch.allclose(q - torch.diag(q.diagonal()), 2 * off, rtol=1e-12)
+    worse = exact.clone()
+    worse[0, 0] -= 1e-4 * scale * size if dtype == torch.float32 else 1e-7 * scale * size
+    with pytest.raises(ValueError, match=r"^matrix row 0 sums to -.*must sum to 0"):
+        RateMatrix(worse.to(dtype), Linear())
+
+
+def test_a_generator_of_integers_is_exact():
+    cycle = torch.tensor([[-2, 2, 0], [0, -1, 1], [3, 0, -3]])
+    assert torch.equal(RateMatrix(cycle, Linear()).matrix, cycle.double())
+
+
+@every_process
+def test_a_batch_need_not_hold_the_last_word(process):
+    """No axis takes its size from the largest word or state that happens to be there."""
+    x, t = words(process), torch.tensor([0.6], dtype=F64)
+    p = law(process, process.num_states)
+    z = states(process)
+    for few in (x[:, :1], x[:, :2]):
+        n = few.shape[1]
+        assert torch.equal(process.marginal(few, t), process.marginal(x, t)[:, :n])
+        assert torch.equal(process.token_likelihood(few, t), process.token_likelihood(x, t)[:, :n])
+        assert torch.allclose(process.posterior(p[:, :n], few, t, t / 2), process.posterior(p, z, t, t / 2)[:, :n])
+        for method in ("auto", "generic"):
+            logits = p.log()[:, :n]
+            whole = dd.nelbo(process, p.log()[:, : process.vocab_size], x, x, t, method)
+            assert torch.allclose(dd.nelbo(process, logits, few, few, t, method), whole[:, :n])
+
+
+test_bad_arguments_are_refused = refuses(r"""
+    RateMatrix(torch.tensor([[-2, 1], [1, -1]]), Linear()) | ValueError | must sum to 0
+    RateMatrix(torch.tensor([[-2, 2], [3, -2]]), Linear()) | ValueError | must sum to 0
+    RateMatrix(torch.zeros(2, 2), Linear()) | ValueError | ^matrix is zero everywhere
+    GIDD(0, 0.1) | ValueError | ^vocab_size is 0
+    Uniform(0, Linear()) | ValueError | ^vocab_size is 0
+    Masked(0, Linear()) | ValueError | ^vocab_size is 0
+""")
+
+
+@pytest.mark.parametrize("speeds", [[1e-3, 1.0], [1.0, 1e-3], [1e3, 1e-3], [1e3, 1e3]])
+def test_the_slowest_level_is_left_by_the_end_of_time(speeds):
+    tree = dd.hierarchies.Tree([[0, 0, 1]], xi=0.8, speed=speeds)
+    end = torch.tensor([1.0], dtype=F64)
+    assert torch.allclose(Hierarchical(tree, Linear()).occupancies(end), torch.tensor([[0.0, 0.0, 1.0]], dtype=F64))
+    # a clock that stops early leaves exactly what its hazard says
+    left = Hierarchical(tree, Geometric(1e-4, 500.0)).occupancies(end)[0, 0]
+    assert float(left) == pytest.approx(float(torch.tensor(-500.0 * speeds[0], dtype=F64).exp()), rel=1e-9, abs=1e-298)
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e-2, 1.0, 7.0])
+@pytest.mark.parametrize("rate", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("kind", [LevelExponential, MatrixExponential])
+def test_a_chain_of_equal_steps_counts_like_poisson(sigma, rate, dtype, kind):
+    """Every entry to full relative accuracy, the far and tiny ones too."""
+    n, rate = 12, float(torch.tensor(rate, dtype=dtype))
+    step = torch.diag(torch.full((n - 1,), rate, dtype=dtype), 1)
+    transition = kind(step - torch.diag(step.sum(1)))(torch.tensor(sigma, dtype=F64))
+    assert transition.dtype == F64
+    k = torch.arange(n - 1, dtype=F64)
+    mean = torch.tensor(sigma * rate, dtype=F64)
+    exact = (k * mean.log() - mean - torch.lgamma(k + 1)).exp()
+    seen = exact > 1e-290
+    assert torch.allclose(transition[0, :-1][seen], exact[seen], rtol=1e-11, atol=0)
+    assert float(transition[0].sum()) == pytest.approx(1, rel=1e-12)
+    assert (transition.tril(-1) == 0).all()
+
+
+def test_gidd_goes_by_the_square_root_unless_told_otherwise():
+    t = torch.tensor([0.1, 0.25, 0.5, 0.9], dtype=F64)
+    now = GIDD(7, 0.3).mixture(t)
+    assert torch.allclose(7 * now.word / (now.keep + now.mask), 0.3 / 0.7 * 2 * (t * (1 - t)).sqrt(), rtol=1e-12)
+
+
+def test_processes_that_mix_add_nothing_to_a_checkpoint():
+    assert [*GIDD(4, 0.2).state_dict(), *Uniform(4, Linear()).state_dict()] == 2 * ["_extra_state"]
+
+
+def test_a_reduced_process_differs_in_its_words_alone():
+    for process in (GIDD(9, 0.3, gamma=1.7), Uniform(9, Geometric(0.1, 3.0)), PROCESSES["levels-xi"]):
+        small = process.small_copy(3)
+        assert type(small) is type(process) and small.vocab_size == 3
+        for name in ("p_uniform", "gamma", "schedule"):
+            assert getattr(small, name, None) == getattr(process, name, None)
+
+
+@every_process
+def test_words_are_on_level_zero_and_nothing_else_is(process):
+    level = process.level_of(states(process))[0]
+    assert (level[: process.vocab_size] == 0).all() and (level[process.vocab_size :] > 0).all()
+
+
+def test_a_generator_in_float32_is_exponentiated_in_float64():
+    rates = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).fill_diagonal_(0)
+    rates = rates - torch.diag(rates.sum(1))
+    sigma = torch.tensor([0.1, 3.0], dtype=F64)
+    assert torch.equal(MatrixExponential(rates)(sigma), MatrixExponential(MatrixExponential(rates).matrix)(sigma))
+
+
+@pytest.mark.parametrize("sigma", [[2.0, 0.1, 2.0, 0.7, 0.1, 2.0], [2.0] * 6])
+def test_times_that_are_shared_have_the_answers_and_derivatives_of_each_alone(sigma):
+    generator = torch.Generator().manual_seed(0)
+    rates = torch.rand(4, 4, generator=generator).fill_diagonal_(0)
+    chain, weights = (
+        MatrixExponential(rates - torch.diag(rates.sum(1))),
+        torch.rand(2, 3, 4, 4, generator=generator, dtype=F64),
+    )
+    given = torch.tensor(sigma, dtype=F64).view(2, 3).requires_grad_()
+    shared, alone = chain(given), torch.stack([chain(one) for one in given.flatten()]).view_as(weights)
+    for answer in (shared, chain(given.detach())):
+        torch.testing.assert_close(answer, alone, rtol=1e-13, atol=0)
+    slopes = [torch.autograd.grad((weights * answer).sum(), given)[0] for answer in (shared, alone)]
+    torch.testing.assert_close(*slopes, rtol=1e-10, atol=0)

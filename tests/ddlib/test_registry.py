@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import entry_points
 
 import pytest
+from refusals import refuses
 
 from ddlib import registry
 from ddlib.__main__ import table
@@ -88,13 +89,11 @@ def test_the_off_switch_leaves_what_is_ours(kind, install, monkeypatch):
         registry.get(kind, "mine")
 
 
-def test_a_missing_name_is_answered_with_the_nearest_or_with_all():
-    with pytest.raises(ValueError, match="nothing in schedules is called 'liner', did you mean 'linear'"):
-        registry.get("schedules", "liner")
-    with pytest.raises(ValueError, match=r"called 'xyzzy', there are cosine, .*linear"):
-        registry.get("schedules", "xyzzy")
-    with pytest.raises(ValueError, match="kind is 'schedule', must be one of schedules, hierarchies"):
-        registry.get("schedule", "linear")
+test_a_missing_name_is_answered_with_the_nearest_or_with_all = refuses(r"""
+    registry.get("schedules", "liner") | ValueError | nothing in schedules is called 'liner', did you mean 'linear'
+    registry.get("schedules", "xyzzy") | ValueError | called 'xyzzy', there are cosine, .*linear
+    registry.get("schedule", "linear") | ValueError | kind is 'schedule', must be one of schedules, hierarchies
+""")
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -3,21 +3,17 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, trajectory
+from fixtures import F64, LEVELS, Halves, at, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
-from ddlib.samplers import Ancestral, Psi, Remask
+from ddlib.samplers import Ancestral, Overshoot, Psi, Remask
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
-F64 = torch.float64
-
-
-def at(t):
-    return torch.tensor([t], dtype=F64)
 
 
 @pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
@@ -65,42 +61,41 @@ def test_levels_keep_their_law_whatever_climbs(process, one, other, shares):
 
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("force", slow_but([False, True], False))
-def test_without_lift_it_is_ancestral_to_the_bit(name, force):
-    process = LEVELS[name]
-    plain = trajectory(process, Halves(process), Ancestral(force))
-    for sampler in (Remask(0.0, force_transition=force), Psi(1.0, force_transition=force)):
-        assert torch.equal(trajectory(process, Halves(process), sampler), plain)
+def test_without_effect_it_is_ancestral_to_the_bit(name, force):
+    def drawn(sampler):
+        return trajectory(LEVELS[name], Halves(LEVELS[name]), sampler)
+
+    plain = drawn(Ancestral(force))
+    for sampler in (Remask(0.0, force_transition=force), Psi(1.0, force_transition=force), Overshoot(0.0, force)):
+        assert torch.equal(drawn(sampler), plain)
+    assert not torch.equal(drawn(Overshoot(0.5, force)), plain)
 
 
-def test_psi_of_one_is_ancestral_for_uniform_noise_too():
+def test_without_effect_it_is_ancestral_for_uniform_noise_too():
     process = dd.processes.Uniform(6, dd.schedules.Linear())
     denoiser = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.2, 0.1, 0.1], dtype=F64))
-    drawn = [
+    plain, *drawn = (
         dd.sample(process, denoiser, (50, 1), sampler, 9, generator=torch.Generator().manual_seed(0))
-        for sampler in (Ancestral(), Psi(1.0), Psi(0.9))
-    ]
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+        for sampler in (Ancestral(), Psi(1.0), Overshoot(0.0), Psi(0.9), Overshoot(0.5))
+    )
+    assert [torch.equal(words, plain) for words in drawn] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
-def test_words_are_taken_back_and_climbing_needs_no_network(name):
-    process = LEVELS[name]
-    halves = Halves(process)
-    states = trajectory(process, halves, Remask(1.0, "rescale"), shape=(1, 3), steps=30)
-    level = process.level_of(states.flatten(0, 1)).view_as(states)
-    rises, falls = (level.diff(dim=0) > 0), (level.diff(dim=0) < 0)
-    assert rises.any() and falls.any()
-    assert halves.calls <= int(falls.any(-1).any(-1).sum()) < 30  # a step in which nobody falls makes no call
-
-
-@pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
-def test_psi_asks_only_about_what_comes_down(name):
-    process = LEVELS[name]
-    halves = Halves(process)
-    states = trajectory(process, halves, Psi(0.9), shape=(1, 3), steps=60)
-    level = process.level_of(states.flatten(0, 1)).view_as(states)
-    assert (level.diff(dim=0) > 0).any() and (level.diff(dim=0) < 0).any()
-    assert halves.calls < 60  # nobody of three comes down in some steps
+@pytest.mark.parametrize(
+    ("sampler", "steps"), [(Remask(1.0, "rescale"), 30), (Psi(0.9), 60), (Overshoot(0.5), 30)], ids=str
+)
+def test_states_move_both_ways_and_only_those_that_come_down_need_the_network(name, sampler, steps):
+    process, halves = LEVELS[name], Halves(LEVELS[name])
+    states = trajectory(process, halves, sampler, shape=(1, 3), steps=steps)
+    moves = process.level_of(states.flatten(0, 1)).view_as(states).diff(dim=0)
+    assert (moves > 0).any() and (moves < 0).any()
+    down = int((moves < 0).any(-1).any(-1).sum())  # steps in which one of the three comes down
+    assert halves.calls < steps
+    if isinstance(sampler, Remask):
+        assert halves.calls <= down
+    if isinstance(sampler, Overshoot):
+        assert halves.calls == down
 
 
 def test_a_factor_of_zero_keeps_an_edge_shut():
@@ -111,33 +106,11 @@ def test_a_factor_of_zero_keeps_an_edge_shut():
     assert rises.any() and set(level[1:][rises].tolist()) == {1}  # from words to their clusters, never further
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Remask(1.5), ValueError, r"eta is 1.5, must be in \[0, 1\]"),
-        (lambda: Remask(0.1, "max"), ValueError, "rule is 'max', must be one of 'cap', 'rescale'"),
-        (lambda: Remask(0.1, lift=[2.0]), ValueError, r"lift\[0\] is 2.0, must be in \[0, 1\]"),
-        (lambda: Psi(-0.1), ValueError, r"kappa is -0.1, must be in \[0, 1\]"),
-        (lambda: run(LEVELS["levels"], Remask(0.1, lift=[1.0])), ValueError, "lift has 1 entries, must have 3"),
-        (
-            lambda: run(dd.presets.gidd(6, 0.2), Remask(0.1)),
-            TypeError,
-            "Remask needs a process with levels.*Psi serves",
-        ),
-    ],
-)
-def test_bad_input_is_refused_before_the_network_runs(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
-def run(process, sampler):
-    def never(z, t):
-        raise AssertionError("the network was asked")
-
-    return dd.sample(process, never, (2, 3), sampler, 5)
-
-
-def test_registered():
-    assert {"psi", "remask"} <= set(dd.registry.available("samplers"))
+test_bad_input_is_refused_before_the_network_runs = refuses(r"""
+    Remask(1.5) | ValueError | eta is 1.5, must be in \[0, 1\]
+    Remask(0.1, "max") | ValueError | rule is 'max', must be one of 'cap', 'rescale'
+    Remask(0.1, lift=[2.0]) | ValueError | lift\[0\] is 2.0, must be in \[0, 1\]
+    Psi(-0.1) | ValueError | kappa is -0.1, must be in \[0, 1\]
+    sampled(LEVELS["levels"], Remask(0.1, lift=[1.0])) | ValueError | lift has 1 entries, must have 3
+    sampled(dd.presets.gidd(6, 0.2), Remask(0.1)) | TypeError | Remask needs a process with levels.*Psi serves
+""")

@@ -3,23 +3,18 @@
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, trajectory
+from fixtures import F64, LEVELS, Halves, at, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
-from ddlib.samplers import Ancestral, Overshoot, Remask
+from ddlib.samplers import Overshoot, Remask
 from ddlib.samplers.remask import doubt
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
-from ddlib.testing.oracle import exact_cavity
 
-F64 = torch.float64
 pytestmark = pytest.mark.usefixtures("checked_in_full")  # many calls of the same shapes
-
-
-def at(t):
-    return torch.tensor([t], dtype=F64)
 
 
 def loop_of_remdm(grid, steps, eta, on, off, alpha_on):
@@ -199,35 +194,6 @@ def test_levels_keep_their_law_however_far_it_overshoots(process, one, other, am
     assert (before @ back @ forwards - after).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", slow_but(LEVELS, "masked", "levels-xi"))
-@pytest.mark.parametrize("force", [False, True])
-def test_no_overshoot_is_ancestral_to_the_bit(name, force):
-    process = LEVELS[name]
-    plain = trajectory(process, Halves(process), Ancestral(force))
-    assert torch.equal(trajectory(process, Halves(process), Overshoot(0.0, force)), plain)
-    assert not torch.equal(trajectory(process, Halves(process), Overshoot(0.5, force)), plain)
-
-
-def test_no_overshoot_is_ancestral_for_uniform_noise_too():
-    process = dd.processes.Uniform(6, Linear())
-    denoiser = exact_cavity(process, torch.tensor([0.1, 0.2, 0.3, 0.2, 0.1, 0.1], dtype=F64))
-    drawn = [
-        dd.sample(process, denoiser, (50, 1), sampler, 9, generator=torch.Generator().manual_seed(0))
-        for sampler in (Ancestral(), Overshoot(0.0), Overshoot(0.5))
-    ]
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
-@pytest.mark.parametrize("name", ["masked", "levels", "levels-xi"])
-def test_overshoot_asks_the_network_only_where_somebody_ends_lower(name):
-    process, halves = LEVELS[name], Halves(LEVELS[name])
-    states = trajectory(process, halves, Overshoot(0.5), shape=(1, 3), steps=30)
-    level = process.level_of(states.flatten(0, 1)).view_as(states)
-    rises, falls = (level.diff(dim=0) > 0), (level.diff(dim=0) < 0)
-    assert rises.any() and falls.any()
-    assert halves.calls == int(falls.any(-1).any(-1).sum()) < 30
-
-
 def test_a_short_overshoot_lifts_words_to_their_own_clusters():
     process = LEVELS["levels"]
     s = at(0.5)
@@ -238,28 +204,17 @@ def test_a_short_overshoot_lifts_words_to_their_own_clusters():
     assert shares[0] > 0.95 > 0.75 > shares[1]
 
 
-@pytest.mark.usefixtures("checked_in_full", "as_users_call")  # in this order
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: Remask(0.1, "loop", t_on=0.3, t_off=0.4),
-            ValueError,
-            "t_on is 0.3 and t_off is 0.4, must be 1 > t_on",
-        ),
-        (lambda: Remask(0.1, "loop", t_on=1.0), ValueError, r"t_on is 1.0, must be in \(0, 1\)"),
-        (lambda: Remask(0.1, "loop", t_off=0.0), ValueError, r"t_off is 0.0, must be in \(0, 1\)"),
-        (lambda: Remask(0.1, "loop", plateau="0.1"), TypeError, "plateau is '0.1', must be a number in"),
-        (lambda: Remask(0.1, plateau=0.2), ValueError, "plateau is 0.2, must not be given for the rule 'cap'"),
-        (lambda: Remask(0.1, "confidence", t_on=0.2), ValueError, "t_on is 0.2, must not be given for the rule 'conf"),
-        (lambda: Remask(0.1, "conf"), ValueError, "one of 'cap', 'rescale', 'loop', 'confidence'"),
-        (lambda: Overshoot(1.1), ValueError, r"amount is 1.1, must be in \[0, 1\]"),
-        (lambda: Overshoot(None), TypeError, r"amount is None, must be a number in \[0, 1\]"),
-    ],
-)
-def test_bad_input_is_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+test_bad_input_is_refused = refuses(r"""
+    Remask(0.1, "loop", t_on=0.3, t_off=0.4) | ValueError | t_on is 0.3 and t_off is 0.4, must be 1 > t_on
+    Remask(0.1, "loop", t_on=1.0) | ValueError | t_on is 1.0, must be in \(0, 1\)
+    Remask(0.1, "loop", t_off=0.0) | ValueError | t_off is 0.0, must be in \(0, 1\)
+    Remask(0.1, "loop", plateau="0.1") | TypeError | plateau is '0.1', must be a number in
+    Remask(0.1, plateau=0.2) | ValueError | plateau is 0.2, must not be given for the rule 'cap'
+    Remask(0.1, "confidence", t_on=0.2) | ValueError | t_on is 0.2, must not be given for the rule 'conf
+    Remask(0.1, "conf") | ValueError | one of 'cap', 'rescale', 'loop', 'confidence'
+    Overshoot(1.1) | ValueError | amount is 1.1, must be in \[0, 1\]
+    Overshoot(None) | TypeError | amount is None, must be a number in \[0, 1\]
+""")
 
 
 def test_what_is_exact_is_said():
@@ -269,9 +224,3 @@ def test_what_is_exact_is_said():
     }
     assert said == {"cap": (True, True), "loop": (True, False), "confidence": (False, False)}
     assert Overshoot(0.0).consistent_joint and not Overshoot(0.1).consistent_joint
-    made = dd.parts.build("samplers", {"kind": "ddlib.samplers:Remask", "rule": "loop", "t_on": 0.6})
-    assert "t_on=0.6, t_off=0.05, plateau=0.1" in repr(made)
-
-
-def test_registered():
-    assert "overshoot" in dd.registry.available("samplers")

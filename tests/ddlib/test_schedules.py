@@ -1,6 +1,7 @@
 """Schedules: everything a clock says follows from the one line that writes alpha."""
 
 import pickle
+import re
 
 import mpmath
 import pytest
@@ -8,30 +9,25 @@ import sympy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
+from zoo import F64
 
 import ddlib as dd
-from ddlib import schedules
+from ddlib.processes import Masked
+from ddlib.schedules import Cosine, Geometric, Linear, Polynomial, Schedule, Symbolic
 from ddlib.schedules.symbol import TIME
-from ddlib.schedules.symbolic import parse
+from ddlib.schedules.symbolic import _FUNCTIONS, parse
 from ddlib.testing import strategies
 
 LEAVES = [
-    schedules.Linear(),
-    schedules.Polynomial(0.5),
-    schedules.Polynomial(3),
-    schedules.Cosine(),
-    schedules.Geometric(),
-    schedules.Symbolic("(1 - t)**2 * exp(-t)"),
-    schedules.Symbolic("1 - t**2"),
-    schedules.Symbolic("1 - sqrt(t)"),
-    schedules.Symbolic("1 - sin(pi*t/2)"),
-    schedules.Symbolic("1 - tanh(t)/tanh(1)"),
-    schedules.Symbolic("(1 - t)**1.5 * cos(t)"),
-]
+    Linear(), Polynomial(0.5), Polynomial(3), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"),
+    Symbolic("1 - t**2"), Symbolic("1 - sqrt(t)"), Symbolic("1 - sin(pi*t/2)"), Symbolic("1 - tanh(t)/tanh(1)"),
+    Symbolic("(1 - t)**1.5 * cos(t)"),
+]  # fmt: skip
 TIMES = [1e-8, 1e-6, 1e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 1e-6, 1 - 2.0**-24]
 
 
-class Users(schedules.Schedule):
+class Users(Schedule):
     """Only alpha: what a plug-in author writes."""
 
     def alpha(self, t, xp=torch):
@@ -81,23 +77,9 @@ def test_inverse_undoes_alpha(schedule, t):
 
 @pytest.mark.parametrize("formula", ["1 - t**6", "(1 - t)**20", "exp(-t/(1 - t))", "1 - t**20"])
 def test_clocks_that_are_flat_to_rounding_at_an_end_are_taken(formula):
-    schedule = schedules.Symbolic(formula)
+    schedule = Symbolic(formula)
     assert schedule.falls(torch.linspace(0, 1, 1025, dtype=torch.float64)).all()
     assert dd.verify(schedule).ok
-
-
-def test_clocks_that_stand_still_are_refused():
-    class Waits(schedules.Schedule):
-        def alpha(self, t, xp=torch):
-            return (2 - 2 * t).clamp(max=1)
-
-    class Early(schedules.Schedule):
-        def alpha(self, t, xp=torch):
-            return (1 - 2 * t).clamp(min=0)
-
-    for schedule, where in ((Waits(), "0"), (Early(), "0.5")):
-        with pytest.raises(ValueError, match=f"alpha does not decrease after t = {where},"):
-            schedule.check()
 
 
 @given(strategies.all_schedules(), st.floats(0, 1), st.floats(0, 1))
@@ -119,15 +101,15 @@ def test_defaults_follow_from_alpha_alone():
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_derivatives_work_where_gradients_are_off(mode):
     with mode():
-        assert float(schedules.Cosine().alpha_prime(torch.tensor([0.0, 1.0]))[1]) == pytest.approx(-torch.pi / 2)
+        assert float(Cosine().alpha_prime(torch.tensor([0.0, 1.0]))[1]) == pytest.approx(-torch.pi / 2)
 
 
 def test_symbolic_takes_expressions_and_strings():
     x = sympy.Symbol("t")
-    given_expression, given_text = schedules.Symbolic((1 - x) ** 2), schedules.Symbolic("(1 - t)**2")
+    given_expression, given_text = Symbolic((1 - x) ** 2), Symbolic("(1 - t)**2")
     t = torch.linspace(0, 1, 5)
     assert torch.equal(given_expression.alpha(t), given_text.alpha(t))
-    assert torch.allclose(given_text.alpha(t), schedules.Polynomial(2).alpha(t))
+    assert torch.allclose(given_text.alpha(t), Polynomial(2).alpha(t))
     copy = pickle.loads(pickle.dumps(given_text))
     assert torch.equal(copy.rate(t[:-1]), given_text.rate(t[:-1]))
 
@@ -148,3 +130,137 @@ def test_parse_builds_what_is_written(text):
 def test_parse_refuses_all_that_is_not_a_formula(text):
     with pytest.raises(ValueError, match="formula"):
         parse(text)
+
+
+SCHEDULES = [Linear(), Polynomial(2.5), Cosine(), Geometric(), Symbolic("(1 - t)**2 * exp(-t)"), Symbolic("1 - t**pi")]
+
+
+@pytest.mark.parametrize("clock", SCHEDULES, ids=str)
+def test_a_clock_is_read_backwards_in_the_precision_of_its_question(clock):
+    t = torch.tensor([0.05, 0.3, 0.7, 0.95], dtype=F64)
+    alpha = clock.alpha(t)
+    for inverse in (clock.inverse, lambda a: Schedule.inverse(clock, a)):  # its own, and by bisection
+        assert torch.allclose(inverse(alpha), t, rtol=1e-13)
+        assert inverse(alpha.float()).dtype == torch.float32
+        assert torch.allclose(inverse(alpha.float()).double(), inverse(alpha.float().double()), rtol=2e-6)
+    by_bisection = Schedule.inverse(clock, alpha.float())
+    assert torch.equal(by_bisection, Schedule.inverse(clock, alpha.float().double()).float())
+
+
+def test_irrational_numbers_in_a_formula_keep_all_their_digits():
+    t = torch.tensor([1e-30, 1e-3, 0.3, 0.9], dtype=F64)
+    for formula, slope in (
+        ("1 - t**pi", lambda t: mpmath.pi * t ** (mpmath.pi - 1) / (1 - t**mpmath.pi)),
+        ("1 - t**sqrt(2)", lambda t: mpmath.sqrt(2) * t ** (mpmath.sqrt(2) - 1) / (1 - t ** mpmath.sqrt(2))),
+        ("(e - exp(t))/(e - 1)", lambda t: mpmath.exp(t) / (mpmath.e - mpmath.exp(t))),
+        ("1 - erf(t)/erf(1)", lambda t: 2 * mpmath.exp(-(t**2)) / (mpmath.erfc(t) - mpmath.erfc(1)) / mpmath.pi**0.5),
+    ):
+        with mpmath.workdps(40):
+            exact = torch.tensor([float(slope(mpmath.mpf(float(v)))) for v in t], dtype=F64)
+        assert torch.allclose(Symbolic(formula).rate(t), exact, rtol=2e-14, atol=0)
+
+
+FORMULAS = ["1 - sin(pi*t/2)", "1 - t**2", "(1 - t)**2 * exp(-t)", "1 - sqrt(t)", "(1 - t)/(1 + 3*t)", "1 - t**pi",
+            "cos(pi*t/2)", "sqrt(1 - t)", "1.01*(1 - t)**2/(1.01 - t)", "exp(-t/(1 - t))",
+            "(1 - t)*exp(-t/(1 - t))"]  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_formula_keeps_its_digits_up_to_the_end_of_time(formula):
+    clock = Symbolic(formula)
+    t = torch.cat([torch.linspace(0.1, 0.9, 9, dtype=F64), 1 - 2.0 ** -torch.arange(3, 46, 3, dtype=F64)])
+    value = sympy.lambdify(TIME, clock.expression(), modules="mpmath")
+    slope = sympy.lambdify(TIME, sympy.diff(clock.expression(), TIME), modules="mpmath")
+    with mpmath.workdps(60):
+        times = [mpmath.mpf(float(v)) for v in t]
+        alpha = torch.tensor([float(value(v)) for v in times], dtype=F64)
+        rate = torch.tensor([float(-slope(v) / value(v)) for v in times], dtype=F64)
+        prime = torch.tensor([float(slope(v)) for v in times], dtype=F64)
+    seen = alpha > 1e-280
+    assert torch.allclose(clock.alpha(t)[seen], alpha[seen], rtol=1e-9, atol=0)
+    assert torch.allclose(clock.rate(t), rate, rtol=1e-9, atol=0)
+    assert torch.allclose(clock.alpha_prime(t)[seen], prime[seen], rtol=1e-9, atol=1e-14)
+    assert clock.alpha(sympy.Rational(1, 3), xp=sympy) == clock.expression().subs(TIME, sympy.Rational(1, 3))
+    again = Symbolic(eval(repr(clock).removeprefix("Symbolic(formula=").removesuffix(")")))
+    assert again.expression() == clock.expression()
+
+
+def test_a_formula_that_is_right_but_for_rounding_is_accepted():
+    assert float(Symbolic("(1 - t) * (0.1 + 0.2) / 0.3").alpha(torch.tensor(0.25, dtype=F64))) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("formula", ["-u", "+u", "1 - u", "u - 1", "exp(u)", "1 - exp(-u*t)", "10000000000001*t"])
+def test_a_refusal_quotes_the_whole_formula_and_what_may_be_in_it(formula):
+    with pytest.raises(ValueError, match=rf"^formula '{re.escape(formula)}' holds") as refusal:
+        parse(formula)
+    if "u" in formula:
+        assert str(refusal.value).endswith("+ - * / **, t, pi, e, " + ", ".join(_FUNCTIONS))
+
+
+def test_a_formula_has_a_stated_size():
+    assert parse("1 - t" + " " * 995) == 1 - TIME
+    assert parse("1000000000000*t") == 10**12 * TIME and parse("t**1000") == TIME**1000
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_the_ends_of_the_ranges_are_taken():
+    assert float(Geometric().hazard(torch.tensor(0.0, dtype=F64))) == pytest.approx(1e-4)
+    assert float(Geometric().hazard(torch.tensor(1.0, dtype=F64))) == pytest.approx(20)
+    Geometric(1e-12, 500)
+
+
+@pytest.mark.parametrize("clock", SCHEDULES, ids=str)
+def test_hazard_and_rate_by_the_contract_are_the_clocks_own(clock):
+    """Integrated from 0, or from what an inexact beginning has already lost."""
+    t = torch.tensor([1e-9, 1e-4, 0.01, 0.5, 0.9], dtype=F64)
+    if clock.exact_ends:
+        assert torch.allclose(Schedule.hazard(clock, t), clock.hazard(t), rtol=1e-9, atol=0)
+    lossy = Geometric(1e-3, 0.5)
+    assert torch.allclose(Schedule.hazard(lossy, t), lossy.hazard(t), rtol=1e-9, atol=0)
+
+
+def user(alpha):
+    """A process on a user's own schedule."""
+    return Masked(3, type("Mine", (Schedule,), {"alpha": lambda self, t, xp=torch: alpha(t)})())
+
+
+def vanishing(t):
+    return torch.exp(-t / (1 - t).clamp_min(1e-300))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_a_schedule_that_vanishes_is_taken_if_it_defines_its_rate():
+    class Resolved(Schedule):  # falls below float64 before t reaches 1
+        def alpha(self, t, xp=torch):
+            return vanishing(t)
+
+        def rate(self, t):
+            return 1 / (1 - t) ** 2
+
+        def hazard(self, t):
+            return t / (1 - t)
+
+    Masked(3, Resolved())
+
+
+test_bad_schedules_are_refused = refuses(r"""
+    user(vanishing) | ValueError
+        | rate\(0\.999.*\) is not a number, since alpha\(0\.999.*\) is 0: override rate and hazard
+    user(lambda t: (1 - t) * (1 + 1e-6) - 1e-6) | ValueError | alpha\(1\) is -.*must lie in \[0, 1\]
+    user(lambda t: (1 - t) * (1 + 1e-6)) | ValueError | alpha\(0\) is 1\.0.*must lie in \[0, 1\]
+    user(lambda t: (1 - t) * (1 + 2 * t)) | ValueError | alpha\(.*must lie in \[0, 1\]
+    user(lambda t: vanishing(torch.where((t > 0.5) & (t < 0.6), 0.5, t)))
+        | ValueError | does not decrease after t = 0\.5,
+    user(lambda t: (2 - 2 * t).clamp(max=1)) | ValueError | alpha does not decrease after t = 0,
+    user(lambda t: (1 - 2 * t).clamp(min=0)) | ValueError | alpha does not decrease after t = 0.5,
+    Geometric(1e-13, 1) | ValueError | ^sigma_min is .*in \[1e-12, 500\]
+    Geometric(0.1, 500.5) | ValueError | ^sigma_max is .*in \[1e-12, 500\]
+    Geometric(500.5, 1) | ValueError | ^sigma_min is .*in \[1e-12, 500\]
+    Geometric(1.0, 1.0) | ValueError | ^sigma_min is 1.*must be below sigma_max = 1
+    Polynomial(0.9e-3) | ValueError | ^power is .*in \[0\.001, 1000\]
+    Polynomial(1000.5) | ValueError | ^power is .*in \[0\.001, 1000\]
+    parse("1 - t" + " " * 996) | ValueError | at most
+    parse("1000000000000.5*t") | ValueError | at most
+    parse("t**1001") | ValueError | at most
+    parse("t**1000.5") | ValueError | at most
+""")

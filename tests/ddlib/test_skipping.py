@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from halves import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
+from fixtures import LEVELS, PARENTS, D, Halves, V, every_pair, every_sampler, generate, plain, trajectory
 from test_memory import LiveBytes
-from torch.nn.functional import linear
 
 import ddlib as dd
 from ddlib.processes import GIDD, Masked, Uniform
@@ -13,19 +12,6 @@ from ddlib.schedules import Cosine, Linear
 
 OTHERS = {"gidd": GIDD(V, p_uniform=0.3), "uniform": Uniform(V, Linear())}
 pytestmark = pytest.mark.usefixtures("as_users_call")
-
-
-@pytest.fixture
-def products(monkeypatch):
-    """(rows, columns) of every product with a part of the output layer's matrix."""
-    seen = []
-
-    def counted(hidden, weight, bias=None):
-        seen.append((len(hidden), len(weight)))
-        return linear(hidden, weight, bias)
-
-    monkeypatch.setattr("ddlib.samplers.runtime.output_layer.linear", counted)
-    return seen
 
 
 @every_pair
@@ -42,10 +28,7 @@ def test_halves_draw_the_words_of_the_whole(name, sampler):
 def test_leaving_sequences_out_changes_no_word(name, sampler):
     process, last = LEVELS[name], LEVELS[name].num_states - 1
     prompt = torch.tensor([[1, 0, 4, 2, 2], [2, last, 5, 5, last], [3, last, 3, 1, 0], [4, last, last, last, last]])
-    for denoiser, given in (
-        (Halves(process), {"prompt": prompt, "infill": True}),
-        (plain(Halves(process)), {}),
-    ):
+    for denoiser, given in ((Halves(process), {"prompt": prompt, "infill": True}), (plain(Halves(process)), {})):
         left_out, all_in = (
             generate(process, denoiser, sampler, steps=15, compact=compact, **given) for compact in (True, False)
         )

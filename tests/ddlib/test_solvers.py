@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import examples, slow_but
-from halves import LEVELS, Halves, generate, plain, trajectory
+from fixtures import F64, LEVELS, Halves, V, at, generate, plain, row_by_row, trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 from zoo import Plain
 
 import ddlib as dd
@@ -24,7 +25,6 @@ from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
 
-F64, V = torch.float64, 6
 SOLVERS = {"euler": Euler(), "tau": TauLeaping(), "trapezoid": ThetaTrapezoidal()}
 SMALL_THETA = ThetaTrapezoidal(0.3)
 OTHERS = {
@@ -41,10 +41,6 @@ def pairs(names, *fast):
     """Names of processes with names of solvers; fast are two solvers on ``fast``."""
     quick = [(name, kind) for name in fast for kind in ("euler", "trapezoid")]
     return pytest.mark.parametrize(("name", "kind"), slow_but(itertools.product(names, SOLVERS), *quick))
-
-
-def at(t, rows=1):
-    return torch.full((rows,), t, dtype=F64)
 
 
 def some_network(process):
@@ -97,9 +93,7 @@ def slopes(sampler, run, first, **law):
 
 
 @pytest.mark.parametrize(
-    "sampler",
-    slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]),
-    ids=repr,
+    "sampler", slow_but([Ancestral(), *SOLVERS.values(), SMALL_THETA], SOLVERS["euler"], SOLVERS["tau"]), ids=repr
 )
 def test_the_error_falls_as_the_steps_to_the_order(sampler):
     for run in runs(Ancestral()):
@@ -150,13 +144,8 @@ def test_the_halves_of_a_denoiser_say_the_same_as_the_whole(name, kind):
 @pairs({"levels-xi": 0, **OTHERS}, "levels-xi", "uniform", "rates")
 def test_a_batch_never_changes_a_text(name, kind):
     process, sampler = {**LEVELS, **OTHERS}[name], SOLVERS[kind]
-
-    def draw(rows):
-        keyed = dd.KeyedGenerator(0, 0, torch.arange(5)[rows])
-        return dd.sample(process, some_network(process), (len(keyed.index), 4), sampler, 6, generator=keyed)
-
-    whole = draw(slice(0, 5))
-    assert torch.equal(torch.cat([draw(slice(0, 1)), draw(slice(1, 3)), draw(slice(3, 5))]), whole)
+    whole = generate(process, some_network(process), sampler)
+    assert torch.equal(row_by_row(process, some_network(process), sampler), whole)
 
 
 @pairs(LEVELS, "masked", "levels-xi")
@@ -220,20 +209,13 @@ def test_logits_of_children_serve_as_well(sampler):
         assert bool((above | (after >= V)).all())  # nobody leaves its cluster
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: ThetaTrapezoidal(0.0), ValueError, r"theta is 0.0, must be in \(0, 1\)"),
-        (lambda: ThetaTrapezoidal(1), ValueError, r"theta is 1, must be in \(0, 1\)"),
-        (lambda: ThetaTrapezoidal(float("nan")), ValueError, "theta is nan"),
-        (lambda: ThetaTrapezoidal("half"), TypeError, "theta is 'half'"),
-        (lambda: Psi().kernel(*[None] * 5), TypeError, "Psi does not tell the law of its step"),
-    ],
-)
-def test_bad_input_is_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+test_bad_input_is_refused = refuses(r"""
+    ThetaTrapezoidal(0.0) | ValueError | theta is 0.0, must be in \(0, 1\)
+    ThetaTrapezoidal(1) | ValueError | theta is 1, must be in \(0, 1\)
+    ThetaTrapezoidal(float("nan")) | ValueError | theta is nan
+    ThetaTrapezoidal("half") | TypeError | theta is 'half'
+    Psi().kernel(*[None] * 5) | TypeError | Psi does not tell the law of its step
+""")
 
 
 def test_who_says_what_of_itself():
@@ -257,7 +239,3 @@ def test_each_is_verified(sampler):
     report = dd.verify(sampler)
     assert report.ok, str(report)
     assert [check.ok for check in report.checks if check.name in ("steps", "order")] == [True] * 6
-
-
-def test_registered():
-    assert {"euler", "tau_leaping", "theta_trapezoidal"} <= set(dd.registry.available("samplers"))

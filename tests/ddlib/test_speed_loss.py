@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from cases import slow_but
-from speeding import F64, PAIR, costs, entropy, exact, poor_fit, texts
+from exact_bounds import F64, PAIR, costs, entropy, exact, poor_fit, texts
 
 import ddlib as dd
 from ddlib.objective import learned_speeds as speeds
@@ -79,8 +79,7 @@ def test_the_exact_bound_is_differentiable(name):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    slow_but(product(PROCESSES, ["cavity", "posterior"]), ("powers", "posterior")),
+    ("name", "kind"), slow_but(product(PROCESSES, ["cavity", "posterior"]), ("powers", "posterior"))
 )
 def test_the_estimate_and_its_gradient_are_unbiased(name, kind):
     """Within 4.5 standard errors of 30 calls; the bound that it is compared with knows no noise."""

@@ -5,27 +5,16 @@ import itertools
 import pytest
 import torch
 from cases import slow_but
-from halves import LEVELS, D, Halves, V, every_pair, generate, plain
+from fixtures import FOUR_TOKENS, LEVELS, D, Halves, V, every_pair, generate, plain
+from fixtures import PAIR_OF_FOUR as PAIR
 
 import ddlib as dd
-from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, FirstHitting
-from ddlib.schedules import Cosine
 from ddlib.testing.oracle import exact_cavity
 from ddlib.typing import SparseDenoiser, SplitDenoiser
 from ddlib_models import DiT
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
-PAIR = torch.tensor(
-    [[0.30, 0.01, 0.02, 0.01], [0.01, 0.02, 0.15, 0.01], [0.02, 0.20, 0.01, 0.02], [0.01, 0.01, 0.02, 0.18]],
-    dtype=torch.float64,
-)
-KNOWN = {
-    "masked": Masked(4, Cosine()),
-    "hdlm": dd.presets.hdlm([0, 1, 1, 2], gamma=2.0),
-    "hdlm-xi": dd.presets.hdlm([0, 1, 1, 2], xi=0.7),
-    "levels-xi": dd.presets.hdlm_levels([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]),
-}
 
 
 class ExactHalves:
@@ -85,37 +74,27 @@ def test_each_jump_is_shown_the_columns_that_it_needs(name, force):
 
 
 def test_a_cluster_that_tokens_do_not_leave_needs_its_own_words_and_no_others():
-    clusters = {name: process for name, process in LEVELS.items() if process.hierarchy.depth > 1}
-    assert {name for name, process in clusters.items() if process.subtree_logits_suffice(1, 0)} == {
+    def suffices(name, *asked):
+        return LEVELS[name].subtree_logits_suffice(*asked)
+
+    assert {name for name, process in LEVELS.items() if process.hierarchy.depth > 1 and suffices(name, 1, 0)} == {
         "hdlm", "levels", "levels-xi-above", "geometric"
     }  # fmt: skip
-    assert LEVELS["hdlm"].hierarchy.under(V + 1).tolist() == [2, 3] and LEVELS["hdlm"].hierarchy.under(4).tolist() == [
-        4
-    ]
-    assert LEVELS["levels"].subtree_logits_suffice(2, 1) and LEVELS["levels"].hierarchy.under(V + 4).tolist() == [
-        0,
-        1,
-        5,
-    ]
-    assert LEVELS["levels-xi"].subtree_logits_suffice(2, 0, True) and not LEVELS["levels-xi"].subtree_logits_suffice(
-        2, 0
-    )
-    assert not LEVELS["levels-xi"].subtree_logits_suffice(2, 1, True)  # the cluster's mass is that of all words
-    assert (
-        LEVELS["hdlm"].subtree_logits_suffice(2, 1)
-        and LEVELS["hdlm-xi"].subtree_logits_suffice(2, 0)
-        and not LEVELS["hdlm-xi"].subtree_logits_suffice(2, 1)
-    )
-    assert not LEVELS["hdlm"].subtree_logits_suffice(1, 1)
+    assert suffices("hdlm", 2, 1) and suffices("levels", 2, 1)
+    assert suffices("hdlm-xi", 2, 0) and suffices("levels-xi", 2, 0, True)
+    assert not any(suffices(*asked) for asked in [("hdlm", 1, 1), ("hdlm-xi", 2, 1), ("levels-xi", 2, 0)])
+    assert not suffices("levels-xi", 2, 1, True)  # the cluster's mass is that of all words
+    for name, state, under in [("hdlm", V + 1, [2, 3]), ("hdlm", 4, [4]), ("levels", V + 4, [0, 1, 5])]:
+        assert LEVELS[name].hierarchy.under(state).tolist() == under
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.statistical
-@pytest.mark.parametrize("name", slow_but(KNOWN, "levels-xi"))
+@pytest.mark.parametrize("name", slow_but(FOUR_TOKENS, "levels-xi"))
 @pytest.mark.parametrize("sampler", [Ancestral(), FirstHitting()], ids=["ancestral", "first"])
 def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler):
     """One sample against the law, two against each other; both by five standard deviations of chi-square."""
-    process, n = KNOWN[name], 2500
+    process, n = FOUR_TOKENS[name], 2500
     steps = 2 * process.hierarchy.depth if isinstance(sampler, FirstHitting) else 80
     seeds = (torch.Generator().manual_seed(seed) for seed in (1, 2))
     denoisers = (ExactHalves(process), exact_cavity(process, PAIR))
@@ -129,7 +108,7 @@ def test_halves_follow_the_joint_law_and_that_of_the_plain_sampler(name, sampler
 
 @pytest.mark.statistical
 def test_the_two_sample_test_notices_a_wrong_law():
-    process, n = KNOWN["masked"], 4000
+    process, n = FOUR_TOKENS["masked"], 4000
     few, many = (
         pairs(dd.sample(process, ExactHalves(process), (n, 2), steps=k, generator=torch.Generator().manual_seed(k)))
         for k in (1, 120)

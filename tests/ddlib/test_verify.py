@@ -9,6 +9,7 @@ import torch
 from cases import examples, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refuses
 
 import ddlib as dd
 from ddlib.__main__ import load, main
@@ -246,11 +247,10 @@ def test_a_verdict_does_not_change_and_disturbs_nothing():
     assert all(torch.equal(buffer, before[name]) for name, buffer in process.named_buffers())
 
 
-def test_only_objects_of_ddlib_and_known_levels_are_taken():
-    with pytest.raises(TypeError, match="subject is 3, must be a process, schedule, hierarchy or sampler"):
-        dd.verify(3)
-    with pytest.raises(ValueError, match="level is 'slow', must be 'quick' or 'full'"):
-        dd.verify(dd.schedules.Linear(), "slow")
+test_only_objects_of_ddlib_and_known_levels_are_taken = refuses(r"""
+    dd.verify(3) | TypeError | subject is 3, must be a process, schedule, hierarchy or sampler
+    dd.verify(Linear(), "slow") | ValueError | level is 'slow', must be 'quick' or 'full'
+""")
 
 
 def test_a_sampler_that_serves_nobody_is_refused():

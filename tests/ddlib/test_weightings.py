@@ -1,14 +1,14 @@
 """Weightings: what each rule makes of the bound's weights, in both losses."""
 
 import copy
-import math
 
 import pytest
 import torch
 from cases import examples, slow_but
+from fused_loss_inputs import agree, batch, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers import batch, close
+from refusals import refuses
 from zoo import PROCESSES
 
 import ddlib as dd
@@ -68,9 +68,7 @@ def test_the_fused_loss_asks_the_same_rule(noise, rule, parameterization):
     weight = process.loss_weight(*noisy)
     factor = RULES[rule](process, weight, *noisy) / torch.where(weight > 0, weight, 1.0)
     close([plain], [factor * bound])
-    ours = dd.linear_training_loss(process, *layer[:2], *noisy, layer[2], **given)
-    close([ours], [plain.mean()])
-    close(torch.autograd.grad(ours, layer), torch.autograd.grad(plain.mean(), layer))
+    agree(process, layer, noisy, **given)
 
 
 def released(process, x, z, t, release):
@@ -156,13 +154,6 @@ def test_each_rule_says_what_it_is():
     assert repr(PerLevel([1.0], Constant())) == "PerLevel(factors=(1.0,), weighting=Constant(value=1.0))"
 
 
-def test_rules_are_built_from_plain_values():
-    assert dd.build("weightings", "clip:2").high == 2.0
-    assert math.isinf(dd.build("weightings", "clip").high)
-    built = dd.build("weightings", {"kind": "per_level", "factors": [1, 0.5], "weighting": "clip:high=3,low=0.5"})
-    assert (built.factors, built.weighting.high, built.weighting.low) == ((1.0, 0.5), 3.0, 0.5)
-
-
 class Odd(Weighting):
     """A user's rule that gives what it is told."""
 
@@ -173,18 +164,16 @@ class Odd(Weighting):
         return self.found(weight)
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_a_rule_that_gives_no_weights_is_named():
-    process = dd.presets.mdlm(4)
-    x = torch.tensor([[0, 1]])
-    z, t, logits = torch.full_like(x, 4), torch.tensor([0.5]), torch.zeros(1, 2, 4)
-    for found, said in ((lambda w: w[:, :1], r"Odd\(.*shape \(1, 1\), z \(1, 2\)"), (lambda w: -w, r"weight -2.0")):
-        with pytest.raises(ValueError, match=said):
-            dd.training_loss(process, logits, x, z, t, Odd(found))
-    with pytest.raises(ValueError, match=r"weight -2\.0"):
-        dd.linear_training_loss(process, logits, torch.eye(4), x, z, t, weighting=Odd(lambda w: -w))
-    with pytest.raises(ValueError, match="gives the weight nan"):
-        dd.training_loss(process, logits, x, z, t, Odd(lambda w: w * torch.nan))
+MASKS, ARGUMENTS = dd.presets.mdlm(4), (torch.tensor([[0, 1]]), torch.full((1, 2), 4), torch.tensor([0.5]))
+LOGITS = torch.zeros(1, 2, 4)
+test_a_rule_that_gives_no_weights_is_named = refuses(r"""
+    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w[:, :1]))
+        | ValueError | Odd\(.*shape \(1, 1\), z \(1, 2\)
+    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: -w)) | ValueError | weight -2.0
+    dd.training_loss(MASKS, LOGITS, *ARGUMENTS, Odd(lambda w: w * torch.nan)) | ValueError | gives the weight nan
+    dd.linear_training_loss(MASKS, LOGITS, torch.eye(4), *ARGUMENTS, weighting=Odd(lambda w: -w))
+        | ValueError | weight -2\.0
+""")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """WordNet's files: from a token to its ancestors, on a few lines in the format of wndb(5WN)."""
 
 import pytest
+from refusals import refused_with
 
 from ddlib.hierarchies import Tree, table_parents, wordnet_table
 
@@ -116,12 +117,11 @@ def test_depths_that_are_no_levels_are_refused(folder, depths):
 
 
 def test_bad_files_and_words_are_refused_by_name(folder):
-    with pytest.raises(ValueError, match="min_words"):
-        wordnet_table(folder, {"dog": "dog"}, min_words=0)
-    with pytest.raises(ValueError, match=r"texts has 1 tokens, but WordNet in .* knows none"):
-        wordnet_table(folder, {"the": "the"})
-    with pytest.raises(ValueError, match=r"data\.verb has restrain\.v\.01 above itself"):
-        wordnet_table(folder, {"restrain": "restrain"})
+    refused_with(folder=folder)(r"""
+        wordnet_table(folder, {"dog": "dog"}, min_words=0) | ValueError | min_words
+        wordnet_table(folder, {"the": "the"}) | ValueError | texts has 1 tokens, but WordNet in .* knows none
+        wordnet_table(folder, {"restrain": "restrain"}) | ValueError | data\.verb has restrain\.v\.01 above itself
+    """)
     with (folder / "data.adv").open("a", encoding="utf-8") as file:
         file.write("00000002 02 r\n")
     with pytest.raises(ValueError, match=r"data\.adv, line 3 is not as WordNet has it: '00000002 02 r"):

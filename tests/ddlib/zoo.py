@@ -1,7 +1,10 @@
-"""Processes of every kind, a user's own among them, for the tests of survivors."""
+"""Processes of every kind, a user's own among them, for tests of what holds for all of them."""
+
+import sys
 
 import pytest
 import torch
+from refusals import NAMES
 
 import ddlib as dd
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
@@ -58,3 +61,6 @@ def words(process):
 def law(process, rows, seed=0):
     noise = torch.randn(1, rows, process.vocab_size, generator=torch.Generator().manual_seed(seed), dtype=F64)
     return noise.softmax(-1)
+
+
+NAMES["zoo"] = sys.modules[__name__]

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from theirs import CONFIGS, write
+from hf_checkpoints import CONFIGS, write
 
 
 @pytest.fixture(scope="session")

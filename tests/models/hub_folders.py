@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from theirs import write_tokenizer
+from hf_checkpoints import write_tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cases import slow_but
+from hf_checkpoints import CAUSAL, ROWS, WORDS, check_use, write, write_causal
 from saving import SAVED, same
-from theirs import CAUSAL, ROWS, WORDS, check_use, write, write_causal
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PhiConfig
 

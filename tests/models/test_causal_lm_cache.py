@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 from cases import slow_but
+from hf_checkpoints import CAUSAL, ROWS, WORDS, write_causal
 from hypothesis import given
 from hypothesis import strategies as st
-from theirs import CAUSAL, ROWS, WORDS, write_causal
 from torch import nn
 
 import ddlib as dd

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from theirs import CAUSAL, CONFIGS, WORDS, write, write_causal
+from hf_checkpoints import CAUSAL, CONFIGS, WORDS, write, write_causal
 from transformers import LlamaConfig, LlamaModel, T5Config
 
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm

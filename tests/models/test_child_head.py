@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from refusals import refused_with, refuses
 from saving import same
 from tiny import STATES, WORDS, build, inputs, trained
 
@@ -99,27 +100,19 @@ def test_another_tree_is_refused_by_the_digits_of_both():
     process = dd.presets.mdlm(WORDS)
     model = DiT(process.num_states, WORDS, 16, 1, 2, tree=TREE)
     other = dd.Children(dd.hierarchies.Tree([[0, 1, 1, 3, 1, 2, 1, 3, 1, 2, 4], TREE[1]]))
-    with pytest.raises(
-        ValueError, match=r"made for a tree with \[11, 5\] children by level and parents=\w{6}, .* parents=\w{6}$"
-    ):
+    refused_with(model=model, other=other, process=process)(r"""
         dd.sample(process, model, (1, 3), parameterization=other)
-    with pytest.raises(ValueError, match="DiT has no tree: it predicts words"):
-        dd.Children.of(build())
-    with pytest.raises(ValueError, match="tree=None: the model predicts words"):
-        build().siblings()
+            | ValueError | made for a tree with \[11, 5\] children by level and parents=\w{6}, .* parents=\w{6}$
+        dd.Children.of(build()) | ValueError | DiT has no tree: it predicts words
+        build().siblings() | ValueError | tree=None: the model predicts words
+    """)
 
 
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        ([[0, 0, 1]], r"tree\[0\]: must be 11 int64 indices"),
-        ([TREE[0], [0, 1]], r"tree\[1\]: must be 5 int64 indices"),
-        ([[0] * 10 + [2]], r"tree\[0\]: cluster 1 has no word"),
-    ],
-)
-def test_a_tree_that_is_none_is_refused(tree, message):
-    with pytest.raises(ValueError, match=message):
-        build(tree=tree)
+test_a_tree_that_is_none_is_refused = refuses(r"""
+    build(tree=[[0, 0, 1]]) | ValueError | tree\[0\]: must be 11 int64 indices
+    build(tree=[TREE[0], [0, 1]]) | ValueError | tree\[1\]: must be 5 int64 indices
+    build(tree=[[0] * 10 + [2]]) | ValueError | tree\[0\]: cluster 1 has no word
+""")
 
 
 ONLY = {

@@ -3,8 +3,8 @@
 import logging
 
 import pytest
+from hf_checkpoints import WORDS
 from hub_folders import MASK, change, save
-from theirs import WORDS
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from ddlib_models import hub

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused_with, refuses
 from tiny import STATES, WORDS, build, inputs, trained
 
 from ddlib_models.dit.layers import GELU, LayerNorm, SelfAttention, TimeEmbedding, rotary_angles, rotate
@@ -28,19 +29,16 @@ def test_features_of_some_positions_are_those_of_all(positions, time_conditioned
     torch.testing.assert_close(model.features_at(z, t.double(), where), expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("positions", "message"),
-    [
-        ([[0], [1]], r"positions has shape \(2, 1\): expected \(B, n\) with B = 3"),
-        ([0, 1, 2], r"positions has shape \(3,\)"),
-        ([[0], [5], [1]], r"positions holds 0..5: must lie in 0..L-1=4"),
-        ([[0], [-1], [1]], r"positions holds -1..1"),
-    ],
-)
-def test_positions_that_are_not_there_are_refused(positions, message):
-    with pytest.raises(ValueError, match=message):
-        build().features_at(*inputs(), torch.tensor(positions))
+def at_positions(positions):
+    return build().features_at(*inputs(), torch.tensor(positions))
+
+
+test_positions_that_are_not_there_are_refused = refuses(r"""
+    at_positions([[0], [1]]) | ValueError | positions has shape \(2, 1\): expected \(B, n\) with B = 3
+    at_positions([0, 1, 2]) | ValueError | positions has shape \(3,\)
+    at_positions([[0], [5], [1]]) | ValueError | positions holds 0..5: must lie in 0..L-1=4
+    at_positions([[0], [-1], [1]]) | ValueError | positions holds -1..1
+""")
 
 
 def test_activations_are_overwritten_only_where_no_gradient_needs_them():
@@ -174,32 +172,25 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(z, t), model(z, t))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(dim=15), "dim=15, heads=2"),
-        (dict(heads=0), "heads=0"),
-        (dict(dim=6), "dim/heads=3"),
-        (dict(vocab_size=15), "vocab_size=15.*num_states=14"),
-        (dict(vocab_size=0), "vocab_size=0"),
-        (dict(depth=0), "depth=0"),
-        (dict(dropout=1.0), r"dropout=1\.0"),
-        (dict(pad_to=0), "pad_to=0"),
-        (dict(num_clusters=-1), "num_clusters=-1"),
-        (dict(attention="flash"), "attention='flash': must be one of sdpa, varlen, flex, xformers"),
-    ],
-)
-def test_refuses_bad_sizes(changes, message):
-    with pytest.raises(ValueError, match=message):
-        build(**changes)
+test_refuses_bad_sizes = refuses(r"""
+    build(dim=15) | ValueError | dim=15, heads=2
+    build(heads=0) | ValueError | heads=0
+    build(dim=6) | ValueError | dim/heads=3
+    build(vocab_size=15) | ValueError | vocab_size=15.*num_states=14
+    build(vocab_size=0) | ValueError | vocab_size=0
+    build(depth=0) | ValueError | depth=0
+    build(dropout=1.0) | ValueError | dropout=1\.0
+    build(pad_to=0) | ValueError | pad_to=0
+    build(num_clusters=-1) | ValueError | num_clusters=-1
+    build(attention="flash") | ValueError | attention='flash': must be one of sdpa, varlen, flex, xformers
+""")
 
 
 def test_refuses_bad_inputs(as_users_call):
     model = build()
     z, t = inputs()
-    with pytest.raises(ValueError, match=r"states 0\.\.14.*num_states-1=13"):
-        model(torch.tensor([[0, STATES]]), torch.rand(1))
-    with pytest.raises(ValueError, match=r"-1\.\.0"):
-        model(torch.tensor([[0, -1]]), torch.rand(1))
-    with pytest.raises(ValueError, match=r"expected \(B, L\) and \(B,\)"):
-        model(z, t[:2])
+    refused_with(model=model, t=t, z=z)(r"""
+        model(torch.tensor([[0, STATES]]), torch.rand(1)) | ValueError | states 0\.\.14.*num_states-1=13
+        model(torch.tensor([[0, -1]]), torch.rand(1)) | ValueError | -1\.\.0
+        model(z, t[:2]) | ValueError | expected \(B, L\) and \(B,\)
+    """)

@@ -5,6 +5,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused_with
 from tiny import STATES, WORDS, trained
 
 from ddlib_models import DiT
@@ -217,11 +218,10 @@ def test_what_cannot_be_is_refused_by_name():
         trained(block_size=2, attention=Plain())
     trained(attention=Plain())
     model = trained(block_size=2).double()
-    with pytest.raises(ValueError, match="clean: not with block_size=0"):
-        trained().double()(z, t, clean=x)
-    with pytest.raises(ValueError, match=r"clean has shape \(2, 5\): expected that of z, \(2, 6\)"):
-        model(z, t, clean=x[:, 1:])
-    with pytest.raises(ValueError, match=r"clean holds words 0..13: must lie in 0..vocab_size-1=10"):
+    refused_with(model=model, t=t, x=x, z=z)(r"""
+        trained().double()(z, t, clean=x) | ValueError | clean: not with block_size=0
+        model(z, t, clean=x[:, 1:]) | ValueError | clean has shape \(2, 5\): expected that of z, \(2, 6\)
         model(x, t, clean=torch.arange(12).view(2, 6) + torch.tensor([[0], [2]]))
-    with pytest.raises(ValueError, match="cu_seqlens and clean: at most one of them"):
-        model(z[:1], t[:1], torch.tensor([0, 6]), clean=x[:1])
+            | ValueError | clean holds words 0..13: must lie in 0..vocab_size-1=10
+        model(z[:1], t[:1], torch.tensor([0, 6]), clean=x[:1]) | ValueError | cu_seqlens and clean: at most one of them
+    """)

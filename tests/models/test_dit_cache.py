@@ -9,6 +9,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused_with
 from tiny import STATES, WORDS, build, trained
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -203,24 +204,18 @@ def test_a_cache_of_another_text_or_weights_is_refused_by_name():
     for other in (copy.deepcopy(model), trained(block_size=2)):
         with pytest.raises(ValueError, match="cache: holds keys and values of another DiT; prefill with this one"):
             other.extend(z, t, cache)
-    with pytest.raises(ValueError, match=r"cache: holds 2 sequences, asked for 1; cache.rows\(index\)"):
-        model.extend(z[:1], t[:1], cache)
-    with pytest.raises(ValueError, match="cache: holds 2 sequences, asked for 3"):
-        model.prefill(draw(0, 3), cache)
-    with pytest.raises(ValueError, match="cache: lies on cpu, what follows on meta"):
-        model.extend(z.to("meta"), t.to("meta"), cache)
-    with pytest.raises(ValueError, match=r"x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple"):
-        model.prefill(draw(3))
-    with pytest.raises(ValueError, match=r"x has shape \(2, 4\), block_size=0"):
-        trained().prefill(draw(4))
-    with pytest.raises(ValueError, match=r"x holds words 0..13: must lie in 0..vocab_size-1=10"):
-        model.prefill(torch.tensor([[0, 13]]))
-    with pytest.raises(ValueError, match="clean and cache: at most one of them"):
-        model(z, t, clean=draw(2), cache=cache)
-    with pytest.raises(ValueError, match=r"t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)"):
-        model.extend(z, torch.rand(3), cache)
-    with pytest.raises(ValueError, match=r"cache: holds torch\.float32, the network computes in torch\.float64 now"):
+    refused_with(cache=cache, model=model, t=t, z=z)(r"""
+        model.extend(z[:1], t[:1], cache) | ValueError | cache: holds 2 sequences, asked for 1; cache.rows\(index\)
+        model.prefill(draw(0, 3), cache) | ValueError | cache: holds 2 sequences, asked for 3
+        model.extend(z.to("meta"), t.to("meta"), cache) | ValueError | cache: lies on cpu, what follows on meta
+        model.prefill(draw(3)) | ValueError | x has shape \(2, 3\), block_size=2: expected \(B, L\) with L a multiple
+        trained().prefill(draw(4)) | ValueError | x has shape \(2, 4\), block_size=0
+        model.prefill(torch.tensor([[0, 13]])) | ValueError | x holds words 0..13: must lie in 0..vocab_size-1=10
+        model(z, t, clean=draw(2), cache=cache) | ValueError | clean and cache: at most one of them
+        model.extend(z, torch.rand(3), cache) | ValueError | t \(3,\): expected \(B, L\) and \(B,\) or \(B, L\)
         model.double().extend(z, t.double(), cache)
+            | ValueError | cache: holds torch\.float32, the network computes in torch\.float64 now
+    """)
 
 
 @pytest.mark.parametrize("part", ["embedding.weight", "time.mlp.0.weight", "blocks.1.modulation.weight"])

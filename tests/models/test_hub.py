@@ -3,10 +3,10 @@
 import pytest
 import torch
 from cases import examples, slow_but
+from hf_checkpoints import CONFIGS, write
 from hub_folders import MASK, TOKENS, ids, states
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from theirs import CONFIGS, write
 from transformers import AutoModelForMaskedLM
 
 import ddlib as dd

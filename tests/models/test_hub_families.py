@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 from cases import slow_but
+from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
 from safetensors.torch import load_file, save_file
-from theirs import write_tokenizer
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -19,7 +19,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
-)
+)  # fmt: skip
 
 import ddlib as dd
 from ddlib.typing import BlockDenoiser, SplitDenoiser

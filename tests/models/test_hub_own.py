@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import slow_but
+from hf_checkpoints import write_tokenizer
 from hub_folders import MASK, TOKENS, change, ids, save, scatter, states
 from safetensors.torch import save_file
-from theirs import write_tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM
 

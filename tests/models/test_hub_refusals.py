@@ -4,8 +4,8 @@ import sys
 
 import pytest
 import torch
+from hf_checkpoints import CONFIGS, write_tokenizer
 from hub_folders import MASK, TOKENS, change
-from theirs import CONFIGS, write_tokenizer
 from transformers import BertModel
 
 from ddlib_models import hub

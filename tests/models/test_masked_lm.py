@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hf_checkpoints import CONFIGS, ROWS, WORDS, check_use, write, write_all
 from saving import SAVED, same
-from theirs import CONFIGS, ROWS, WORDS, check_use, write, write_all
 from transformers import AutoModelForMaskedLM
 
 import ddlib as dd

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hf_checkpoints import CONFIGS, ROWS, WORDS, write, write_all
 from safetensors.torch import load_file, save_file
-from theirs import CONFIGS, ROWS, WORDS, write, write_all
 from transformers import (
     AutoModelForMaskedLM,
     BertForMaskedLM,
@@ -19,7 +19,7 @@ from transformers import (
     LayoutLMConfig,
     MobileBertConfig,
     NystromformerConfig,
-)
+)  # fmt: skip
 
 from ddlib_models.hf.masked_lm import MaskedLM, masked_lm
 
@@ -55,10 +55,7 @@ def test_bad_inputs_are_refused_by_name(folders, as_users_call):
             dict(vocab_size=21, num_states=22, mask_token=4),
             r"vocab_size=21: must be <= 20, the rows of BertForMaskedLM",
         ),
-        (
-            dict(vocab_size=14, num_states=15),
-            r"vocab_size=14: must be <= 13, the tokens of .* mask_token as an id",
-        ),
+        (dict(vocab_size=14, num_states=15), r"vocab_size=14: must be <= 13, the tokens of .* mask_token as an id"),
         (dict(vocab_size=11, num_states=10), r"vocab_size=11: words are states, so it must be <= num_states=10"),
         (dict(vocab_size=0, num_states=10), r"vocab_size=0: must be at least 1"),
         (dict(mask_token="<m>"), r"mask_token='<m>': must be a token of .*, which does not know it"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from official_imports import GIDD, HDLM, MDLM, TRAINING, assert_same, load
 from official_states import REDUCED, Case, parameters, parents, state
+from refusals import refused_with
 from safetensors.torch import save_file
 
 from ddlib_models import official
@@ -107,12 +108,7 @@ REFUSALS = {
     "shape": (TRAINING, lambda s: s | {"blocks.0.attn_out.weight": torch.zeros(24, 23)}, {}, r"attn_out.*\(24, 24\)"),
     "dtype": (TRAINING, lambda s: s | {"blocks.0.norm1.weight": torch.ones(24).half()}, {}, "norm1.weight.*float32"),
     "bonus": (TRAINING, lambda s: s | {"logit_bias": torch.ones(1, 1, 1)}, {}, "logit_bias is not 0"),
-    "base": (
-        MDLM,
-        lambda s: s | {"backbone.rotary_emb.inv_freq": torch.ones(6)},
-        {},
-        "base 10000",
-    ),
+    "base": (MDLM, lambda s: s | {"backbone.rotary_emb.inv_freq": torch.ones(6)}, {}, "base 10000"),
     "no heads": (MDLM, lambda s: without(s, "backbone.rotary_emb.inv_freq"), {}, "heads=None.*nothing"),
     "two heads": (GIDD, dict, dict(heads=3), r"heads=3.*\[2, 3\].*agree"),
     "mask": (MDLM, dict, dict(mask_id=41), "mask_id=41: must be one of the 41 tokens"),
@@ -167,12 +163,11 @@ def test_folders_are_refused_by_their_configuration(tmp_path):
 
 
 def test_paths_that_hold_no_checkpoint(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds none of model"):
-        official.gidd(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        official.gidd("absent/model.pt")
-    with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        official.gidd(tmp_path / "absent")
+    refused_with(tmp_path=tmp_path)(r"""
+        official.gidd(tmp_path) | FileNotFoundError | holds none of model
+        official.gidd("absent/model.pt") | FileNotFoundError | no such file
+        official.gidd(tmp_path / "absent") | FileNotFoundError | no such file or folder
+    """)
     (tmp_path / "model.npz").touch()
     with pytest.raises(ValueError, match="must end in one of"):
         official.gidd(tmp_path / "model.npz")

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 import torch
+from hf_checkpoints import CAUSAL, CONFIGS, MASK, WORDS, write
 from hub_folders import change
 from safetensors.torch import load_file, save_file
-from theirs import CAUSAL, CONFIGS, MASK, WORDS, write
 from transformers import AutoModelForCausalLM, BertForPreTraining, RobertaModel
 
 from ddlib_models import hub

@@ -16,7 +16,7 @@ from algebra import (
     stochastic,
     vanishes,
     with_diagonal,
-)
+)  # fmt: skip
 from cases import slow_but
 from family import family, poisson, u
 from theorems import any_hierarchy, children, mixing, perturbed, perturbed_eta, standard

@@ -1,4 +1,4 @@
-"""What mutation testing found untested in draws; see tests/mutation/survivors.md."""
+"""Draws: their only source of randomness, where new tensors are made, and which distribution they follow."""
 
 import pytest
 import torch

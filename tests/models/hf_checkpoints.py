@@ -16,7 +16,7 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     RobertaConfig,
-)
+)  # fmt: skip
 
 import ddlib as dd
 

@@ -1,17 +1,11 @@
 """Guidances over small processes, and how texts are drawn with them, for their tests."""
 
-import torch
-from halves import generate
+from fixtures import generate
 
 from ddlib.guidance import ClassifierFree
 from ddlib.guidance.zoo import Lookup, processes
 
-F64 = torch.float64
 KINDS = processes()
-
-
-def at(t, rows=1):
-    return torch.full((rows,), t, dtype=F64)
 
 
 class Counted:
