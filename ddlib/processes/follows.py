@@ -12,10 +12,10 @@ from ddlib.processes.broadcasting import beside, columns_at, each_time, interior
 from ddlib.processes.contract import Contract
 from ddlib.typing import Logits, PerToken, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw
-from ddlib.utils.random import Generator, evenly, rand
+from ddlib.utils.random import Generator, rand
 from ddlib.utils.validation import check_devices, check_order, check_times, require
 
-LEVELS = ("independent", "systematic", "balanced")
+LEVELS = ("independent", "balanced")
 """How the levels of a text's tokens may be drawn, see ``Follows.sample``."""
 
 
@@ -32,10 +32,6 @@ class Follows(Contract, own_times=True):
         ``levels`` says how the tokens of a text share its noise; each text keeps to itself.
 
         - "independent": not at all. This is the process.
-        - "systematic": by evenly spaced uniforms in a random order, with one random shift per text. Every token keeps
-          its law, and the number at a level, or kept, is the same in every draw, up to one. But a text as a whole no
-          longer follows q_t, and a network looks at the whole of it: a mean, such as the bound, is another one. For
-          masks the error is of the order of 1 / L per token. To train with, not to measure.
         - "balanced": one token of the text, chosen at random, is drawn where the bound has its weight, the others as
           ever. With each text's terms multiplied by ``importance_weight(x, z, t)`` all means of the bound are what they
           were, and what changes with the number of tokens at a level is gone.
@@ -44,7 +40,7 @@ class Follows(Contract, own_times=True):
             x: (B, L) clean words.
             t: (B,) times, or (B, L), one for each position.
             generator: source of randomness.
-            levels: "independent", "systematic" or "balanced".
+            levels: "independent" or "balanced".
 
         Raises:
             TypeError, ValueError: x not int64 words (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
@@ -102,6 +98,10 @@ class Follows(Contract, own_times=True):
             TypeError: the class has a ``sample`` of its own that takes no ``levels``.
             ValueError: an unknown one.
         """
+        require(
+            levels != "systematic",
+            "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
+        )
         require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
         if levels != "independent" and "levels" not in signature(self.sample).parameters:
             raise TypeError(
@@ -238,7 +238,7 @@ class Follows(Contract, own_times=True):
         """By which each token's level, or its state, is drawn."""
         if levels != "independent":
             self.check_levels(levels)
-        return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
+        return rand(x.shape, generator, x.device)
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""

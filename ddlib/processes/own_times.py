@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.utils.random import KeyedGenerator, Mirrored
+from ddlib.utils.random import KeyedGenerator
 
 STEPS = ("posterior", "step_divergence")
 """Methods that tell of a step back from t to an earlier s, and know nothing of a step of no length."""
@@ -55,7 +55,7 @@ def position_by_position(method: Callable[..., Any]) -> Callable[..., Any]:
                 given.arguments[name], axes = value.flatten(0, 1)[:, None], 2
             elif isinstance(value, KeyedGenerator):
                 given.arguments[name] = value.split(length)
-            elif isinstance(value, Mirrored) or (name == "levels" and value != "independent"):
+            elif name == "levels" and value != "independent":
                 raise TypeError(f"{refusal}which {name} = {value!r} is not")
 
         def back(value: Any) -> Any:

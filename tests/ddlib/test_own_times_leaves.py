@@ -66,7 +66,6 @@ def test_a_leaf_draws_each_position_by_its_own_keyed_noise():
             r"t has shape \(2, 3\), must be \(B,\) = \(2,\).*Own.importance_weight.*does not answer",
         ),
         (lambda p, x, t: p.sample(x, t, levels="balanced"), r"Own.sample.*which levels = 'balanced' is not"),
-        (lambda p, x, t: p.sample(x, t, dd.mirrored()), r"Own.sample.*which generator = .* is not"),
     ],
 )
 def test_a_leaf_is_not_asked_for_what_positions_cannot_say_by_themselves(call, message):
