@@ -63,16 +63,22 @@ class Run:
     """What the network saw last."""
 
     @classmethod
-    def prepare(cls, recipe: Recipe, world: World) -> "Run":
-        """Builds all of it; its recipe has the corpus of the prepared text, whoever named it.
+    def prepare(cls, recipe: Recipe, world: World, data: Prepared | None = None) -> "Run":
+        """Build all of it; its recipe has the corpus of the prepared text.
+
+        Args:
+            recipe: the run.
+            world: this process among others.
+            data: the text, where it is not that of ``recipe.data.folder``.
 
         Raises:
             ValueError, OSError: whatever would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
-        recipe = replace(recipe, data=recipe.data.whole())
-        data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        if data is None:
+            recipe = replace(recipe, data=recipe.data.whole())
+            data = open_prepared(recipe.data.folder, recipe.data.corpus)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
         known = FromText(recipe, data, world)
