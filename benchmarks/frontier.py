@@ -1,4 +1,4 @@
-"""What samplers and hierarchies are worth: quality against variety, and against network calls.
+"""Quality of samplers and hierarchies, against variety and against network calls.
 
     python -m benchmarks.frontier train WORK                     # the quickstart's two models and one of three levels
     python -m benchmarks.frontier draw WORK --part 0 --of 2      # every cell; again to go on after a kill
@@ -11,7 +11,6 @@ number of steps and a temperature; its texts have the same noise in every cell o
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,21 +21,24 @@ from torch import Tensor, nn
 import ddlib as dd
 from benchmarks.measuring import machine
 from ddlib import parts
-from ddlib.hierarchies import Tree
-from ddlib.processes import ForwardProcess, Hierarchical
+from ddlib.hierarchies import save_clusters
 from ddlib.samplers import Sampler
-from recipes.comparison.training import Config, Data, evaluate, make_model, train
+from recipes.comparison.training import ALONE, Config, Data, evaluate, train
 from recipes.console import make_console
 from recipes.embeddings import embeddings
+from recipes.embeddings.grouping import given_clusters
+from recipes.engine.run import Run
 from recipes.metrics import scoring
-from recipes.quickstart import make_clusters, read_data
+from recipes.quickstart import make_clusters, read_data, word_vectors
 
+Values = dict[str, Any]
+"""A part as recipes name it."""
 CONFIG, SEEDS, TEXTS, ABOVE = Config(), (0, 1), 128, 8
 MODELS = ("masks", "two levels", "three levels")
 
 
 class Cell(NamedTuple):
-    """How texts are drawn."""
+    """A model, and the sampler that draws its texts."""
 
     model: str
     sampler: str
@@ -45,7 +47,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of its file."""
+        """Name of its file."""
         return "-".join(map(str, self)).replace(" ", "_").replace(":", "_").replace("=", "_")
 
 
@@ -62,73 +64,93 @@ CELLS = sorted({*FRONTIER, *CALLS})
 
 
 def tree(config: Config, data: Data) -> list[Tensor]:
-    """The quickstart's clusters of words, and clusters of these: by the mean vector of their words."""
+    """Return the quickstart's clusters of words, and clusters of these by the mean vector of their words.
+
+    Writes both into the folder of the run, where ``processes`` finds them.
+    """
     parents, _ = make_clusters(config, data, make_console())
-    vectors = embeddings.word_embeddings(
-        data.stream, config.vocab_size, config.cluster_dim, reach=config.cluster_reach, seed=config.seed
-    )
+    vectors = word_vectors(config, data)
     size = int(parents.max()) + 1
     sums = torch.zeros(size, vectors.shape[1]).index_add(0, parents, vectors)
     means = sums / parents.bincount(minlength=size)[:, None]
-    return [parents, embeddings.cluster(means, ABOVE, seed=config.seed)]
+    levels = [parents, embeddings.cluster(means, ABOVE, seed=config.seed)]
+    for depth, path in enumerate(paths(config), start=1):
+        save_clusters(path, given_clusters(vectors, levels[:depth], data.prepared.fingerprint))
+    return levels
 
 
-def processes(parents: Sequence[Tensor], words: int) -> dict[str, Hierarchical]:
-    """What is compared."""
-    trees = {name: Tree(list(parents[:depth]), vocab_size=words) for depth, name in enumerate(MODELS) if depth}
-    made = {name: Hierarchical(one, dd.schedules.Linear()) for name, one in trees.items()}
-    return {MODELS[0]: dd.presets.mdlm(words), **made}
+def paths(config: Config) -> list[str]:
+    """Return the files of the clusters: of words alone, and with clusters of these."""
+    return [str(config.out / f"levels-{depth}") for depth in (1, 2)]
 
 
-def kept(folder: Path, config: Config, name: str, process: ForwardProcess, data: Data) -> dict[str, float]:
-    """Trains a model as the quickstart does and keeps its weights; its validation bound, in nats per token."""
+def processes(config: Config) -> dict[str, Values]:
+    """Return the processes that are compared, as recipes name them."""
+    trees = ({"kind": "hdlm_levels", "clusters": path} for path in paths(config))
+    return dict(zip(MODELS, ({"kind": "mdlm"}, *trees), strict=True))
+
+
+def at(work: Path, seed: int) -> tuple[Config, Path]:
+    """Return the configuration of a seed, and the folder of its texts; make both folders."""
+    folder = work / str(seed)
+    config = replace(CONFIG, seed=seed, out=folder / "models")
+    config.out.mkdir(parents=True, exist_ok=True)
+    return config, folder
+
+
+def kept(config: Config, name: str, process: Values, data: Data) -> dict[str, float]:
+    """Train a model as the quickstart does and keep its weights; return its validation bound in nats per token."""
     trained = train(config, name, process, data, make_console())
-    found = evaluate(config, {"masked": trained, "hierarchical": trained}, data)[0]["masked"].per_token
-    torch.save(trained.model.state_dict(), folder / f"{name}.pt")
+    found = evaluate(config, {name: trained}, data)[0][name].per_token
+    torch.save(trained.model.state_dict(), config.out / f"{name}.pt")
     return {"value": found.value, "error": found.standard_error}
 
 
+def opened(config: Config, name: str, process: Values, data: Data) -> Run:
+    """Return the run of a model with the weights that ``kept`` wrote."""
+    run = Run.prepare(replace(config.recipe(process), start="random"), ALONE, data.prepared)
+    run.objective.model.load_state_dict(torch.load(config.out / f"{name}.pt"))
+    run.objective.eval()
+    return run
+
+
 def fit(work: Path) -> None:
-    """Trains all models of all seeds, and keeps weights, clusters and bounds."""
+    """Train all models of all seeds, and keep weights, clusters and bounds."""
     for seed in SEEDS:
-        config, folder = replace(CONFIG, seed=seed), work / str(seed)
-        folder.mkdir(parents=True, exist_ok=True)
+        config, folder = at(work, seed)
         data = read_data(config, make_console())
         parents = tree(config, data)
-        made = processes(parents, config.vocab_size)
-        bounds = {name: kept(folder, config, name, process, data) for name, process in made.items()}
+        bounds = {name: kept(config, name, process, data) for name, process in processes(config).items()}
         torch.save({"parents": parents, "bounds": bounds}, folder / "told.pt")
 
 
 class Counted(nn.Module):
-    """A network that counts the texts that it is asked about."""
+    """A network that counts the sequences it is evaluated on."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model, self.texts = model, 0
 
     def forward(self, z: Tensor, t: Tensor) -> Tensor:
-        """The network's answer."""
+        """Return the network's output."""
         self.texts += len(z)
         answer: Tensor = self.model(z, t)
         return answer
 
 
 def drawn(
-    path: Path, config: Config, process: ForwardProcess, data: Data, told: dict[str, Any],
+    path: Path, config: Config, run: Run, data: Data, told: dict[str, Any],
     sampler: Sampler, steps: int, temperature: float = 1.0,
 ) -> None:  # fmt: skip
-    """Draws the texts of a cell with the model that ``told["cell"]["model"]`` names, unless they are there."""
+    """Draw the texts of a cell by the model of a run, unless they are there."""
     if path.exists():
         return
-    model = make_model(config, process, data)
-    model.load_state_dict(torch.load(path.parent / f"{told['cell']['model']}.pt"))
-    network = Counted(model.eval())
+    network = Counted(run.objective.model)
     words = dd.sample(
-        process, network, (TEXTS, config.window), sampler, steps,
+        run.process, network, (TEXTS, config.window), sampler, steps,
         temperature=temperature, generator=dd.KeyedGenerator(config.seed, 0, torch.arange(TEXTS)),
     )  # fmt: skip
-    texts = [data.tokenizer.decode(row) for row in words.tolist()]
+    texts = [data.prepared.tokenizer.decode(row) for row in words.tolist()]
     calls = network.texts / TEXTS
     result = told | {"seed": config.seed, "calls": calls, "words": words.tolist(), "texts": texts}
     path.write_text(json.dumps(result), encoding="utf-8")
@@ -136,26 +158,26 @@ def drawn(
 
 
 def draw(work: Path, part: int, of: int) -> None:
-    """Draws every cell of every seed that is not there yet."""
+    """Draw every cell of every seed that is not there yet."""
     for seed in SEEDS:
-        config, folder = replace(CONFIG, seed=seed), work / str(seed)
+        config, folder = at(work, seed)
         data = read_data(config, make_console())
-        made = processes(torch.load(folder / "told.pt")["parents"], config.vocab_size)
+        runs = {name: opened(config, name, process, data) for name, process in processes(config).items()}
         for cell in CELLS[part::of]:
             path, sampler = folder / f"{cell.name}.json", parts.build("samplers", cell.sampler)
             told = {"cell": cell._asdict()}
-            drawn(path, config, made[cell.model], data, told, sampler, cell.steps, cell.temperature)
+            drawn(path, config, runs[cell.model], data, told, sampler, cell.steps, cell.temperature)
 
 
 def judge(work: Path, name: str) -> None:
-    """Scores every cell that is drawn and not judged, and the held-out text."""
+    """Score every cell that is drawn and not judged, and the held-out text."""
     scorer = scoring.load_scorer(name)
     for seed in SEEDS:
         real = work / str(seed) / "held-out.json"
         if not real.exists():
-            data = read_data(replace(CONFIG, seed=seed), make_console())
+            data = read_data(at(work, seed)[0], make_console())
             windows = data.validation.tokens[:: len(data.validation.tokens) // TEXTS][:TEXTS].tolist()
-            texts = [data.tokenizer.decode(row) for row in windows]
+            texts = [data.prepared.tokenizer.decode(row) for row in windows]
             real.write_text(json.dumps({"seed": seed, "words": windows, "texts": texts}), encoding="utf-8")
     for path in sorted(work.glob("*/*.json")):
         told = json.loads(path.read_text(encoding="utf-8"))
@@ -169,7 +191,7 @@ def judge(work: Path, name: str) -> None:
 
 
 def summary(told: dict[str, Any]) -> dict[str, Any]:
-    """Quality, variety and calls of a cell."""
+    """Return quality, variety and calls of a cell."""
     scores = scoring.Scores(torch.tensor(told["scores"]["nats"]), torch.tensor(told["scores"]["tokens"]), 0)
     found = scoring.generative(scores, told["words"])
     return {
@@ -180,7 +202,7 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(work: Path, out: Path, command: str = "python -m benchmarks.frontier") -> None:
-    """Everything in one file."""
+    """Write all results into one file."""
     told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*/*.json"))]
     bounds = {str(seed): torch.load(work / str(seed) / "told.pt")["bounds"] for seed in SEEDS}
     found = {

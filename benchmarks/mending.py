@@ -10,16 +10,15 @@ with and without correctors, from the same noise as far as possible.
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import ddlib as dd
-from benchmarks.frontier import CONFIG, SEEDS, drawn, kept, report, tree
+from benchmarks.frontier import SEEDS, Values, at, drawn, kept, opened, paths, report, tree
 from benchmarks.table import DOCS, fill
 from ddlib.samplers import Ancestral, Corrected, Gibbs, SelfCorrection
+from recipes.comparison.training import Config
 from recipes.console import make_console
 from recipes.quickstart import read_data
 
@@ -36,21 +35,24 @@ BEGIN, END = "<!-- tables: benchmarks/mending.py -->", "<!-- end of tables -->"
 KEYS = ("nats", "entropy")
 
 
+def noisy(config: Config) -> Values:
+    """Return the process, as recipes name it."""
+    return {"kind": "hdlm_noisy", "clusters": paths(config)[0], "p_uniform": SHARE}
+
+
 def fit_and_draw(work: Path) -> None:
     """Train the model of every seed and draw its samples every way; existing results are kept."""
     for seed in SEEDS:
-        config, folder = replace(CONFIG, seed=seed), work / str(seed)
-        folder.mkdir(parents=True, exist_ok=True)
+        config, folder = at(work, seed)
         data, made = read_data(config, make_console()), folder / "told.pt"
         if not made.exists():
             parents = tree(config, data)[:1]
-            process = dd.presets.hdlm_noisy(parents[0], SHARE)
-            bounds = {MODEL: kept(folder, config, MODEL, process, data)}
+            bounds = {MODEL: kept(config, MODEL, noisy(config), data)}
             torch.save({"parents": parents, "bounds": bounds}, made)
-        process = dd.presets.hdlm_noisy(torch.load(made)["parents"][0], SHARE)
+        run = opened(config, MODEL, noisy(config), data)
         for way, sampler in WAYS.items():
             about = {"cell": {"model": MODEL, "way": way, "sampler": repr(sampler), "steps": STEPS}}
-            drawn(folder / f"{way.replace(' ', '_')}.json", config, process, data, about, sampler, STEPS)
+            drawn(folder / f"{way.replace(' ', '_')}.json", config, run, data, about, sampler, STEPS)
 
 
 def rows(results: dict[str, Any]) -> str:

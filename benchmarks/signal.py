@@ -1,11 +1,12 @@
-"""How noisy bound and gradient are, for every way to draw times and levels: the table of docs/signal.md.
+"""Standard deviation of bound and gradient for every way to draw times and levels: the table of docs/signal.md.
 
     python -m benchmarks.study prepare WORK
     python -m benchmarks.signal train WORK [--part 0 --of 2]
     python -m benchmarks.signal measure WORK [--part 0 --of 2]      # one file for each process and point of training
     python -m benchmarks.signal report WORK --out benchmarks/results/signal.json
 
-All ways are measured on the same texts, so what texts differ by is in each of them.
+All ways are measured on the same texts, so the variance between texts is part of each number. docs/signal.md also shows
+systematic levels and mirror pairs, which were removed after ddlib 0.1.0 because of these measurements.
 """
 
 import json
@@ -21,7 +22,6 @@ from torch import Tensor
 import ddlib as dd
 from benchmarks.made import arguments, shared, written
 from benchmarks.study import ASEVER, LENGTH, MODELS, SEARCH_SEED, recipe
-from ddlib.utils.random import Generator
 from recipes.config import IN_STRATA, Recipe, time_density
 from recipes.data import Batch, examples, open_prepared
 from recipes.engine.provenance import provenance
@@ -33,24 +33,23 @@ PROCESSES = {
     "HDLM-64": "HDLM-64",
     "HDLM-64-8": "HDLM-64-8, all edges",
 }
-"""The models of the study that stand for them."""
+"""Models of the study, by process."""
 POINTS = (0.2, 0.6, 2.0)
-"""Millions of tokens after which it is measured, each the end of a training of its own."""
+"""Millions of tokens after which is measured; each is the end of a separate training."""
 TEXTS, SETS = 64, 64
 """Texts of an estimate of the bound, and how many estimates."""
 ROWS, GRADIENTS = 16, 32
 """Texts of a gradient, and how many gradients."""
 FRESH = 10_000
-"""Seed of texts that nobody trained on in this order."""
+"""Seed of an order of texts that no model was trained in."""
 
 
 class Way(NamedTuple):
-    """How times and levels are drawn."""
+    """Rule for drawing times and levels."""
 
     method: str = "stratified"
     density: bool = False
     levels: str = "independent"
-    mirror: bool = False
 
 
 TODAY = "strata"
@@ -58,16 +57,13 @@ WAYS: Mapping[str, Way] = {
     "iid": Way("iid"),
     TODAY: Way(),
     "density": Way(density=True),
-    "systematic": Way(levels="systematic"),
     "balanced": Way(levels="balanced"),
-    "mirror": Way(mirror=True),
     "density, balanced": Way(density=True, levels="balanced"),
-    "density, balanced, mirror": Way(density=True, levels="balanced", mirror=True),
 }
 
 
 class Drawn(NamedTuple):
-    """A batch of noisy texts, and what each counts."""
+    """A batch of noisy texts, and the weight of each."""
 
     z: Tensor
     t: Tensor
@@ -75,9 +71,8 @@ class Drawn(NamedTuple):
 
 
 def noised(process: dd.processes.ForwardProcess, batch: Batch, way: Way, share: float) -> Drawn:
-    """The texts at their times; ``share`` of the mean is left to chance."""
-    keyed = dd.KeyedGenerator(0, 0, batch.index)
-    noise: Generator = dd.mirrored(keyed) if way.mirror else keyed
+    """Draw the noisy texts; ``share`` is the part of the mean that stays random."""
+    noise = dd.KeyedGenerator(0, 0, batch.index)
     density = time_density("optimal", process, LENGTH, share) if way.density else None
     t = dd.sample_times(len(batch.x), way.method, noise, density=density, dtype=torch.float64)
     z = process.sample(batch.x, t, noise, levels=way.levels)
@@ -89,7 +84,7 @@ def noised(process: dd.processes.ForwardProcess, batch: Batch, way: Way, share: 
 
 @torch.no_grad()
 def bounds(saved: LoadedModel, batch: Batch, way: Way) -> Tensor:
-    """Nats of each text, (B,)."""
+    """Return the nats of each text, (B,)."""
     z, t, weight = noised(saved.process, batch, way, IN_STRATA)
     nats = dd.nelbo(
         saved.process, saved.model(z, t.float()), batch.x, z, t.float(), parameterization=saved.parameterization
@@ -98,7 +93,7 @@ def bounds(saved: LoadedModel, batch: Batch, way: Way) -> Tensor:
 
 
 def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor:
-    """Of the training loss with its weights, in nats per token, as one vector."""
+    """Compute the gradient of the weighted training loss in nats per token, as one vector."""
     z, t, weight = noised(saved.process, batch, way, 1.0)
     nats = dd.training_loss(
         saved.process, saved.model(z, t.float()), batch.x, z, t.float(), loss.loss.rule(), mask=batch.mask,
@@ -110,12 +105,12 @@ def gradient(saved: LoadedModel, loss: Recipe, batch: Batch, way: Way) -> Tensor
 
 
 def per_thousand(deviation: float, texts: int) -> float:
-    """The standard deviation of an estimate from a thousand tokens."""
+    """Scale a standard deviation to an estimate from a thousand tokens."""
     return deviation * math.sqrt(texts * LENGTH / 1000)
 
 
 def measured(saved: LoadedModel, given: Recipe) -> dict[str, Any]:
-    """Standard deviations of every way."""
+    """Compute the standard deviations of every way."""
     data, found = open_prepared(given.data.folder), {}
     asked = dict(length=LENGTH, pad_id=data.pad_id, seed=FRESH, threads=0)
     sets = list(islice(examples(data.train, batch_size=TEXTS, **asked), SETS))
@@ -134,7 +129,7 @@ def measured(saved: LoadedModel, given: Recipe) -> dict[str, Any]:
         found[name] = {
             "bound": float(nats.sum() / tokens.sum()),
             "deviation": per_thousand(float(estimates.std()), TEXTS),
-            # what an error that takes times for independent says of the same draws
+            # error of the same draws if times are taken for independent
             "blind": per_thousand(float((nats / LENGTH).var(1).mean().sqrt()) / math.sqrt(TEXTS), TEXTS),
             "gradient": float(mean.norm()),
             "gradient_deviation": per_thousand(math.sqrt(spread), ROWS),
@@ -144,19 +139,19 @@ def measured(saved: LoadedModel, given: Recipe) -> dict[str, Any]:
 
 
 def points(work: Path) -> Iterator[tuple[str, float, Recipe]]:
-    """Every process at every point of training."""
+    """Yield every process at every point of training."""
     for millions in POINTS:
         for name, model in PROCESSES.items():  # that of two million is one of the search
             yield name, millions, recipe(work, f"search-{model}-{ASEVER}", MODELS[model], millions, SEARCH_SEED)
 
 
 def kept(work: Path, name: str, millions: float) -> Path:
-    """The file of one point."""
+    """Return the file of one point."""
     return work / f"signal-{name}-{millions:g}M.json"
 
 
 def report(work: Path) -> dict[str, Any]:
-    """What the result file holds: of all points that are there."""
+    """Build the content of the result file, from all points measured so far."""
     found = [
         {"process": name, "millions": millions, "ways": json.loads(kept(work, name, millions).read_text())}
         for name, millions, _ in points(work)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.signal import PROCESSES, TODAY, WAYS
+from benchmarks.signal import PROCESSES, TODAY
 from benchmarks.table import DOCS, fill, result
 from ddlib import plot
 
@@ -49,10 +49,11 @@ def of_gradient(point: Point, way: str) -> str:
 
 
 def table(points: list[Point], cell: Cell) -> list[str]:
-    """Return a row for every process and point of training, a column for every way."""
-    lines = [f"| process | million tokens | {' | '.join(WAYS)} |", "| --- | --- |" + " --- |" * len(WAYS)]
+    """Return a row for every process and point of training, a column for every way that was measured."""
+    ways = list(points[0]["ways"])
+    lines = [f"| process | million tokens | {' | '.join(ways)} |", "| --- | --- |" + " --- |" * len(ways)]
     for point in points:
-        cells = " | ".join(cell(point, way) for way in WAYS)
+        cells = " | ".join(cell(point, way) for way in ways)
         lines.append(f"| {point['process']} | {point['millions']:g} | {cells} |")
     return lines
 
@@ -89,7 +90,7 @@ def tables(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Draw deviations after the longest training, a group of points for each process."""
-    last = max(point["millions"] for point in results["points"])
+    last, ways = max(point["millions"] for point in results["points"]), list(results["points"][0]["ways"])
     figure, panels = plot.panels(1, 2, size=(5.2, 4.0))
     colours = dict(zip(PROCESSES, (plot.DARK, plot.VERMILION, plot.BLUE, plot.GREEN), strict=True))
     for panel, (value, title) in zip(
@@ -97,9 +98,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     ):
         for name, colour in colours.items():
             (point,) = (p for p in results["points"] if p["process"] == name and p["millions"] == last)
-            values = [value(point, way) for way in WAYS]
-            panel.plot(values, range(len(WAYS)), "o-", color=colour, label=name, linewidth=1)
-        panel.set_yticks(range(len(WAYS)), list(WAYS))
+            values = [value(point, way) for way in ways]
+            panel.plot(values, range(len(ways)), "o-", color=colour, label=name, linewidth=1)
+        panel.set_yticks(range(len(ways)), ways)
         panel.invert_yaxis()
         panel.set(xlabel="standard deviation from 1,000 tokens")
         panel.set_title(title, loc="left", fontweight="bold")

@@ -30,7 +30,7 @@ from ddlib.samplers import sample
 from ddlib.samplers.likelihood import Likelihood, likelihood
 from ddlib.times import sample_times
 from ddlib.utils import moved
-from ddlib.utils.random import KeyedGenerator, mirrored
+from ddlib.utils.random import KeyedGenerator
 from ddlib.utils.renamed import module_getattr
 from ddlib.utils.validation import debug
 from ddlib.vocabulary import check_vocabulary
@@ -60,7 +60,6 @@ __all__ = [
     "linear_nelbo",
     "linear_training_loss",
     "mean_per_token",
-    "mirrored",
     "nelbo",
     "paces",
     "parts",
@@ -97,6 +96,11 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
             return verify
         if name.startswith("_"):  # tools that inspect the kind of the module
             raise AttributeError(f"module 'ddlib' has no attribute {name!r}")
+        if name == "mirrored":
+            raise AttributeError(
+                "dd.mirrored was removed after 0.1.0, since mirror pairs gain nothing at equal rows (docs/signal.md): "
+                "pass its generator itself, and levels='balanced' for less noise"
+            )
         if name == "word_logits":
             return module_getattr(__name__, {name: "token_logits"})(name)
         if f"ddlib.{name}" in moved.MOVED:

@@ -14,18 +14,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from rich.console import Console
 from torch import Tensor
 
 import ddlib as dd
+from ddlib.hierarchies import save_clusters
 from ddlib.vocabulary import fingerprint
 from recipes.comparison.figure import write_figure
-from recipes.comparison.training import Config, Data, Trained, baselines, evaluate, train
+from recipes.comparison.training import Config, Data, Trained, baselines, documents, evaluate, train
 from recipes.console import make_console, on_its_way, render
-from recipes.data import text
+from recipes.data import Prepared, text
 from recipes.embeddings import embeddings
+from recipes.embeddings.grouping import given_clusters
 from recipes.metrics import basis
+
+CLUSTERS = "clusters"
+"""Name of the files of the clusters, in the folder of the run."""
 
 SMOKE = Config(
     first_year=2000, vocab_size=512, num_clusters=16, cluster_dim=16, dim=32, depth=1, heads=1, steps=12, batch_size=8,
@@ -36,7 +41,7 @@ SMOKE = Config(
 
 @dataclass(frozen=True)
 class Result:
-    """What the quickstart measured."""
+    """Everything that the quickstart measured."""
 
     bounds: dict[str, dd.Tally]
     difference: dd.Tally
@@ -47,35 +52,45 @@ class Result:
 
 
 def read_data(config: Config, console: Console) -> Data:
-    past, validation = text.hold_out(text.load_speeches(config.first_year), config.held_out)
+    """Read the speeches, learn the tokenizer from all but the newest, and cut both parts into windows."""
+    past, newest = text.hold_out(text.load_speeches(config.first_year), config.held_out)
     tokenizer = text.train_tokenizer(text.join(past), config.vocab_size)
-    stream = text.encode(tokenizer, text.join(past))
-    spelled = text.token_bytes(tokenizer)
-    held_out = text.windows(text.encode(tokenizer, text.join(validation)), config.window, spelled)
-    data = Data(tokenizer, stream, text.windows(stream, config.window, spelled), held_out)
+    stream, spelled = text.encode(tokenizer, text.join(past)), text.token_bytes(tokenizer)
+    held_out = text.windows(text.encode(tokenizer, text.join(newest)), config.window, spelled)
+    train, validation = (
+        documents(part, config.vocab_size) for part in (text.windows(stream, config.window, spelled), held_out)
+    )
+    # windows are full and run on into each other: no token stands for padding or for an end
+    prepared = Prepared(config.out, tokenizer, 0, 0, 0, train, validation, fingerprint(tokenizer.get_vocab()), {})
     console.print(
         f"text       {len(past)} State of the Union addresses {past[0].year}-{past[-1].year}, "
-        f"{len(stream):,} tokens; validation {validation[0].year}-{validation[-1].year}, "
+        f"{len(stream):,} tokens; validation {newest[0].year}-{newest[-1].year}, "
         f"{held_out.tokens.numel():,} tokens of {held_out.num_bytes.sum() / held_out.tokens.numel():.2f} bytes"
     )
-    return data
+    return Data(prepared, stream, held_out)
+
+
+def word_vectors(config: Config, data: Data) -> Float[Tensor, "V dim"]:
+    """Return the vectors of the words that are clustered."""
+    return embeddings.word_embeddings(
+        data.stream, config.vocab_size, config.cluster_dim, reach=config.cluster_reach, seed=config.seed
+    )
 
 
 def make_clusters(config: Config, data: Data, console: Console) -> tuple[Int[Tensor, " V"], list[str]]:
-    """Parents of the words, and a name for each cluster: its most typical word."""
-    vectors = embeddings.word_embeddings(
-        data.stream, config.vocab_size, config.cluster_dim, reach=config.cluster_reach, seed=config.seed
-    )
+    """Return the parents of the words, and for each cluster its most typical word; write the clusters to a file."""
+    vectors, tokenizer = word_vectors(config, data), data.prepared.tokenizer
     parents = embeddings.cluster(vectors, config.num_clusters, seed=config.seed)
     counts = data.stream.bincount(minlength=config.vocab_size)
     typical = [
-        [data.tokenizer.decode([word]).strip() or "¶" for word in words]
+        [tokenizer.decode([word]).strip() or "¶" for word in words]
         for words in embeddings.typical_words(vectors, parents, counts, num=6)
     ]
     mass = torch.zeros(len(typical)).index_add(0, parents, counts.float())
     console.print(f"hierarchy  {config.vocab_size} words -> {len(typical)} clusters -> 1 mask; some clusters:")
     for cluster in mass.argsort(descending=True)[1::6][:8].tolist():
         console.print("             " + " ".join(typical[cluster]), markup=False)
+    save_clusters(config.out / CLUSTERS, given_clusters(vectors, [parents], data.prepared.fingerprint))
     return parents, [words[0] for words in typical]
 
 
@@ -123,14 +138,14 @@ def draw_samples(config: Config, run: Trained, data: Data) -> Samples:
         generator=torch.Generator().manual_seed(config.seed),
         on_step=lambda step, t, z: trace.append((float(t[0]), z[0].clone())),
     )
-    return Samples([data.tokenizer.decode(row.tolist()) for row in tokens], trace)
+    return Samples([data.prepared.tokenizer.decode(row.tolist()) for row in tokens], trace)
 
 
 def show_samples(name: str, samples: Samples, data: Data, names: list[str], console: Console) -> None:
     console.rule(f"{name}: a sample as it denoises", align="left")
     for wanted in (1.0, 0.75, 0.5, 0.25, 0.1, 0.0):
         t, states = min(samples.trace, key=lambda snapshot: abs(snapshot[0] - wanted))
-        console.print(on_its_way(t, render(data.tokenizer, states, names)))
+        console.print(on_its_way(t, render(data.prepared.tokenizer, states, names)))
     for number, sample in enumerate(samples.texts[1:], start=2):
         console.print(f"sample {number}", style="bold")
         console.print(sample, markup=False)
@@ -141,17 +156,8 @@ def run(config: Config, console: Console) -> Result:
     started = time.perf_counter()
     config.out.mkdir(parents=True, exist_ok=True)
     data = read_data(config, console)
-    parents, names = make_clusters(config, data, console)
-
-    vocabulary = data.tokenizer.get_vocab()
-    tree = dd.hierarchies.Tree([parents], vocab_size=config.vocab_size, fingerprint=fingerprint(vocabulary))
-    processes = {
-        "masked": dd.presets.mdlm(config.vocab_size),
-        "hierarchical": dd.processes.Hierarchical(tree, dd.schedules.Linear()),
-    }
-
-    for process in processes.values():
-        dd.check_vocabulary(process, vocabulary)
+    _, names = make_clusters(config, data, console)
+    processes = {"masked": "mdlm", "hierarchical": {"kind": "hdlm", "clusters": str(config.out / CLUSTERS)}}
 
     console.rule(f"training: {config.steps} steps of {config.batch_size} x {config.window} tokens each", align="left")
     trained = {name: train(config, name, process, data, console) for name, process in processes.items()}
@@ -169,12 +175,12 @@ def run(config: Config, console: Console) -> Result:
     figure = config.out / "quickstart.png"
     write_figure(
         figure,
-        processes["hierarchical"],
-        processes["masked"],
+        hierarchical := trained["hierarchical"].process,
+        trained["masked"].process,
         config.weight_clip,
         {name: model.curve for name, model in trained.items()},
         unigram.per_token.value,
-        [(t, tree.level_of(states)) for t, states in samples["hierarchical"].trace],
+        [(t, hierarchical.level_of(states[None])[0]) for t, states in samples["hierarchical"].trace],
     )
     console.rule(align="left")
     console.print(f"figure {figure}; all of it took {time.perf_counter() - started:.0f} s")

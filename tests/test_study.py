@@ -104,7 +104,7 @@ def test_what_a_search_has_found_is_not_trained_again(work, tmp_path, monkeypatc
     assert names == ["search-HDLM-64-all_edges-best_times-balanced-0.001M-2", "search-speed-learned-0.001M-2"]
 
 
-@pytest.mark.parametrize("way", [name for name in signal.WAYS if name != "systematic"])
+@pytest.mark.parametrize("way", signal.WAYS)
 def test_every_way_has_the_mean_of_the_bound(way):
     """Of a network that loses two nats at a mask: two nats per token."""
     process, x = dd.presets.mdlm(5), torch.zeros(4096, signal.LENGTH, dtype=torch.int64)

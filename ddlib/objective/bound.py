@@ -151,16 +151,15 @@ def bound(
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; a density that is none, negative,
-            or 0 inside (0, 1); levels drawn "systematic", by which the mean is another one; a pace that is none, or
-            cannot serve the length; a denoiser that takes one time per sequence, or no clean text, where it is told
-            them.
+            or 0 inside (0, 1); unknown ``levels``; a pace that is none, or cannot serve the length; a denoiser that
+            takes one time per sequence, or no clean text, where it is told them.
     """
     process.check_inputs(x=x)
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
     meaning = stated(denoiser, parameterization)
-    check_unbiased(process, levels)
+    process.check_levels(levels)
     pace = Together() if pace is None else pace
     if not isinstance(pace, Pace):
         raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
@@ -247,21 +246,6 @@ def variance_caveat(
     mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
     advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
     return f"error may be too small, near {near} the {moment} has no finite value: use {advice}"
-
-
-def check_unbiased(process: ForwardProcess, levels: str) -> None:
-    """Raises unless a bound may be measured with levels drawn in this way.
-
-    Raises:
-        TypeError: the process cannot draw them so.
-        ValueError: an unknown way, or one by which the mean is not that of the bound.
-    """
-    require(
-        levels != "systematic",
-        "levels is 'systematic', must be 'independent' or 'balanced' in a bound: with the same number of tokens at a "
-        "level in every draw a text does not follow q_t, and the mean over what a network says of it is another one",
-    )
-    process.check_levels(levels)
 
 
 def _told(t: Times) -> Times:

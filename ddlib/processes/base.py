@@ -32,7 +32,7 @@ from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
-from ddlib.utils.random import Generator, evenly, rand
+from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_count, require
 
@@ -41,7 +41,7 @@ __all__ = [
     "rows_at", "scalar", "span", "taken", "through", "unchanged",
 ]  # fmt: skip
 
-LEVELS = ("independent", "systematic", "balanced")
+LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
 
 
@@ -174,11 +174,10 @@ class ForwardProcess(Identified):
             x: (B, L) clean tokens.
             t: (B,) times, or (B, L), one for each position.
             generator: source of randomness.
-            levels: coupling of the tokens of a sequence. "independent" is the process. "systematic" takes evenly spaced
-                uniforms in a random order: each token keeps its distribution, the sequence does not, so it serves
-                training alone. "balanced" draws one token of each sequence, at random, where the bound has its weight;
-                with each sequence's terms multiplied by ``importance_weight(x, z, t)`` all means of the bound are those
-                of independent draws, and the variance from the number of tokens at a level is gone.
+            levels: coupling of the tokens of a sequence. "independent" is the process. "balanced" draws one token of
+                each sequence, at random, where the bound has its weight; with each sequence's terms multiplied by
+                ``importance_weight(x, z, t)`` all means of the bound are those of independent draws, and the variance
+                from the number of tokens at a level is gone.
 
         Raises:
             TypeError, ValueError: x not int64 tokens (B, L); t not (B,) or (B, L) in [0, 1]; different devices; unknown
@@ -236,6 +235,10 @@ class ForwardProcess(Identified):
             TypeError: the ``sample`` of the class takes no ``levels``.
             ValueError: an unknown coupling.
         """
+        require(
+            levels != "systematic",
+            "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
+        )
         require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
         if levels != "independent" and "levels" not in signature(self.sample).parameters:
             raise TypeError(
@@ -551,7 +554,7 @@ class ForwardProcess(Identified):
         """Uniforms from which each token's level, or its state, is drawn."""
         if levels != "independent":
             self.check_levels(levels)
-        return (evenly if levels == "systematic" else rand)(x.shape, generator, x.device)
+        return rand(x.shape, generator, x.device)
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddlib.times.base import Interval, TimeDensity, check_interval, sound
 from ddlib.times.uniform import Uniform
-from ddlib.utils.random import Generator, KeyedGenerator, Mirrored, rand
+from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
 
@@ -101,8 +101,7 @@ def sample_times(
     for pairs (t, 1 - t) of neighbours. Under a density the slices are of equal probability: uniforms so drawn go
     through the inverse of its distribution function, and a mean over times counts each ``density.weight(t)``.
 
-    No time is rounded up to 1, where weights may be infinite. Rows of a pair of ``dd.mirrored`` have the same time;
-    slices and pairs (t, 1 - t) are then of pairs of rows.
+    No time is rounded up to 1, where weights may be infinite.
 
     With a ``KeyedGenerator`` the slices are those of a scrambled van der Corput sequence over the global example index:
     each aligned window of 2^k consecutive indices has exactly one time in each of the 2^k equal slices, anywhere in it.
@@ -138,19 +137,14 @@ def sample_times(
     require(method in _METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, _METHODS))}")
     require(dtype is None or dtype.is_floating_point, f"dtype is {dtype}, must be floating point")
     check_interval(interval)
-    inner = generator.generator if isinstance(generator, Mirrored) else generator
-    if isinstance(inner, KeyedGenerator):
-        home = inner.index.device
-        require(n == len(inner.index), f"n is {n}, must be the {len(inner.index)} examples of the generator")
-        _check_positions(inner, strata=method != "iid")
+    if isinstance(generator, KeyedGenerator):
+        home = generator.index.device
+        require(n == len(generator.index), f"n is {n}, must be the {len(generator.index)} examples of the generator")
+        _check_positions(generator, strata=method != "iid")
     else:
-        home = torch.device("cpu") if inner is None else inner.device
+        home = torch.device("cpu") if generator is None else generator.device
     density = sound(density) or Uniform()
-    place, draw = torch.device(device) if device is not None else home, _METHODS[method]
-    if isinstance(generator, Mirrored):
-        unit = generator.shared(n, lambda pairs, source: draw(pairs, source, place))
-    else:
-        unit = draw(n, generator, place)
+    unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
     return rounded(_inverse(unit, density, interval), dtype)
 
 

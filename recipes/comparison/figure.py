@@ -1,4 +1,4 @@
-"""The quickstart's one figure: occupancies, loss weights, learning curves, a denoising trajectory."""
+"""Figure of the quickstart: occupancies, loss weights, learning curves, a denoising trajectory."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +20,16 @@ MODEL_COLOURS = {"masked": GREEN, "hierarchical": VERMILION}
 
 @dataclass
 class Curve:
-    """What a training run leaves for the figure, in nats per token."""
+    """Losses and bounds of a training run, in nats per token."""
 
     loss: list[float] = field(default_factory=list)
     """Training loss of every step, weights clipped."""
     bound: list[tuple[int, float]] = field(default_factory=list)
-    """(step, validation bound) now and then, weights not clipped."""
+    """(step, validation bound) at a few steps, weights not clipped."""
 
 
 def smoothed(values: list[float], span: int) -> np.ndarray:
-    """Running mean over the last ``span`` values, or as many as there are."""
+    """Compute the running mean over the last ``span`` values, or as many as there are."""
     total = np.cumsum(np.concatenate([[0.0], values]))
     end = np.arange(1, len(values) + 1)
     start = np.maximum(end - span, 0)
@@ -39,6 +39,7 @@ def smoothed(values: list[float], span: int) -> np.ndarray:
 def draw_weights(
     axes: Axes, process: dd.processes.Hierarchical, masked: dd.processes.Hierarchical, clip: float
 ) -> None:
+    """Draw the weights of both processes over time, and the clip of training."""
     t = torch.linspace(0, 1, 1001, dtype=torch.float64)[1:-1]
     plot.weights(process, axes)
     axes.plot(t, masked.weights(t).numpy()[:, 1], color=GREEN, linewidth=2, label="masked: mask → word")
@@ -47,6 +48,7 @@ def draw_weights(
 
 
 def draw_curves(axes: Axes, curves: dict[str, Curve], baseline: float) -> None:
+    """Draw training losses and validation bounds over the steps, and the bound of a unigram model."""
     for name, curve in curves.items():
         colour = MODEL_COLOURS[name]
         span = max(len(curve.loss) // 20, 1)

@@ -1,29 +1,34 @@
-"""Two processes at one budget: the same network, data order and keyed noise, trained and measured side by side."""
+"""Several processes at one budget: recipes that differ in the process alone, trained and measured side by side."""
 
-from contextlib import nullcontext
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from rich.console import Console
-from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib_models import DiT
 from recipes.comparison.figure import Curve
-from recipes.config import IN_STRATA, Loss
+from recipes.config import IN_STRATA, Hardware, Loss, Optimizer, Output, Recipe
+from recipes.config import Data as TextOf
 from recipes.console import training_progress
-from recipes.data import text
-from recipes.embeddings import embeddings
-from recipes.embeddings.starting import log_probs, state_vectors
-from recipes.engine.muon import Muon
+from recipes.data import Batch, Documents, Prepared, speeches, text
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.metrics import Terms, measure
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides the numbers."""
+    """All values that decide the numbers."""
 
     seed: int = 0
     out: Path = Path("runs/quickstart")
@@ -47,7 +52,6 @@ class Config:
     warmup: int = 40
     weight_decay: float = 0.1
     weight_clip: float = 2.0
-    max_grad_norm: float = 1.0
 
     curve_points: int = 8
     curve_windows: int = 128
@@ -57,138 +61,103 @@ class Config:
     temperature: float = 1.0
     top_p: float = 0.9
 
+    def recipe(self, process: dict[str, Any] | str) -> Recipe:
+        """Return the recipe of one process; the recipes of a comparison differ in the process alone.
+
+        Muon (Jordan et al. 2024) trains the matrices of the blocks, AdamW all else: with AdamW alone a run this short
+        stays at the unigram frequencies.
+        """
+        has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
+        return Recipe(
+            data=TextOf(corpus=speeches(self.vocab_size), folder=self.out, length=self.window),
+            process=process,
+            model={"kind": "dit", "dim": self.dim, "depth": self.depth, "heads": self.heads},
+            optimizer=Optimizer(
+                lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-8, weight_decay=self.weight_decay, warmup=self.warmup,
+                final=0.0, muon=True, ema=0.0,
+            ),
+            loss=Loss(weighting=f"clip:{self.weight_clip}"),
+            output=Output(folder=self.out, validate_sequences=self.curve_windows),
+            hardware=Hardware(bf16=has_bf16, threads=1),
+            batch=self.batch_size,
+            steps=self.steps,
+            start="text",
+            seed=self.seed,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Data:
-    """Text as the models see it."""
+    """The text: as one stream of tokens, and cut into windows, the documents of ``prepared``."""
 
-    tokenizer: Tokenizer
+    prepared: Prepared
     stream: Int[Tensor, " N"]
-    train: text.Windows
     validation: text.Windows
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, its process and what happened."""
+    """A trained model, its process and its learning curve."""
 
-    process: dd.processes.Hierarchical
-    model: DiT
+    process: dd.processes.ForwardProcess
+    model: nn.Module
     curve: Curve
 
 
-def make_model(config: Config, process: dd.processes.Hierarchical, data: Data) -> DiT:
-    """A DiT that starts at the unigram law, with the corpus's own word embeddings."""
-    torch.manual_seed(config.seed)
-    model = DiT(process.num_states, process.vocab_size, config.dim, config.depth, config.heads)
-    counts = data.stream.bincount(minlength=process.vocab_size)
-    vectors = embeddings.word_embeddings(data.stream, process.vocab_size, config.dim, reach=2, seed=config.seed)
-    model.start_at(log_probs(counts), state_vectors(process, counts, 0.3 * config.dim**0.5 * vectors))
-    return model
+def documents(windows: text.Windows, vocab_size: int) -> Documents:
+    """Return windows as documents in memory."""
+    count, length = windows.tokens.shape
+    offsets = pa.array(np.arange(0, (count + 1) * length, length, dtype=np.int32))
+    rows = pa.ListArray.from_arrays(offsets, pa.array(windows.tokens.flatten().numpy()))
+    return Documents(pa.chunked_array([rows]), pa.chunked_array([windows.num_bytes.numpy()]), vocab_size)
 
 
-def make_optimizers(config: Config, model: DiT) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024) for the blocks' matrices, AdamW for all else.
-
-    With AdamW alone a run this short never leaves the unigram plateau.
-    """
-    matrices = [p for name, p in model.blocks.named_parameters() if p.ndim == 2 and "modulation" not in name]
-    held = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in held]
-    return [
-        Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay),
-        torch.optim.AdamW(rest, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
-    ]
-
-
-def fast_matmul() -> torch.autocast | nullcontext:
-    """bfloat16 products where the CPU has instructions for them, else float32."""
-    has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
-    return torch.autocast("cpu", torch.bfloat16) if has_bf16 else nullcontext()
-
-
-def train(config: Config, name: str, process: dd.processes.Hierarchical, data: Data, console: Console) -> Trained:
-    model, curve = make_model(config, process, data), Curve()
-    optimizers = make_optimizers(config, model)
-    schedules = [
-        torch.optim.lr_scheduler.SequentialLR(
-            optimizer,
-            [
-                torch.optim.lr_scheduler.LinearLR(optimizer, 1 / config.warmup, total_iters=config.warmup),
-                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(config.steps - config.warmup, 1)),
-            ],
-            [config.warmup],
-        )
-        for optimizer in optimizers
-    ]
-    order = data_order(config, len(data.train.tokens))
-    few = text.Windows(
-        data.validation.tokens[: config.curve_windows], data.validation.num_bytes[: config.curve_windows]
-    )
+def train(config: Config, name: str, process: dict[str, Any] | str, data: Data, console: Console) -> Trained:
+    """Train the recipe of a process; measure the bound of a few windows on the way."""
+    recipe, curve = config.recipe(process), Curve()
+    run = Run.prepare(recipe, ALONE, data.prepared)
     marks = {round(config.steps * point / config.curve_points) for point in range(1, config.curve_points + 1)}
-    curve.bound.append((0, validate(config, process, model, few, passes=1).mean().item()))
-    about = Loss(weighting=f"clip:{config.weight_clip}").about(padded=False)
-    weighting = dd.weightings.Clip(config.weight_clip)
-    with training_progress(console, name, config.steps, config.batch_size * config.window, about) as report:
-        for step in range(config.steps):
-            position = torch.arange(step * config.batch_size, (step + 1) * config.batch_size)
-            noise = dd.KeyedGenerator(seed=config.seed, step=step, index=position)
-            x = data.train.tokens[order[position]]
-            t = dd.sample_times(len(x), generator=noise)
-            z = process.sample(x, t, generator=noise)
-            with fast_matmul():
-                logits = model(z, t)
-            loss = dd.training_loss(process, logits, x, z, t, weighting)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
-            for optimizer, schedule in zip(optimizers, schedules, strict=True):
-                optimizer.step()
-                optimizer.zero_grad()
-                schedule.step()
-            curve.loss.append(loss.item())
-            report(step + 1, loss.item())
-            if step + 1 in marks:
-                curve.bound.append((step + 1, validate(config, process, model, few, passes=1).mean().item()))
-    return Trained(process, model.eval(), curve)
+    curve.bound.append((0, run.validate().per_token.value))
+    about, tokens = recipe.loss.about(padded=False), config.batch_size * config.window
+    with (
+        closing(run.batches()) as batches,
+        training_progress(console, name, config.steps, tokens, about) as report,
+    ):
+        for step, batch in enumerate(islice(batches, config.steps), start=1):
+            curve.loss.append(run.step(batch, stop=False).loss)
+            report(step, curve.loss[-1])
+            if step in marks:
+                curve.bound.append((step, run.validate().per_token.value))
+    return Trained(run.process, run.objective.model.eval(), curve)
 
 
-def data_order(config: Config, num_windows: int) -> Int[Tensor, " N"]:
-    """Which window stands at each position of the data order: one permutation per epoch, the same for every model."""
-    generator = torch.Generator().manual_seed(config.seed)
-    epochs = -(-config.steps * config.batch_size // num_windows)
-    return torch.cat([torch.randperm(num_windows, generator=generator) for _ in range(epochs)])
+def bound(config: Config, run: Trained, data: Data) -> Terms:
+    """Measure the bound of every validation window, the mean over ``config.passes`` draws of times and noise."""
+    windows = data.validation.tokens
+    batches = [
+        Batch(x=x, mask=torch.ones_like(x, dtype=torch.bool), index=index)
+        for x, index in zip(windows.split(128), torch.arange(len(windows)).split(128), strict=True)
+    ]
+    density = run.process.time_density(config.window, chance=IN_STRATA)
+    draws = [
+        measure(run.process, run.model, batches, config.seed + 1, number, density=density, levels="balanced")
+        for number in range(config.passes)
+    ]
+    return Terms.average(draws)
 
 
-@torch.no_grad()
-def validate(
-    config: Config, process: dd.processes.Hierarchical, model: DiT, windows: text.Windows, passes: int
-) -> Float[Tensor, "N L"]:
-    """The bound in nats per token, averaged over ``passes`` draws of times and noise, as quiet as they can be."""
-    density = process.time_density(config.window, chance=IN_STRATA)
-    was_training = model.training
-    model.eval()
-    rows = []
-    for start in range(0, len(windows.tokens), 128):
-        x = windows.tokens[start : start + 128]
-        index = torch.arange(start, start + len(x))
-        draws = [
-            dd.bound(
-                process,
-                model,
-                x,
-                dd.KeyedGenerator(seed=config.seed + 1, step=step, index=index),
-                density=density,
-                levels="balanced",
-            ).total
-            for step in range(passes)
-        ]
-        rows.append(torch.stack(draws).mean(0))
-    model.train(was_training)
-    return torch.cat(rows)
+def evaluate(config: Config, trained: dict[str, Trained], data: Data) -> tuple[dict[str, dd.Tally], dd.Tally]:
+    """Return the bounds of all models, and the paired difference of the first two, first minus second."""
+    nats = {name: bound(config, run, data).nats.sum(-1, keepdim=True) for name, run in trained.items()}
+    first, second = (list(nats.values()) * 2)[:2]
+    tallies = [dd.Tally() for _ in range(len(nats) + 1)]
+    for tally, values in zip(tallies, [*nats.values(), first - second], strict=True):
+        tally.add((values / config.window).expand(-1, config.window), num_bytes=data.validation.num_bytes)
+    return dict(zip(nats, tallies, strict=False)), tallies[-1]
 
 
 def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
-    """Words drawn independently: entropy of the validation text, in nats; its nats under training frequencies."""
+    """Return the entropy of the validation text's words in nats, and its nats under the frequencies of training."""
     counts = data.validation.tokens.flatten().bincount(minlength=config.vocab_size).double()
     law = counts / counts.sum()
     learned = data.stream.bincount(minlength=config.vocab_size).double() + 0.5
@@ -196,16 +165,3 @@ def baselines(config: Config, data: Data) -> tuple[float, dd.Tally]:
     tally = dd.Tally()
     tally.add(nats, num_bytes=data.validation.num_bytes)
     return float(-torch.xlogy(law, law).sum()), tally
-
-
-def evaluate(config: Config, trained: dict[str, Trained], data: Data) -> tuple[dict[str, dd.Tally], dd.Tally]:
-    """Bounds of both models on all validation windows, and their paired difference, masked minus hierarchical."""
-    nats = {
-        name: validate(config, run.process, run.model, data.validation, config.passes) for name, run in trained.items()
-    }
-    tallies = {name: dd.Tally() for name in nats}
-    for name, tally in tallies.items():
-        tally.add(nats[name], num_bytes=data.validation.num_bytes)
-    difference = dd.Tally()
-    difference.add(nats["masked"] - nats["hierarchical"], num_bytes=data.validation.num_bytes)
-    return tallies, difference

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from recipes.config.files import read_recipe
-from recipes.config.flags import plain, typed, with_kinds
+from recipes.config.flags import check_flags, plain, typed, with_kinds
 from recipes.config.help import ALL, first_page
 from recipes.config.recipe import Recipe
 
@@ -46,6 +46,7 @@ def choose(
         SystemExit: unknown flags, with the nearest known one; or a request for help.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    check_flags(words)
     parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--accept-changes", action="store_true")

@@ -13,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ddlib import parts
-from recipes.config.loss import Loss
+from recipes.config.loss import Loss, check_removed
 from recipes.config.recipe import PARTS, Recipe, part
 
 APART = ("output.", "hardware.", "data.folder")
@@ -58,6 +58,8 @@ def read_recipe(path: Path) -> Recipe:
         return TypeAdapter(Recipe).validate_python(_modern(values))
     except ValidationError as error:
         raise ValueError(f"{path}: " + "; ".join(dict.fromkeys(map(_explain, error.errors())))) from error
+    except ValueError as error:  # of check_removed
+        raise ValueError(f"{path}: {error}") from error
 
 
 def numbers(recipe: Recipe) -> dict[str, Any]:
@@ -110,7 +112,13 @@ def _modern(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _modern_loss(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert limits of the weights in the values of a loss to a weighting."""
+    """Convert the values of a loss to present options: limits of the weights as a weighting, no removed options.
+
+    Raises:
+        ValueError: as ``check_removed``.
+    """
+    check_removed(values)
+    values = {name: value for name, value in values.items() if name != "mirror"}
     match values:
         case {"weight_clip": [low, high], **rest} if "weighting" not in rest:
             return rest | {"weighting": {"kind": "clip", "high": None if high == math.inf else high, "low": low}}

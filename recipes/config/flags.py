@@ -1,4 +1,4 @@
-"""Parts on the command line: their keys as flags that tyro reads, each value held to what YAML's is held to."""
+"""Parts on the command line: their keys as flags of tyro, with the checks of YAML values."""
 
 import inspect
 import types
@@ -12,16 +12,17 @@ import tyro
 from docstring_parser import parse as parse_docstring
 
 from ddlib import parts, registry
+from recipes.config.loss import MIRROR_REMOVED, check_removed
 from recipes.config.recipe import PARTS, Recipe, part, with_parts
 
 
 def typed(recipe: Recipe) -> Recipe:
-    """A recipe whose parts have a field for every key, for tyro; ``plain`` turns it back."""
+    """Return a recipe whose parts have a field for every key, for tyro; ``plain`` is the inverse."""
     return _typed(recipe, "")
 
 
 def plain(given: Recipe) -> Recipe:
-    """The recipe that ``typed`` made a typed one of, with what tyro changed in it.
+    """Convert a typed recipe, with the changes of tyro, back into a recipe.
 
     Raises:
         ValueError: as the constructor of ``Recipe``.
@@ -30,12 +31,12 @@ def plain(given: Recipe) -> Recipe:
 
 
 def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """The recipe with other kinds of parts, as flags like ``--process.schedule cosine`` or ``--model.kind`` ask for it.
+    """Apply flags like ``--process.schedule cosine`` or ``--model.kind``, which choose the kinds of parts.
 
-    Which other flags there are follows from the kinds, so these come first; so do keys that have no value yet.
+    The kinds determine which other flags exist, so they are read first; so are keys that have no value yet.
 
     Returns:
-        The recipe, and the words that are left.
+        The recipe, and the remaining words.
 
     Raises:
         ValueError: as the constructor of ``Recipe``; a kind that does not exist.
@@ -61,16 +62,16 @@ def with_kinds(recipe: Recipe, words: Sequence[str]) -> tuple[Recipe, list[str]]
 
 
 def _typed(holder: Any, place: str) -> Any:
-    """``typed`` of a recipe, or of what stands in one at a place and holds parts."""
+    """Return ``typed`` of a recipe, or of a dataclass inside it that holds parts."""
     values = {one.name: getattr(holder, one.name) for one in fields(holder)}
     changed = {}
     for name, value in values.items():
         if (here := place + name) in PARTS:
             group, run = PARTS[here]
-            changed[name] = _mirror(group, value, run)
+            changed[name] = _fields(group, value, run)
         elif any(other.startswith(f"{here}.") for other in PARTS):
             changed[name] = _typed(value, f"{here}.")
-    # a subclass, so that tyro finds what is said of the other fields
+    # a subclass, so that tyro finds the docstrings of the other fields
     namespace = {
         "__annotations__": {name: type(value) for name, value in changed.items()},
         "__post_init__": lambda self: None,
@@ -81,7 +82,7 @@ def _typed(holder: Any, place: str) -> Any:
 
 
 def _plain(given: Any, place: str) -> Any:
-    """What ``_typed`` made a typed one of."""
+    """Invert ``_typed``."""
     values = {one.name: getattr(given, one.name) for one in fields(given)}
     for name, value in values.items():
         if (here := place + name) in PARTS:
@@ -91,8 +92,22 @@ def _plain(given: Any, place: str) -> Any:
     return type(given).__base__(**values)
 
 
+def check_flags(words: Sequence[str]) -> None:
+    """Raise if the words of a command line hold a flag, or its value, that was removed.
+
+    Raises:
+        ValueError: as ``recipes.config.loss.check_removed``; any flag of ``loss.mirror``.
+    """
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        name, sign, inner = word.partition("=")
+        if name in ("--loss.mirror", "--loss.no-mirror"):
+            raise ValueError(f"{name} {MIRROR_REMOVED}")
+        if name == "--loss.levels":
+            check_removed({"levels": inner if sign else value})
+
+
 class _Flag(NamedTuple):
-    """A flag with what stands behind it; without a path, words that no flag of a part stands before.
+    """A flag with its values; without a path, words that belong to no flag of a part.
 
     A path begins with the place of a part.
     """
@@ -121,7 +136,7 @@ def _flags(words: Sequence[str]) -> Iterator[_Flag]:
 
 
 def _path(name: str) -> list[str]:
-    """The place of a part and the keys behind it; empty where there is no part."""
+    """Return the place of a part and the keys after it; empty where there is no part."""
     for place in PARTS:
         if name == place or name.startswith(f"{place}."):
             return [place, *name.removeprefix(place).split(".")[1:]]
@@ -129,7 +144,7 @@ def _path(name: str) -> list[str]:
 
 
 def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
-    """The group of plug-ins of what stands at a path; None if no part does."""
+    """Return the group of plug-ins of the part at a path; None if there is no part."""
     if not path or path[0] not in PARTS:
         return None
     (group, run), values = PARTS[path[0]], changed[path[0]]
@@ -144,20 +159,20 @@ def _group(changed: dict[str, Any], path: Sequence[str]) -> str | None:
 
 
 def _part(changed: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The values of the part at a path."""
+    """Return the values of the part at a path."""
     for name in path:
         changed = changed[name]
     return changed
 
 
-def _mirror(group: str, values: Any, run: Any) -> Any:
-    """A frozen dataclass with the values of a part as its fields."""
+def _fields(group: str, values: Any, run: Any) -> Any:
+    """Return a frozen dataclass whose fields are the values of a part."""
     kind = values["kind"]
     said = _said(registry.find(group, kind))
     columns: list[Any] = [("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)]
     for key in parts.keys(group, kind, run, values).values():
         if key.group and isinstance(values.get(key.name), dict):
-            inner = _mirror(key.group, values[key.name], run)
+            inner = _fields(key.group, values[key.name], run)
             columns.append((key.name, type(inner), inner))
         elif key.name in values:
             about = tyro.conf.arg(help=said.get(key.name) or f"Filled in by the run: {key.filled}.")
@@ -169,7 +184,7 @@ def _mirror(group: str, values: Any, run: Any) -> Any:
 
 
 def _values(given: Any) -> Any:
-    """The values of a mirror."""
+    """Return the values of a dataclass that ``_fields`` made."""
     return {
         one.name: _values(value) if hasattr(value := getattr(given, one.name), "__dataclass_fields__") else value
         for one in fields(given)
@@ -177,7 +192,7 @@ def _values(given: Any) -> Any:
 
 
 def _flag(key: parts.Key) -> Any:
-    """How tyro reads a value and shows it."""
+    """Return the rule by which tyro reads and prints a value."""
 
     def read(words: list[str]) -> Any:
         values = [parts.parse(word) for word in words]
@@ -196,7 +211,7 @@ def _flag(key: parts.Key) -> Any:
 
 
 def _called(annotation: Any) -> str:
-    """How help calls a type: INT|STR, FLOAT ..."""
+    """Return the name of a type in help texts: INT|STR, FLOAT ..."""
     inner = [_called(part) for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
     if get_origin(annotation) in (Union, types.UnionType):
         return "|".join(inner)
@@ -206,6 +221,6 @@ def _called(annotation: Any) -> str:
 
 
 def _said(target: Any) -> dict[str, str]:
-    """What the docstring of a class or function says of its arguments."""
+    """Return the descriptions of the arguments in the docstring of a class or function."""
     found = parse_docstring(inspect.getdoc(target) or "").params
     return {one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found}

@@ -230,11 +230,6 @@ class Recipe:
             raise ValueError("loss.auxiliary: not with data.packed")
         if self.data.packed and self.loss.levels != "independent":
             raise ValueError(f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows are many texts")
-        if self.loss.mirror:
-            if self.data.packed:
-                raise ValueError("loss.mirror: not with data.packed, whose texts are no pairs")
-            if self.batch % 2:
-                raise ValueError(f"batch={self.batch}: must be even with loss.mirror, which noises sequences in pairs")
 
     def order(self) -> Pace:
         """The pace itself.

@@ -28,7 +28,7 @@ LEARNED_FROM = 50_000
 
 
 @dataclass(frozen=True)
-class Special:
+class SpecialIds:
     """Ids of the tokens that represent no text. A third-party tokenizer may lack any of them."""
 
     pad: int | None
@@ -90,7 +90,7 @@ def learn_tokenizer(name: str, documents: datasets.Dataset) -> Tokenizer:
     return tokenizer
 
 
-def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
+def add_special(tokenizer: Tokenizer, corpus: Corpus) -> SpecialIds:
     """Find the special tokens; padding is added to the vocabulary if it has none.
 
     Raises:
@@ -108,7 +108,7 @@ def add_special(tokenizer: Tokenizer, corpus: Corpus) -> Special:
         raise ValueError(
             f"tokenizer={corpus.tokenizer!r}: {size} tokens have ids up to {highest}, must be 0..{size - 1}"
         )
-    return Special(tokenizer.token_to_id(corpus.pad), **found)
+    return SpecialIds(tokenizer.token_to_id(corpus.pad), **found)
 
 
 def id_dtype(vocab_size: int) -> str:
@@ -117,7 +117,7 @@ def id_dtype(vocab_size: int) -> str:
 
 
 def tokenize(
-    documents: datasets.Dataset, tokenizer: Tokenizer, special: Special, corpus: Corpus, cache: Path, workers: int
+    documents: datasets.Dataset, tokenizer: Tokenizer, special: SpecialIds, corpus: Corpus, cache: Path, workers: int
 ) -> datasets.Dataset:
     """Tokenise the documents into columns "tokens" and "bytes", in the same order, without the empty ones.
 

@@ -71,8 +71,7 @@ def noised(
     loss = Loss() if loss is None else loss
     pace = dd.paces.Together() if pace is None else pace
     if batch.cu_seqlens is None:
-        keyed = dd.KeyedGenerator(seed, step, batch.index)
-        noise = dd.mirrored(keyed) if loss.mirror else keyed
+        noise = dd.KeyedGenerator(seed, step, batch.index)
         t, measure = _timed(pace, noise, batch.x, loss, density, at_once)
         if loss.levels == "independent":
             z = process.sample(batch.x, t, noise)

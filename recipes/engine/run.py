@@ -63,16 +63,22 @@ class Run:
     """Last noisy input of the network."""
 
     @classmethod
-    def prepare(cls, recipe: Recipe, world: World) -> "Run":
+    def prepare(cls, recipe: Recipe, world: World, data: Prepared | None = None) -> "Run":
         """Build all objects; the recipe gets the corpus of the prepared text.
+
+        Args:
+            recipe: the run.
+            world: this process among others.
+            data: the prepared text; by default that of ``recipe.data.folder``.
 
         Raises:
             ValueError, OSError: anything that would fail later: batches, data, clusters, vocabulary, disk.
         """
         micro_batch(recipe, world)
         pace = fitting_pace(recipe)
-        recipe = replace(recipe, data=recipe.data.whole())
-        data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        if data is None:
+            recipe = replace(recipe, data=recipe.data.whole())
+            data = open_prepared(recipe.data.folder, recipe.data.corpus)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
         context = FromText(recipe, data, world)

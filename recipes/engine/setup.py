@@ -166,7 +166,7 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
         if recipe.loss.levels != "independent":
             raise ValueError(
                 f"{asked}: not with loss.levels={recipe.loss.levels!r}, which draws the tokens of one time together; "
-                "must be 'independent'. loss.mirror goes with any pace"
+                "must be 'independent'"
             )
     return pace
 
@@ -248,11 +248,6 @@ def micro_batch(recipe: Recipe, world: World) -> int:
     if rest or share % micro:
         raise ValueError(
             f"batch={recipe.batch}: must be a multiple of {world.size} processes times hardware.micro_batch={micro}"
-        )
-    if recipe.loss.mirror and micro % 2:
-        raise ValueError(
-            f"hardware.micro_batch={micro}: must be even with loss.mirror, which noises sequences in pairs; of "
-            f"batch={recipe.batch} {world.size} processes take so many at a time"
         )
     return micro
 

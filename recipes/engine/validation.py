@@ -5,7 +5,6 @@ from contextlib import closing
 from itertools import islice
 
 import ddlib as dd
-from ddlib.objective.bound import check_unbiased
 from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.config import at_once, own_times
@@ -117,7 +116,7 @@ def shared(process: dd.processes.ForwardProcess, pace: dd.paces.Pace, length: in
     """
     coupling = quietest(process, pace, length) if levels is None else levels
     try:
-        check_unbiased(process, coupling)
+        process.check_levels(coupling)
     except (TypeError, ValueError) as error:
         raise ValueError(f"bound_{error}") from error
     if coupling != "independent" and own_times(pace, length):

@@ -15,7 +15,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.parameterization.logits import Parameterization, meaning
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
-from recipes.data.tokens import Special
+from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols
 from recipes.model_io.spelling import Talks, TokenizerProtocol
 
@@ -38,7 +38,7 @@ class LoadedModel:
     law: str
     """Meaning of its logits over tokens, "cavity" or "posterior"."""
     tokenizer: TokenizerProtocol
-    special: Special
+    special: SpecialIds
     length: int
     """Tokens of a row; the maximum where rows are as long as their texts."""
     rows: Rows

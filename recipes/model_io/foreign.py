@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import ddlib as dd
-from recipes.data.tokens import Special
+from recipes.data.tokens import SpecialIds
 from recipes.model_io.base import LoadedModel, Precision
 
 LENGTH = 2**15
@@ -114,7 +114,7 @@ def open_foreign(
         denoiser=denoiser,
         law=denoiser.parameterization,
         tokenizer=(Talking if tokenizer.chat_template else Theirs)(tokenizer, size),
-        special=Special(
+        special=SpecialIds(
             pad=special.pad,
             bos=None if special.bos in special.undrawn else special.bos,
             eos=special.eos if special.eos in special.ends else None,  # if it is a token

@@ -57,6 +57,12 @@ def test_a_former_name_gives_the_same_object_with_a_warning(module, old, new):
     assert old not in dir(module)
 
 
+def test_a_removed_name_gives_the_reason():
+    with pytest.raises(AttributeError, match=r"dd\.mirrored was removed after 0\.1\.0, .*levels='balanced'"):
+        _ = dd.mirrored
+    assert "mirrored" not in dir(dd)
+
+
 @pytest.mark.parametrize("made", [dd.presets.mdlm(5), dd.samplers.Ancestral(), dd.hierarchies.Flat(5)], ids=repr)
 def test_a_former_attribute_is_the_present_one_with_a_warning(made):
     former = {name: one for base in type(made).__mro__ for name, one in vars(base).items() if isinstance(one, Renamed)}

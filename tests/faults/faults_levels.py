@@ -78,34 +78,6 @@ def the_dense_step_compares_what_is_predicted_at_s(patch):
     return RateMatrix(RING, Linear())
 
 
-@fault("evenly spaced in a random order")
-def systematic_levels_keep_the_order_of_positions(patch):
-    def straight(shape, generator, device):
-        return (torch.arange(shape[1]) + rand((shape[0], 1), generator, device)) / shape[1]
-
-    patch.setattr(PROCESS, "evenly", straight)
-    return Masked(5, Linear())
-
-
-@fault("one random shift")
-def systematic_levels_are_not_shifted(patch):
-    def unshifted(shape, generator, device):
-        return rand(shape, generator, device).argsort(-1).argsort(-1) / shape[1]
-
-    patch.setattr(PROCESS, "evenly", unshifted)
-    return GIDD(5, 0.3)
-
-
-@fault("keyed per example")
-def one_order_serves_the_whole_batch(patch):
-    def shared(shape, generator, device):
-        order = rand(shape, generator, device).mean(0, keepdim=True).argsort(-1).argsort(-1)
-        return (order + rand((shape[0], 1), generator, device)) / shape[1]
-
-    patch.setattr(PROCESS, "evenly", shared)
-    return Masked(5, Linear())
-
-
 @fault("balance is the mean over this text's weight")
 def balance_is_turned_round(patch):
     class Broken(Masked):

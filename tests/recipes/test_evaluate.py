@@ -161,8 +161,8 @@ def test_the_bound_in_steps_and_of_independent_levels_is_that_of_ddlib(options, 
         assert ("bound: in 7 steps, over 3 texts" in capsys.readouterr().out) == ("bound_steps" in given)
 
 
-def test_levels_in_strata_are_refused_before_anything_is_measured(options):
-    with pytest.raises(ValueError, match=r"bound_levels is 'systematic', must be .* another one"):
+def test_removed_and_unknown_levels_are_refused_before_anything_is_measured(options):
+    with pytest.raises(ValueError, match=r"bound_levels is 'systematic', which was removed after 0\.1\.0"):
         evaluate(replace(options, bound_levels="systematic"), ALONE)
     with pytest.raises(ValueError, match="bound_levels is 'even', must be one of"):
         evaluate(replace(options, bound_levels="even"), ALONE)

@@ -157,7 +157,7 @@ def test_the_network_of_a_pace_has_its_blocks_unless_it_says_its_own(tmp_path):
         (dict(pace="blocks:size=0"), r"pace: size is 0, must be"),
         (dict(pace="blocks:width=2"), r"pace.width: no such key; blocks has size"),
         (dict(pace="blocks:size=5"), r"pace Blocks\(size=5\), data.length=16: size is 5, must divide .* 16"),
-        (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.*loss.mirror goes"),
+        (dict(pace="blocks:4", loss=Loss(levels="balanced")), r"not with loss.levels='balanced'.* 'independent'$"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(changes, message, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import ddlib as dd
-from recipes.data.tokens import Special
+from recipes.data.tokens import SpecialIds
 from recipes.generation.prompt import Row, row, stacked, together
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel
@@ -44,7 +44,7 @@ def model(process, leaves_out=True, **changes):
     network = Sums(process.num_states)
     spelling = SimpleNamespace(encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text]))
     values = dict(process=process, model=network, denoiser=network, law="cavity", tokenizer=spelling)
-    values |= dict(special=Special(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
+    values |= dict(special=SpecialIds(None, None, 6), length=40, rows="free", pace=dd.paces.Together(), sha256="")
     values |= dict(name="them/theirs")
     return LoadedModel(**values | dict(leaves_out=leaves_out) | changes)
 
@@ -81,7 +81,7 @@ def test_rows_of_any_length_give_together_what_each_gives_alone(name, kind, bloc
 
 
 def test_an_end_is_one_that_the_prompt_did_not_say():
-    saved = model(PROCESSES["masks"], special=Special(None, 5, 6))
+    saved = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6))
     begun, whole = row(saved, "162", dd.paces.Together(), new=3), row(saved, "6[MASK]1", dd.paces.Together())
     assert begun.end([5, 1, 6, 2, 0, 6, 1], saved.ends) == 5 and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
     assert whole.states.tolist() == [5, 6, 7, 1, 6] and whole.end([5, 6, 3, 1, 6], saved.ends) == 4
@@ -100,7 +100,7 @@ def test_what_cannot_be_padded_goes_by_length():
 
 
 def test_a_row_is_as_long_as_its_text_in_whole_blocks():
-    saved, blocks = model(PROCESSES["masks"], special=Special(None, 5, 6)), dd.paces.Blocks(4)
+    saved, blocks = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6)), dd.paces.Blocks(4)
     together = dd.paces.Together()
     assert row(saved, "123", together, new=6).length == 10
     assert row(saved, "123", together, new=6).states.tolist() == [5, 1, 2, 3]
@@ -111,7 +111,7 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
     for pace, new, message in ((together, 39, "knows 40"), (dd.paces.Blocks(16), 31, "knows 32 in whole blocks of 16")):
         with pytest.raises(ValueError, match=rf"new={new}: 2 tokens stand before them, and them/theirs {message}$"):
             row(saved, "1", pace, new=new)
-    apart = model(PROCESSES["uniform"], special=Special(None, 5, 6), leads=True)
+    apart = model(PROCESSES["uniform"], special=SpecialIds(None, 5, 6), leads=True)
     assert row(apart, "11", blocks).length == 39, "three words that stand, and nine blocks of the 37 that are left"
     with pytest.raises(ValueError, match="new=37: 3 tokens stand before them, and them/theirs knows 39 in whole"):
         row(apart, "11", blocks, new=37)
@@ -127,6 +127,6 @@ def test_a_row_is_as_long_as_its_text_in_whole_blocks():
         row(saved, "1" * 45, together)
     with pytest.raises(ValueError, match=r"prompt: has gaps, and Uniform.* no mask that could stand there"):
         row(model(PROCESSES["uniform"]), "1[MASK]", together)
-    trained = model(PROCESSES["masks"], rows="padded", special=Special(0, 5, 6))
+    trained = model(PROCESSES["masks"], rows="padded", special=SpecialIds(0, 5, 6))
     assert row(trained, "1", together).length == 40 and row(trained, None, together).states.tolist() == []
     assert row(trained, "[MASK]", together, length=5).states.tolist() == [5, 7, 6, 0, 0]

@@ -214,6 +214,14 @@ def test_a_recipe_on_disk_is_the_recipe(tmp_path, module, process):
         (lambda values: values.update(batch="many"), "batch: .*got 'many'"),
         (lambda values: values.update(batch=0), "batch=0: must be at least 1"),
         (lambda values: values.pop("steps"), "steps"),
+        (
+            lambda values: values["loss"].update(mirror=True),
+            r"recipe\.yaml: loss\.mirror: true was removed after 0\.1\.0, .* use loss\.levels: balanced",
+        ),
+        (
+            lambda values: values["loss"].update(levels="systematic"),
+            r"recipe\.yaml: loss\.levels: systematic was removed after 0\.1\.0, .* use balanced",
+        ),
     ],
 )
 def test_a_file_is_refused_by_name(tmp_path, change, said):
@@ -223,6 +231,28 @@ def test_a_file_is_refused_by_name(tmp_path, change, said):
     path.write_text(yaml.safe_dump(values))
     with pytest.raises(ValueError, match=said):
         read_recipe(path)
+
+
+def test_a_file_without_mirror_pairs_is_read_as_before(tmp_path):
+    recipe = owt.recipes()["hdlm"][1]
+    values = yaml.safe_load(recipe_yaml(recipe))
+    values["loss"]["mirror"] = False
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--loss.mirror"], r"--loss\.mirror was removed after 0\.1\.0, .* loss\.levels: balanced"),
+        (["--loss.no-mirror"], r"--loss\.no-mirror was removed after 0\.1\.0, .*: leave it out"),
+        (["--loss.levels", "systematic"], r"loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced"),
+        (["--loss.levels=systematic"], r"loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced"),
+    ],
+)
+def test_removed_flags_are_refused_with_what_to_use(flags, said):
+    with pytest.raises(SystemExit, match=f"error: {said}"):
+        owt.main(["hdlm", "--smoke", *flags])
 
 
 def test_the_command_says_what_is_wrong_with_a_file(tmp_path):
@@ -262,13 +292,9 @@ BAD = {
         lambda: replace(owt.small(), data=replace(owt.small().data, packed=True), loss=Loss(levels="balanced")),
         "loss.levels='balanced': not with data.packed",
     ),
-    "packed pairs": (
-        lambda: replace(owt.small(), data=replace(owt.small().data, packed=True), loss=Loss(mirror=True)),
-        "loss.mirror: not with data.packed",
-    ),
-    "odd pairs": (
-        lambda: replace(owt.small(), batch=7, loss=Loss(mirror=True)),
-        "batch=7: must be even with loss.mirror",
+    "removed levels": (
+        lambda: Loss(levels="systematic"),
+        r"loss\.levels: systematic was removed after 0\.1\.0, .*: use balanced",
     ),
     "muon": (
         lambda: replace(

@@ -1,6 +1,4 @@
-"""Noise that tokens and texts share, in training: what a batch meets, and what becomes of its loss."""
-
-from dataclasses import replace
+"""Noise that the tokens of a sequence share, in training: the draws of a batch, and its loss."""
 
 import pytest
 import torch
@@ -8,12 +6,10 @@ from torch import nn
 from training_runs import losses, recipe, text
 
 import ddlib as dd
-from recipes.config import Hardware, Loss
+from recipes.config import Loss
 from recipes.data import Batch
 from recipes.engine import train
 from recipes.engine.objective import Objective, noised
-from recipes.engine.parallel import World
-from recipes.engine.setup import micro_batch
 from recipes.engine.validation import quietest
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2, 3], xi=0.8)
@@ -53,7 +49,7 @@ class Whole(nn.Module):
         return self.inside(z, t)
 
 
-@pytest.mark.parametrize("levels", ["independent", "systematic", "balanced"])
+@pytest.mark.parametrize("levels", ["independent", "balanced"])
 def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     keyed = dd.KeyedGenerator(3, 4, torch.arange(8))
     t = dd.sample_times(8, generator=keyed)
@@ -63,11 +59,6 @@ def test_a_batch_meets_the_noise_that_ddlib_draws(levels):
     assert (found.balance is not None) == (levels == "balanced")
     if levels == "balanced":
         assert torch.equal(found.balance, PROCESS.importance_weight(found.x, z, t))
-
-
-def test_mirrored_sequences_share_their_time():
-    found = noised(PROCESS, batch(), 3, 4, Loss(mirror=True))
-    assert torch.equal(found.t[0::2], found.t[1::2]) and len(found.t.unique()) == 4
 
 
 @pytest.mark.parametrize("network", [Split, Whole])
@@ -92,17 +83,9 @@ def test_a_balanced_batch_weighs_its_texts(network):
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_odd_shares_of_a_batch_are_refused_by_name(tmp_path):
-    given = replace(recipe(tmp_path / "data", tmp_path / "run"), loss=Loss(mirror=True))
-    assert micro_batch(given, World(0, 1, torch.device("cpu"))) == 8
-    odd = replace(given, batch=12, hardware=Hardware(micro_batch=3, threads=1))
-    with pytest.raises(ValueError, match=r"hardware\.micro_batch=3: must be even with loss\.mirror"):
-        micro_batch(odd, World(0, 1, torch.device("cpu")))
-
-
 @pytest.mark.slow
-def test_a_run_with_both_trains(tmp_path):
-    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced", mirror=True))
+def test_a_run_with_balanced_levels_trains(tmp_path):
+    given = recipe(text(tmp_path / "data"), tmp_path / "run", steps=4, loss=Loss(levels="balanced"))
     train(given)
     assert len(losses(given.output.folder)) == 4
 

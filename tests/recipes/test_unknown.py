@@ -14,7 +14,7 @@ import ddlib as dd
 from recipes import prepare as command
 from recipes.data import local, open_prepared, prepare
 from recipes.data.text import train_tokenizer
-from recipes.data.tokens import Special
+from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols, shown
 from recipes.generate import Options
 from recipes.generation.prompt import check_known
@@ -163,7 +163,8 @@ def test_the_table_of_a_folder_of_an_earlier_version_says_that_nothing_was_count
 def saved(tokenizer):
     process = dd.presets.mdlm(tokenizer.get_vocab_size())
     return LoadedModel(
-        process=process, model=None, denoiser=None, law="cavity", tokenizer=tokenizer, special=Special(None, None, 2),
+        process=process, model=None, denoiser=None, law="cavity", tokenizer=tokenizer,
+        special=SpecialIds(None, None, 2),
         length=20, rows="free", pace=dd.paces.Together(), sha256="", name="mine",
     )  # fmt: skip
 

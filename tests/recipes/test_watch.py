@@ -194,7 +194,7 @@ def test_the_bound_and_its_terms(tmp_path, capsys):
         (Loss(weighting="clip"), "not clipped, padding counted"),
         (Loss(weighting={"kind": "clip", "low": 0.5}), "no weight below 0.5, padding counted"),
         (Loss(weighting="dynamic"), "dynamic weights up to 2, padding counted"),
-        (Loss(levels="systematic", mirror=True), "clipped at 2, padding counted, levels in strata"),
+        (Loss(levels="balanced"), "clipped at 2, padding counted"),
         (
             Loss(mode="edges", edge_weights=(1.0, 0.5)),
             "clipped at 2, padding counted, all edges below a token times 1, 0.5",

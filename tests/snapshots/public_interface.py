@@ -153,8 +153,8 @@ def flags(main, *words):
         contextlib.suppress(SystemExit),
     ):
         main([*words])
-    listed = [line.strip("│ ") for line in out.getvalue().splitlines()]
-    starts = [re.split(r"  ", line)[0] for line in listed if line.startswith("-")]
+    # boxes of help stand side by side, in columns that change with their heights
+    starts = [cell for cell in re.split(r"\n|│| {2,}", out.getvalue()) if cell.startswith("-")]
     return sorted(options.union(*(re.findall(r"(?<![\w-])--[a-z][\w.-]*", start) for start in starts)))
 
 

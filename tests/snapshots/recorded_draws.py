@@ -123,7 +123,7 @@ def samples():
                 )
     for kind, process in processes().items():
         x, t = batch(process)
-        for levels in ("independent", "balanced", "systematic"):
+        for levels in ("independent", "balanced"):
             found.setdefault(f"process.sample, {levels}", {})[kind] = rows_of(process.sample(x, t, seeded(), levels))
         keyed = dd.KeyedGenerator(0, 1, torch.arange(ROWS))
         found.setdefault("process.sample, keyed", {})[kind] = rows_of(process.sample(x, t, keyed))

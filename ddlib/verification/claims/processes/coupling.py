@@ -12,23 +12,16 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
 
 _NUMBERS = 2_000_000
-"""That a batch of pairs may hold, for processes that answer by dense tensors."""
+"""Limit on the numbers of a batch of pairs, for processes that return dense tensors."""
 
 
 def _cannot(process: ForwardProcess) -> str:
-    """Why levels are drawn independently alone; empty where they need not be."""
+    """Return the reason why ``process`` draws levels independently only; empty if it can balance them."""
     try:
-        process.check_levels("systematic")
+        process.check_levels("balanced")
     except TypeError as error:
         return str(error)
     return ""
-
-
-def _systematic(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    t, n = float(point["t"]), max(50, draws(process) // 4)
-    text = words(process).expand(n, -1).contiguous()
-    z = process.sample(text, at(t, n), torch.Generator().manual_seed(13), levels="systematic")
-    yield frequencies("draws of z_t", ("x", "z"), tally(z, process.num_states), marginals(process, t), n)
 
 
 def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor:
@@ -38,7 +31,7 @@ def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor
 
 
 def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Two tokens, all their states: draws follow ``importance_weight``, which misses nothing of the bound."""
+    """Compare balanced draws of two tokens with ``importance_weight``, and the bound that they miss with 0."""
     t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
     everywhere = torch.arange(size)
     z = torch.cartesian_prod(everywhere, everywhere)
@@ -63,19 +56,15 @@ def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
-    for levels in ("systematic", "balanced"):
-        whole, *parts = (
-            process.sample(x[rows], at(t, len(x[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]), levels)
-            for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
-        )
-        quantity = f"{levels} z_t of an example in another batch"
-        yield Comparison(quantity, ("example", "position"), torch.cat(parts), whole, 0.0)
+    whole, *parts = (
+        process.sample(x[rows], at(t, len(x[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]), "balanced")
+        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+    )
+    quantity = "balanced z_t of an example in another batch"
+    yield Comparison(quantity, ("example", "position"), torch.cat(parts), whole, 0.0)
 
 
 CLAIMS = (
-    Claim("levels", "systematic levels", "each token of a text with levels in strata follows q_t(.|x)",
-          "binomial bounds, false alarm 1e-6", _systematic, ({"t": 0.5},), ({"t": 0.05}, {"t": 0.9}, {"t": 1.0}),
-          _cannot, ("sample",)),
     Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
           "1e-9; binomial bounds, false alarm 1e-6", _balanced, ({"t": 0.4, "law": 1},),
           ({"t": 0.05, "law": 2}, {"t": 0.95, "law": 3}), _cannot, ("sample", "rates", "weights")),
