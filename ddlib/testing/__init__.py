@@ -3,28 +3,7 @@
 The strategies require ``pip install ddlib[testing]``.
 """
 
-from ddlib.testing.contracts import (
-    check_corrector,
-    check_guidance,
-    check_hierarchy,
-    check_pace,
-    check_process,
-    check_registered,
-    check_sampler,
-    check_schedule,
-    check_time_density,
-    check_weighting,
-)
+from ddlib.testing.contracts import check, check_registered
+from ddlib.testing.contracts import former as __getattr__  # noqa: F401
 
-__all__ = [
-    "check_corrector",
-    "check_guidance",
-    "check_hierarchy",
-    "check_pace",
-    "check_process",
-    "check_registered",
-    "check_sampler",
-    "check_schedule",
-    "check_time_density",
-    "check_weighting",
-]
+__all__ = ["check", "check_registered"]

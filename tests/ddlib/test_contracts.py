@@ -4,18 +4,7 @@ import pytest
 
 import ddlib as dd
 from ddlib.plugins.registry import PROVED, available
-from ddlib.testing import (
-    check_corrector,
-    check_guidance,
-    check_hierarchy,
-    check_pace,
-    check_process,
-    check_registered,
-    check_sampler,
-    check_schedule,
-    check_time_density,
-    check_weighting,
-)  # fmt: skip
+from ddlib.testing import check, check_registered
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 REGISTERED = [(kind, name) for kind in PROVED for name in available(kind)]
@@ -61,24 +50,26 @@ def test_names_are_registered(kind):
 
 
 @pytest.mark.slow
-def test_kits_take_their_own_kind_and_return_the_report():
+def test_one_check_serves_every_kind_and_former_ones_their_own():
     objects = {
-        check_schedule: dd.schedules.Cosine(),
-        check_hierarchy: dd.hierarchies.Flat(3),
-        check_process: dd.presets.mdlm(3),
-        check_time_density: dd.times.Beta(2.0, 1.0),
-        check_pace: dd.paces.Blocks(2),
-        check_sampler: dd.samplers.FirstHitting(),
-        check_corrector: dd.samplers.Gibbs(),
-        check_guidance: dd.guidance.ClassifierFree.examples()[0],
-        check_weighting: dd.weightings.Clip(2.0),
+        "schedule": dd.schedules.Cosine(),
+        "hierarchy": dd.hierarchies.Flat(3),
+        "process": dd.presets.mdlm(3),
+        "time_density": dd.times.Beta(2.0, 1.0),
+        "pace": dd.paces.Blocks(2),
+        "sampler": dd.samplers.FirstHitting(),
+        "corrector": dd.samplers.Gibbs(),
+        "guidance": dd.guidance.ClassifierFree.examples()[0],
+        "weighting": dd.weightings.Clip(2.0),
     }
-    for kit, own in objects.items():
-        assert kit(own).ok
+    for kind, subject in objects.items():
+        assert check(subject).ok
+        with pytest.warns(DeprecationWarning, match=f"ddlib.testing.check_{kind} is ddlib.testing.check now"):
+            former = getattr(dd.testing, f"check_{kind}")
         for other in objects.values():
-            if other is not own:
+            if other is not subject:
                 with pytest.raises(TypeError, match="must be a"):
-                    kit(other)
+                    former(other)
 
 
 def test_a_kit_raises_with_the_counterexample():
@@ -87,7 +78,7 @@ def test_a_kit_raises_with_the_counterexample():
             return t
 
     with pytest.raises(AssertionError, match=r"alpha\(t\) at t = 0: expected 1, got 0"):
-        check_schedule(Rising())
+        check(Rising())
 
 
 class Known:
@@ -113,7 +104,7 @@ PRESETS = {"punctuated": {"schedule": "cosine", "bands": 2}, "hdlm_noisy": {"p_u
 @pytest.mark.slow
 @pytest.mark.parametrize("name", available("presets"))
 def test_a_registered_preset_gives_a_right_process(name):
-    check_process(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
+    check(dd.build("processes", {"kind": name} | PRESETS.get(name, {}), Known()))
 
 
 def test_what_gives_no_examples_is_refused_by_its_kind():

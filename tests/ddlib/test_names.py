@@ -60,10 +60,10 @@ def test_what_the_field_says_leads_to_something(word):
 def test_modules_that_nothing_imported_yet_can_be_imported_from_ddlib(monkeypatch):
     from ddlib import testing
 
-    assert testing.check_process
+    assert testing.check
     monkeypatch.delattr(dd, "testing")
     with pytest.raises(AttributeError, match=r"before it is imported: import ddlib\.testing"):
-        dd.testing.check_process  # noqa: B018
+        dd.testing.check  # noqa: B018
 
 
 def test_what_tools_ask_of_a_module_costs_no_search():

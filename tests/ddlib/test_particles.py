@@ -46,7 +46,7 @@ from ddlib.samplers import (
 from ddlib.samplers.particles import Constant, systematic
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.schedules import Cosine
-from ddlib.testing import check_sampler, strategies
+from ddlib.testing import check, strategies
 from ddlib.testing.oracle import exact_cavity
 
 
@@ -159,7 +159,7 @@ def test_particles_die_while_they_are_clusters():
 @pytest.mark.nightly
 @pytest.mark.usefixtures("as_users_call")
 def test_verify_asks_about_rewards_too():
-    report = check_sampler(Particles(Ancestral(), Constant(), 2))
+    report = check(Particles(Ancestral(), Constant(), 2))
     rooms = {check.room for check in report.checks}
     assert {"reward on Masked", "reward on Hierarchical", "reward on Uniform"} <= rooms
     assert not [check for check in dd.verify(Ancestral()).checks if check.room.startswith("reward")]

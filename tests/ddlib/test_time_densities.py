@@ -13,7 +13,7 @@ from refusals import refuses
 from zoo import PROCESSES
 
 import ddlib as dd
-from ddlib.testing import check_time_density, strategies
+from ddlib.testing import check, strategies
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 from ddlib.times.draws import placed, rounded
 from ddlib.verification.claims.objective.times import integral, mean_bound
@@ -57,7 +57,7 @@ def test_inverse_undoes_cumulative_to_twelve_digits_and_rounding(density, times)
 @settings(max_examples=examples(12))
 @given(strategies.time_densities())
 def test_drawn_densities_are_verified(density):
-    check_time_density(density)
+    check(density)
 
 
 @pytest.mark.slow

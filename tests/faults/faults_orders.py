@@ -5,6 +5,7 @@ import sys
 import torch
 from planting import clamped, fault
 
+from ddlib.processes import LevelProcess
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Overshoot, Remask, State
 from ddlib.samplers.base import at
 from ddlib.samplers.ordered import levels, model_time
@@ -125,7 +126,7 @@ class Forwards(Overshoot):
     def step(self, run, state, k):
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         u, level = (1 - self.amount) * s, process.level_of(z)
-        if process.level_transition(u, s) is None:
+        if not isinstance(process, LevelProcess):
             return super().step(run, state, k)
         target = self.forwards(process, z, t, s, u, run.generator)
         below = move(run, z, t, s, target.minimum(level), False)

@@ -33,7 +33,6 @@ def fault(
     *arguments: Any,
     build: Callable[..., Any] | None = None,
     within: Any = None,
-    own_times: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
     """Add the decorated function to ``FAULTS``; the name of the function states what is wrong.
@@ -56,7 +55,6 @@ def fault(
         *arguments: of ``right``.
         build: called in place of the broken class, as ``build(Broken, *arguments, **options)``.
         within: where a function is replaced, if not in a subclass of ``right``.
-        own_times: of the subclass, see ``ForwardProcess``.
         **options: of ``right``.
     """
 
@@ -64,7 +62,7 @@ def fault(
         if within is not None:
             replace(patch, within, change)
             return right(*arguments, **options)
-        broken = broken_class(right, change, **({"own_times": True} if own_times else {}))
+        broken = broken_class(right, change)
         return broken(*arguments, **options) if build is None else build(broken, *arguments, **options)
 
     def add(decorated: Callable[..., Any] | None = None, **rows: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -76,7 +74,7 @@ def fault(
     return add
 
 
-def broken_class(right: type, change: Callable[..., Any], **keywords: Any) -> type:
+def broken_class(right: type, change: Callable[..., Any]) -> type:
     """Subclass of ``right`` in which ``change`` replaces the method that its first parameter names.
 
     Raises:
@@ -89,7 +87,7 @@ def broken_class(right: type, change: Callable[..., Any], **keywords: Any) -> ty
         "__qualname__": f"{change.__qualname__}.<locals>.Broken",
         name: method if callable(getattr_static(right, name)) else property(method),
     }
-    broken = new_class("Broken", (right,), keywords, lambda namespace: namespace.update(body))
+    broken = new_class("Broken", (right,), {}, lambda namespace: namespace.update(body))
     return broken
 
 

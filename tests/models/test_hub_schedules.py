@@ -10,7 +10,7 @@ import torch
 from cases import slow_but
 
 import ddlib as dd
-from ddlib.testing import check_sampler
+from ddlib.testing import check
 from ddlib_models import hub
 
 V, L = 7, 12
@@ -137,7 +137,7 @@ def test_expected_numbers_in_a_hierarchy():
 
 @pytest.mark.nightly
 def test_expected_numbers_are_verified():
-    check_sampler(dd.samplers.Confidence("probability", per_step="expected"))
+    check(dd.samplers.Confidence("probability", per_step="expected"))
 
 
 @pytest.mark.parametrize("per_step", ["even", 1.5, 0])

@@ -48,7 +48,9 @@ def test_what_a_kind_stands_for():
     assert torch.equal(own.masses, expected.masses)
 
     class Large(dd.processes.RateMatrix):
-        """Too many states to enumerate, a closed form, and no reduction."""
+        """Too many states to enumerate, a closed form, and no small copy."""
+
+        closed_form = True
 
         def weighted_divergence(self, logits, x, z, t):
             return self.loss_weight(x, z, t), torch.ones_like(z)

@@ -4,7 +4,7 @@ import pytest
 from ddlib_ragged import Bands, LogOdds, Ragged, Restart
 
 import ddlib as dd
-from ddlib.testing import check_hierarchy, check_process, check_sampler, check_schedule
+from ddlib.testing import check
 
 BANDS = Bands(counts=[90, 7, 40, 2, 11, 30], bands=3, xi=0.9, speed=[2.0, 1.0])
 TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.8, 1.0])
@@ -12,12 +12,12 @@ TREE = dd.hierarchies.Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.8, 1.0])
 
 @pytest.mark.parametrize("steepness", [0.25, 2.0])
 def test_the_schedule_keeps_its_contract(steepness):
-    check_schedule(LogOdds(steepness))
+    check(LogOdds(steepness))
 
 
 @pytest.mark.parametrize("xi", [1.0, 0.9])
 def test_the_hierarchy_keeps_its_contract(xi):
-    check_hierarchy(Bands(counts=[90, 7, 40, 2, 11, 30], bands=3, xi=xi))
+    check(Bands(counts=[90, 7, 40, 2, 11, 30], bands=3, xi=xi))
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_the_hierarchy_keeps_its_contract(xi):
     ids=["bands", "tree"],
 )
 def test_the_process_keeps_its_contract(process):
-    check_process(process, level="quick")
+    check(process, level="quick")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("overshoot", [2.5])
 def test_the_sampler_keeps_its_contract(overshoot):
-    check_sampler(Restart(overshoot))
+    check(Restart(overshoot))
