@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CHECKED = {
+    "ddlib/processes": (),
+    "ddlib/objective": (),
+    "ddlib/parameterization": (),
     "ddlib_models": (),
     "recipes": (
         "config/flags.py",

@@ -58,7 +58,7 @@ def redraws_lack_their_diagonal(patch):
 @fault("pi is the law of the words that are drawn")
 def words_are_redrawn_uniformly(patch):
     class Broken(Noisy):
-        def _redraw(self, like, generator):
+        def _resample(self, like, generator):
             return self._uniform_tokens(like.shape, generator, like.device)
 
     return noisy(Broken)
@@ -67,8 +67,8 @@ def words_are_redrawn_uniformly(patch):
 @fault("a redrawn cluster is one of pi_i")
 def a_redrawn_word_becomes_its_old_cluster(patch):
     class Broken(Noisy):
-        def _climb(self, z, state, generator):
-            return super()._climb(z, torch.where(state == 3, 2, state), generator)
+        def _ascend(self, z, state, generator):
+            return super()._ascend(z, torch.where(state == 3, 2, state), generator)
 
     return noisy(Broken)
 
