@@ -245,7 +245,7 @@ def gidds_weight_is_divided_by_the_models_marginal(patch):
 
 @fault("posterior = normalise(cavity * q_t(z|.))")
 def posterior_logits_are_taken_for_the_cavity(patch):
-    patch.setitem(DENOISER._LAWS, "posterior", DENOISER._cavity)
+    patch.setitem(DENOISER._CONVERSIONS, "posterior", DENOISER._cavity)
     return hierarchical(Hierarchical)
 
 
@@ -254,7 +254,7 @@ def the_evidence_is_multiplied_in_instead_of_divided_out(patch):
     def twice(process, logits, z, t):
         return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
 
-    patch.setitem(DENOISER._LAWS, "posterior", twice)
+    patch.setitem(DENOISER._CONVERSIONS, "posterior", twice)
     return hierarchical(Hierarchical)
 
 
