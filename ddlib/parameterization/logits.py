@@ -90,9 +90,9 @@ def check_time_input(denoiser: Denoiser, clean: int | None, asker: str) -> None:
     if not takes_own_times(denoiser):
         inner: Mapping[str, object] = getattr(denoiser, "heard", {})  # of a guidance
         lacking = [part for part in inner if not takes_own_times(inner[part])]
-        who = f"{lacking[0]} of {name}, {_name(inner[lacking[0]])}," if lacking else f"denoiser {name}"
+        lacks = f"{lacking[0]} of {name}, {_name(inner[lacking[0]])}," if lacking else f"denoiser {name}"
         raise TypeError(
-            f"{asker} gives every position a time of its own, and the {who} takes one time per sequence: one "
+            f"{asker} gives every position a time of its own, and the {lacks} takes one time per sequence: one "
             "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
         )
     seen = getattr(denoiser, "block_size", None)

@@ -93,7 +93,7 @@ class PerWord(ForwardProcess):
         return torch.exp(-self._hazards(t))
 
     def lost(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """Return the probability that each token is masked at ``t``, shaped as ``kept``, exact near the data too."""
+        """Return the probability that each token is masked at ``t``, shaped as ``kept``, accurate near the data too."""
         return -torch.expm1(-self._hazards(t))
 
     def return_rates(self, t: Times) -> Float64[Tensor, "*n V"]:
