@@ -13,34 +13,34 @@ _ENDINGS = {
     "adj": "er: est: er:e est:e",
     "adv": "",
 }
-"""Endings that may be taken off a word, and what takes their place, for each part of speech: morphy(7WN)."""
+"""Endings of words and their replacements, ``old:new``, for each part of speech: morphy(7WN)."""
 
 _LETTERS = {"noun": "n", "verb": "v", "adj": "a", "adv": "r"}
 
 _KINDS = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}
-"""The part of speech in the key of a sense: senseidx(5WN)."""
+"""Part of speech by the digit in the key of a sense: senseidx(5WN)."""
 
 
 def wordnet_table(
     folder: str | Path, texts: Mapping[str, str], depths: Sequence[int] = (6, 3, 0), min_words: int = 1
 ) -> dict[str, list[str]]:
-    """The ancestors of each token that WordNet knows, at given depths, the nearest first.
+    """Find the ancestors of each token in WordNet, at given depths, the nearest first.
 
-    A token's text, in lower case, is looked up as it is and without its ending; of the parts of speech that have it,
-    the one counts whose first sense is the most frequent. From that sense the first hypernym leads upwards (for a
-    satellite adjective, the head of its cluster), so that every sense has one parent. Depth 0 is the part of speech,
-    depth 1 the sense without a hypernym, such as ``entity.n.01``. A chain too short for a depth gives its lowest
-    sense. WordNet has no pronouns, articles and conjunctions, and takes some for rare nouns of the same spelling.
+    A token's text, in lower case, is looked up as it is and without its ending. Among the parts of speech that have it,
+    the one whose first sense is most frequent is used. The parent of a sense is its first hypernym (for a satellite
+    adjective, the head of its cluster), so every sense has one parent. Depth 0 is the part of speech, depth 1 the sense
+    without a hypernym, such as ``entity.n.01``. A chain that is too short for a depth has its lowest sense there.
+    WordNet has no pronouns, articles and conjunctions, and some of them are found as rare nouns of the same spelling.
 
     Args:
-        folder: with ``index.noun``, ``data.noun``, ``noun.exc`` and those of verb, adj and adv, and ``cntlist.rev``, of
-            WordNet 3.0 or 3.1.
-        texts: token, as in the vocabulary -> its text. Blanks around it do not count.
+        folder: folder with ``index.noun``, ``data.noun``, ``noun.exc`` and those of verb, adj and adv, and
+            ``cntlist.rev``, of WordNet 3.0 or 3.1.
+        texts: text of each token of the vocabulary, by token. Blanks around it are ignored.
         depths: one per level of clusters, the finest first, so decreasing.
-        min_words: fewest tokens at or below a sense; those of one with fewer join the sense above it.
+        min_words: least number of tokens at or below a sense; tokens of a sense with fewer join its parent.
 
     Returns:
-        For each known token one name per depth, such as ``dog.n.01``: lemma, part of speech, number of the sense.
+        One name per depth, such as ``dog.n.01``, for each token that is found: lemma, part of speech, number of sense.
 
     Raises:
         FileNotFoundError: one of the files is missing.
@@ -60,14 +60,14 @@ def wordnet_table(
     size = Counter(name for chain in chains.values() for name in chain)
     table = {}
     for token, (part_of_speech, *senses) in chains.items():
-        # a sense has at most as many words as the one above it: what is kept is the upper end of the chain
+        # a sense has at most as many tokens as the one above it, so the upper end of the chain is kept
         kept = [part_of_speech, *(name for name in senses if size[name] >= min_words)]
         table[token] = [kept[min(depth, len(kept) - 1)] for depth in chosen]
     return table
 
 
 def _chains(folder: Path, texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """What stands above each token that is known, from the part of speech down to its sense."""
+    """Return the chain of each token that is found, from the part of speech down to its sense."""
     parts, frequency = [_Part(folder, name) for name in _ENDINGS], _frequencies(folder / "cntlist.rev")
     chains = {}
     for token, text in texts.items():
@@ -80,7 +80,7 @@ def _chains(folder: Path, texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 class _Part:
-    """One part of speech: the senses of each lemma, the most frequent first, and what stands above each."""
+    """One part of speech: the senses of each lemma, the most frequent first, and the parent of each sense."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -93,13 +93,13 @@ class _Part:
         _read(folder / f"{name}.exc", self._exception)
 
     def base(self, lemma: str) -> str | None:
-        """The lemma, or the one of which it is a form."""
+        """Return the lemma, or the lemma of which it is a form; None if there is none."""
         endings = (pair.split(":") for pair in _ENDINGS[self.name].split())
         regular = (lemma.removesuffix(old) + new for old, new in endings if lemma.endswith(old))
         return next((form for form in (lemma, *self.irregular.get(lemma, ()), *regular) if form in self.senses), None)
 
     def chain(self, lemma: str) -> list[str]:
-        """Names of what stands above the first sense of a lemma, from the part of speech down to the sense itself."""
+        """Return the names from the part of speech down to the first sense of a lemma."""
         path = [self.senses[lemma][0]]
         while (up := self.above[path[-1]]) is not None:
             require(up not in path, f"data.{self.name} has {self._sense(up)} above itself, must be without loops")
@@ -128,7 +128,7 @@ class _Part:
 
 
 def _frequencies(path: Path) -> dict[tuple[str, str], int]:
-    """How often the first sense of a lemma was found in texts, by part of speech and lemma."""
+    """Return the frequency of the first sense of a lemma in texts, by part of speech and lemma."""
     found: dict[tuple[str, str], int] = {}
 
     def take(fields: list[str]) -> None:
@@ -142,7 +142,7 @@ def _frequencies(path: Path) -> dict[tuple[str, str], int]:
 
 
 def _read(path: Path, take: Callable[[list[str]], None]) -> None:
-    """Hands the fields of every line to ``take``, without the licence at the head and the explanations."""
+    """Call ``take`` with the fields of every line, without the licence at the head and the glosses."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if line.startswith("  "):

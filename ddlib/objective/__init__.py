@@ -1,1 +1,1 @@
-"""Objectives: the bound, the training loss, and the numbers that are reported."""
+"""Objectives: the bound, the training loss, and reported metrics."""

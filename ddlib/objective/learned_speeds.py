@@ -1,4 +1,4 @@
-"""The loss of which learned speeds are taught: the bound, with a gradient that knows that they decide what is drawn."""
+"""Loss for learned speeds: the bound, with a gradient through the distribution of the noise."""
 
 import torch
 from jaxtyping import Float64
@@ -24,40 +24,43 @@ def speed_loss(
     mask: PaddingMask | None = None,
     parameterization: Parameterization = "cavity",
 ) -> Float64[Tensor, ""]:
-    r"""An unbiased estimate of the bound in nats per token, whose gradient by learned speeds is unbiased as well.
+    r"""Estimate the bound in nats per token without bias, with an unbiased gradient by learned speeds too.
 
-    Speeds decide what the terms f of the bound count for and which states z are drawn. For a text and a time,
+    Speeds determine the weights of the terms f of the bound and the distribution of the states z. For a sequence and a
+    time,
 
     .. math:: \nabla E_z f = E_z[\nabla f] + E_z[(f - b) \nabla \log q_t(z|x)]
 
-    The first part is pathwise: weights, and rates of words where they have some. Of each of the ``draws`` of z the
-    baseline b is the mean of the others (leave-one-out; Shi et al., 2024, appendix). Where levels move on their own
-    the others tell more, what a level of this text costs: that part of the bound is differentiated in closed form, and
-    the draw tells the rest alone. Texts tell each other nothing, so the gradient of a batch is that of its parts.
-    ``dd.nelbo`` and ``training_loss`` pass on the pathwise part and nothing else, which is no gradient of the bound.
+    The first part is pathwise: through weights, and through rates of tokens. The baseline b of each of the ``draws`` of
+    z is the mean of the other draws (leave-one-out; Shi et al., 2024, appendix). Where levels are a Markov chain the
+    other draws also estimate the divergence of each level: that part of the bound is differentiated in closed form, and
+    the draw contributes the remainder alone. Sequences share no baseline, so the gradient of a batch is the sum of the
+    gradients of its parts. ``dd.nelbo`` and ``training_loss`` have the pathwise part of the gradient alone, which is no
+    gradient of the bound.
 
-    The gradient by what the network consists of is that of the bound too, of as many draws. To teach the speeds alone
-    give a denoiser that runs under ``torch.no_grad()``. The bound stays one whatever the speeds: those that avoid what
-    a network is bad at are as good a choice as any.
+    The gradient by the network's parameters is that of the bound too, over all draws. To train the speeds alone pass a
+    denoiser that runs under ``torch.no_grad()``. The bound is valid for any speeds, also for those that avoid states at
+    which the network is poor.
 
     Args:
-        process: one that has parameters, as ``Tree(..., learn_speeds=True)`` gives one.
-        denoiser: ``(z, t) -> logits``; called once, with ``draws`` copies of each text.
-        x: (B, L) clean words.
-        generator: source of times and noise; with a ``KeyedGenerator`` the draws of a text do not depend on its batch.
-        draws: of noise for each text and time, at least 2.
-        mask: (B, L) bool, True at the tokens that count; padding is noised and seen all the same.
-        parameterization: what the logits mean, as in ``nelbo``.
+        process: a process with parameters, such as one over ``Tree(..., learn_speeds=True)``.
+        denoiser: ``(z, t) -> logits``; called once, with ``draws`` copies of each sequence.
+        x: (B, L) clean tokens.
+        generator: source of times and noise; with a ``KeyedGenerator`` the draws of a sequence do not depend on its
+            batch.
+        draws: number of draws of noise for each sequence and time, at least 2.
+        mask: (B, L) bool, True at the tokens that count; padding is noised too and is an input of the denoiser.
+        parameterization: meaning of the logits, as in ``nelbo``.
 
     Raises:
-        TypeError, ValueError: as ``bound``; a process with nothing to learn, fewer than 2 draws, a bad mask; a speed
-            that was learned to 0 or infinity.
+        TypeError, ValueError: as ``bound``; a process with nothing to learn, fewer than 2 draws, a bad mask; a learned
+            speed that is 0 or infinite.
 
     Example:
         >>> import ddlib as dd
         >>> process = dd.presets.hdlm([0, 0, 1, 1], gamma=2.0, learn_speeds=True)
-        >>> x, knows_nothing = torch.zeros(64, 8, dtype=torch.int64), lambda z, t: torch.zeros(*z.shape, 4)
-        >>> speed_loss(process, knows_nothing, x).backward()
+        >>> x, uniform = torch.zeros(64, 8, dtype=torch.int64), lambda z, t: torch.zeros(*z.shape, 4)
+        >>> speed_loss(process, uniform, x).backward()
         >>> process.hierarchy.learned.log.grad.shape
         torch.Size([2])
     """
@@ -70,58 +73,60 @@ def speed_loss(
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    # slow edges are left so late that float32 has no such times
+    # jumps along slow edges may be later than the last float32 time before 1
     t = sample_times(len(x), generator=generator, device=x.device, dtype=torch.float64)
-    told = torch.get_default_dtype()
+    dtype = torch.get_default_dtype()
     noise = generator.split(draws) if isinstance(generator, KeyedGenerator) else generator
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     x, t, kept = (each.repeat_interleave(draws, 0) for each in (x, t, kept))
     z = process.sample(x, t, noise)
-    logits = cavity_logits(process, denoiser(z, t.to(told)), z, t, parameterization)
+    logits = cavity_logits(process, denoiser(z, t.to(dtype)), z, t, parameterization)
     nats = process.integrand(logits, x, z, t)
     total = _by_level(process, nats, x, z, t, kept, draws)
     if not process.exact_ends:
         start = torch.zeros_like(t)
         z = process.sample(x, start, noise)
-        logits = cavity_logits(process, denoiser(z, start.to(told)), z, start, parameterization)
-        total = total + _taught(process, reconstruction(process, logits, x, z, start), x, z, start, kept, draws)
+        logits = cavity_logits(process, denoiser(z, start.to(dtype)), z, start, parameterization)
+        left = reconstruction(process, logits, x, z, start)
+        total = total + _with_score_gradient(process, left, x, z, start, kept, draws)
     end = torch.full_like(t, latest(t.dtype))
     total = total + torch.where(kept, process.prior_kl(x, end), 0.0).sum(1)
     return total.sum() / kept.sum()
 
 
-def _taught(
+def _with_score_gradient(
     process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
 ) -> Float64[Tensor, "B"]:
-    """``nats`` summed over each text, with a gradient that knows which z they make likely; copies of a text adjoin.
+    """Sum ``nats`` over each sequence, with the score-function gradient of z; copies of a sequence adjoin.
 
     The baseline is the mean of the other draws; with ``draws`` of 1 there is none.
     """
     value = torch.where(kept, nats, 0.0).sum(1).to(torch.float64)
-    chance = process.likelihood(z, x, t).log().sum(1)
-    found = value.detach().view(-1, draws)
-    baseline = (found.sum(1, keepdim=True) - found) / max(draws - 1, 1)
-    return value + (chance - chance.detach()) * (found - baseline).flatten()
+    log_prob = process.likelihood(z, x, t).log().sum(1)
+    values = value.detach().view(-1, draws)
+    baseline = (values.sum(1, keepdim=True) - values) / max(draws - 1, 1)
+    return value + (log_prob - log_prob.detach()) * (values - baseline).flatten()
 
 
 def _by_level(
     process: ForwardProcess, nats: PerToken, x: Tokens, z: Tokens, t: Times, kept: PaddingMask, draws: int
 ) -> Float64[Tensor, "B"]:
-    """The same, where levels have weights of their own by what a level costs in the other draws of the text.
+    """``_with_score_gradient`` with, where levels have weights, each level's mean divergence as a control variate.
 
-    The mean of that over noise is known: occupancies times weights times costs. What is left has a mean of about 0 and
-    gets no baseline, which would depend on the draw itself: its levels tell what is left of the others.
+    The divergence of a level is estimated from the other draws of the sequence. Its mean over noise is known:
+    occupancies times weights times divergences. The remainder has a mean of about 0 and no baseline, since a baseline
+    would depend on the draw itself: its levels enter the divergences of the others.
     """
     if not isinstance(process, HasLevelWeights):
-        return _taught(process, nats, x, z, t, kept, draws)
+        return _with_score_gradient(process, nats, x, z, t, kept, draws)
     weights, level = process.weights(t), process.level_of(z)
     weight = weights.gather(1, level)
     with torch.no_grad():
-        cost = torch.where(weight > 0, nats / torch.where(weight > 0, weight, 1.0), 0.0)
+        divergence = torch.where(weight > 0, nats / torch.where(weight > 0, weight, 1.0), 0.0)
         sums = torch.zeros(2, *weights.shape, dtype=torch.float64, device=z.device)
-        sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([cost * kept, kept.to(cost)]))
+        sums.scatter_add_(2, level.expand(2, -1, -1), torch.stack([divergence * kept, kept.to(divergence)]))
         copies = sums.view(2, -1, draws, weights.shape[1])
         nats_of, tokens_of = (copies.sum(2, keepdim=True) - copies).flatten(1, 2)
         mean = torch.where(tokens_of > 0, nats_of / tokens_of.clamp_min(1.0), 0.0)
     expected = (process.occupancies(t) * weights * mean).sum(1) * kept.sum(1)
-    return expected + _taught(process, nats.double() - weight * mean.gather(1, level), x, z, t, kept, 1)
+    return expected + _with_score_gradient(process, nats.double() - weight * mean.gather(1, level), x, z, t, kept, 1)

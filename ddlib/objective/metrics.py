@@ -1,4 +1,4 @@
-"""The one place where numbers per token become numbers to report, each with its unit and its standard error."""
+"""Reported metrics from numbers per token, each with its unit and its standard error."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ddlib.utils.validation import check_mask, check_shape, check_times, require
 
 
 def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
-    """Mean over all tokens, or over those where ``mask`` is True; differentiable."""
+    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
     if mask is None:
         return values.mean()
     check_mask("mask", mask, values.shape)
@@ -30,9 +30,9 @@ class Measure:
     standard_error: float
     unit: str
     method: str = INDEPENDENT
-    """What the error takes the draws for: "independent", or "stratified", one time in each slice of [0, 1]."""
+    """Assumption of the error on the draws: "independent", or "stratified", one time in each slice of [0, 1]."""
     caveat: str = ""
-    """Why the error is too small, and what to do; empty where intervals from it hold the truth as often as stated."""
+    """Reason why the error is too small, and the remedy; empty where intervals have their nominal coverage."""
 
     def __str__(self) -> str:
         return f"{self.value:.4f} ± {self.standard_error:.4f} {self.unit}" + (
@@ -48,31 +48,31 @@ class Measure:
         times: Float[Tensor, "N"] | Float[Tensor, "N K"] | None = None,
         batch: Int64[Tensor, "N"] | None = None,
     ) -> "Measure":
-        """sum(amount) / sum(size) over independent sequences, with the standard error of a ratio estimate.
+        """Compute sum(amount) / sum(size) over independent sequences, with the standard error of a ratio estimate.
 
-        With the times of the draws, which were drawn in strata, the error leaves out what strata have settled: how the
-        amount changes with time. It is that of neighbours in time, whose difference holds only the choice of texts and
-        the noise; the usual error, without ``times``, holds the change over time as well and is too large. Of several
-        draws of one text it is kept apart what they share, the text, and what they do not.
+        With ``times`` that were drawn in strata, the error excludes the variation of the amount with time, which the
+        strata remove. It is computed from differences of neighbours in time, which contain the choice of sequences and
+        the noise alone; the usual error, without ``times``, contains the variation with time as well and is too large.
+        For several draws of one sequence, the variance that they share and the rest are estimated separately.
 
-        NaN as the error of a single sequence.
+        The error of a single sequence is NaN.
 
         Args:
-            amount: (N,) of each sequence; or (N, K) draw by draw, of which the mean counts.
-            size: (N,) what it is divided by. A sequence of size and amount 0, as one of padding alone, is left out.
-            unit: of the ratio.
-            times: of the draws, in the shape of ``amount``; each column stratified by itself. None for times that were
-                drawn independently, for means over draws, and for what has no times.
-            batch: (N,) numbers of the batches within each of which times were stratified; None for one.
+            amount: (N,) amount of each sequence; or (N, K), one per draw, whose mean counts.
+            size: (N,) denominators. A sequence with size and amount 0, as one of padding alone, is left out.
+            unit: unit of the ratio.
+            times: times of the draws, in the shape of ``amount``; each column is stratified separately. None for
+                independent times, for means over draws, and for amounts without times.
+            batch: (N,) index of the batch within which the times were stratified; None for a single batch.
 
         Raises:
-            ValueError: times of another shape, batches of no times.
+            ValueError: times of another shape, or a batch without times.
         """
         require(batch is None or times is not None, "batch is given and times is None: only times are stratified in it")
         counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
         if not bool(counted.all()):  # it would count as a sequence without any deviation
             amount, size = amount[counted], size[counted]
-            times, batch = (None if of is None else of[counted] for of in (times, batch))
+            times, batch = (None if each is None else each[counted] for each in (times, batch))
         amount = amount[:, None] if amount.ndim == 1 else amount
         value = amount.mean(1).sum() / size.sum()
         n, residual = len(amount), amount - value * size[:, None]
@@ -90,19 +90,19 @@ class Measure:
 def variance_in_strata(
     residual: Float[Tensor, "N K"], times: Float[Tensor, "N K"], batch: Int64[Tensor, "N"]
 ) -> Float[Tensor, ""] | None:
-    r"""Variance of a text's mean over its draws, without what the time of a draw explains; None if nothing tells it.
+    r"""Variance of a sequence's mean over draws, without the part explained by time; None without neighbours in time.
 
-    In each draw :math:`d_i = r_i - r_{j(i)}` for the text j(i) that comes next in time within the batch, the one before
-    for the last. What varies smoothly with time drops out of it. With a variance S of what the draws of a text share
-    and E of what they do not,
+    In each draw :math:`d_i = r_i - r_{j(i)}` for the sequence j(i) that is next in time within the batch, or the one
+    before for the last. Smooth variation with time cancels in it. With the variance S that the draws of a sequence
+    share and the remaining variance E,
 
     .. math:: E[d_i^2] = 2 (S + E), \qquad E[d_i d_i'] = (1 + [j(i) = j'(i)])\, S
 
     in one draw (Rice, 1984) and between two, and the mean of K draws has the variance S + E / K.
 
-    Keyed times are in strata 2^k rows by 2^k: of six, four have a quarter of time each and two a half. So neighbours
-    are sought within such blocks too. What these differ more, by 7/12 of the square of a slope times the width, is the
-    slope's, and a seventh of that, 1/12, is what a time within its slice leaves open; it goes to E.
+    Keyed times are stratified in blocks of 2^k rows: of six rows, four have a quarter of the time each and two a half.
+    So neighbours are determined within such blocks too. Their differences have more variance, by 7/12 of the square of
+    slope times width. A seventh of this, 1/12, is the variance of a time within its slice; it is added to E.
     """
     near, known = _next_in_time(times, batch)
     if not bool(known.any()):
@@ -121,18 +121,18 @@ def variance_in_strata(
             both = known[:, one] & known[:, other]
             shared = shared + (apart[:, one] * apart[:, other]).sum()
             count = count + (both.double() + (both & (near[:, one] == near[:, other])).double()).sum()
-    text = (shared / count).clamp(torch.zeros_like(whole), whole)
-    return text + (whole - text + uneven) / draws
+    between = (shared / count).clamp(torch.zeros_like(whole), whole)
+    return between + (whole - between + uneven) / draws
 
 
 def _blocks(batch: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
-    """Numbers the blocks of 2^k rows of all batches; a row that is left alone goes with those before it."""
+    """Number the blocks of 2^k rows of all batches; a single row that remains joins the block before it."""
     _, number, sizes = batch.unique(return_inverse=True, return_counts=True)
     order, size = number.argsort(stable=True), sizes[number]
     place = torch.empty_like(number).scatter(
         0, order, torch.arange(len(number)) - (sizes.cumsum(0) - sizes)[number[order]]
     )
-    # the highest bit that a batch's size has and a row's place in it has not: the block has as many rows
+    # the highest bit that is set in the batch's size and not in the row's index is the size of its block
     rows = 2 ** (place ^ size).double().log2().floor().long()
     before = size & ~1
     return number * 2**32 + torch.where((rows == 1) & (before > 0), before & -before, rows)
@@ -141,7 +141,7 @@ def _blocks(batch: Int64[Tensor, "N"]) -> Int64[Tensor, "N"]:
 def _next_in_time(
     times: Float[Tensor, "N K"], batch: Int64[Tensor, "N"]
 ) -> tuple[Int64[Tensor, "N K"], Bool[Tensor, "N K"]]:
-    """For each draw of each text the text that follows in time within its batch, and whether it has any neighbour."""
+    """Return the next sequence in time within the batch for each draw of each sequence, and True where there is one."""
     order = times.argsort(dim=0, stable=True)
     order = order.gather(0, batch[order].argsort(dim=0, stable=True))
     owner = batch[order]
@@ -154,11 +154,11 @@ def _next_in_time(
 
 
 class Tally:
-    """Adds up bounds over a corpus and reports them per token, per sequence and per byte.
+    """Sum of bounds over a corpus, reported per token, per sequence and per byte.
 
-    The standard error is over sequences, so it holds both the choice of texts and the choice of times and noise. Told
-    the ``times`` of stratified draws, as ``dd.bound`` gives them, it leaves out what the strata settle; else it is on
-    the safe side.
+    The standard error is over sequences, so it includes both the choice of sequences and that of times and noise. With
+    the ``times`` of stratified draws, as ``dd.bound`` returns them, it excludes the variation with time; without them
+    it is too large rather than too small.
 
     Example:
         >>> tally = Tally()
@@ -180,13 +180,13 @@ class Tally:
         num_bytes: Int64[Tensor, "B"] | None = None,
         times: Times | None = None,
     ) -> None:
-        """Adds a batch of sequences.
+        """Add a batch of sequences.
 
         Args:
             nats: (B, L) nats per token.
             mask: (B, L) bool, True at the tokens that count.
             num_bytes: (B,) bytes of UTF-8 text that the counted tokens of each sequence stand for.
-            times: (B,) of the draws, if these times were drawn in strata within the batch; not for means over draws.
+            times: (B,) times of the draws, if they were drawn in strata within the batch; not for means over draws.
 
         Raises:
             TypeError, ValueError: NaN or infinite nats, bad shapes, times outside [0, 1], or bytes or times given for
@@ -235,7 +235,7 @@ class Tally:
 
     @property
     def perplexity(self) -> Measure:
-        """exp of nats per token; its error by the delta method."""
+        """Perplexity, exp of nats per token; its error by the delta method."""
         nats = self.per_token
         value = math.exp(nats.value)
         return Measure(value, value * nats.standard_error, "perplexity/token", nats.method)

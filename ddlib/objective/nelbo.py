@@ -1,4 +1,4 @@
-"""The one bound: -log p(x) <= E[nelbo], for every process."""
+"""Integrand of the bound -log p(x) <= E[nelbo] of every process."""
 
 from collections.abc import Callable
 
@@ -26,19 +26,19 @@ def nelbo(
     method: str = "auto",
     parameterization: Parameterization = "cavity",
 ) -> PerToken:
-    r"""The integrand of the negative evidence lower bound at (t, z), in nats per token, (B, L), >= 0.
+    r"""Compute the integrand of the negative evidence lower bound at (t, z), in nats per token, (B, L), >= 0.
 
     :math:`-\log p(x) \le E_{t \sim U(0,1),\, z \sim q_t(\cdot|x)}[\mathrm{nelbo}]` plus the end terms of ``bound``,
     which vanish when the schedule's ends are exact. Finite at the ends of time; computed in float32 or better.
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits; any floating dtype; not modified.
-        x: (B, L) clean words.
+        logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits; any floating dtype; not modified.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states, drawn by ``process.sample(x, t)``.
         t: (B,) times in [0, 1], or (B, L), one for each position.
-        method: "auto" for the closed form where the process has one, "generic" for the contract alone.
-        parameterization: what the logits mean, "cavity", "posterior", "children" or a ``dd.Children``; see
+        method: "auto" for the closed form where the process has one, "generic" for the dense sum.
+        parameterization: meaning of the logits, "cavity", "posterior", "children" or a ``dd.Children``; see
             ``ddlib.parameterization.logits``.
 
     Raises:
@@ -59,7 +59,7 @@ def nelbo(
 
 
 def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> None:
-    """Raises unless (x, z, t) are well formed and every z can come from its x at t."""
+    """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t."""
     process.check_inputs(x=x, z=z, t=t)
     if visible(z):
         impossible = process.likelihood(z, x, t) <= 0

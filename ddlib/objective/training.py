@@ -1,4 +1,4 @@
-"""The loss that recipes optimise: the bound, with other weights and more lessons per token."""
+"""Training loss: the bound, with other weights and with losses on more edges of a hierarchy."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,7 @@ _MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times, EdgeW
 
 
 def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = None) -> None:
-    """Raises ValueError for an unknown mode or bad edge weights, TypeError for a mode that the process lacks."""
+    """Raise ValueError for an unknown mode or bad edge weights, TypeError for a mode that the process lacks."""
     require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
     if mode not in process.modes:
         listed = ", ".join(map(repr, process.modes))
@@ -59,7 +59,7 @@ def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = N
 
 
 def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> None:
-    """Raises TypeError for anything but a weighting or None, and what the weighting refuses of the process."""
+    """Raise TypeError unless ``weighting`` is a weighting or None; the weighting then checks the process."""
     if weighting is None:
         return
     if not isinstance(weighting, Weighting):
@@ -70,7 +70,7 @@ def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> Non
 
 
 def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tensor | None:
-    """What each draw of a time counts, to broadcast against tokens (B, L); None where all count alike.
+    """Return the weight of each draw of a time, broadcast against tokens (B, L); None where all are equal.
 
     Raises:
         TypeError: a density that is none, a measure that is no tensor of numbers.
@@ -109,33 +109,33 @@ def training_loss(
     measure: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The training loss in nats per token: ``nelbo`` with other weights, more edges, and padding left out or counted.
+    """Compute the training loss in nats per token: ``nelbo`` with other weights, more edges, and a padding mask.
 
-    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. Evaluation changes no weight: use
-    ``nelbo`` or ``bound``.
+    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. For evaluation use
+    ``nelbo`` or ``bound``, which change no weight.
 
     Args:
         process: the forward process.
-        logits: (B, L, V) over words, or (B, L, S - 1) over states for child logits.
-        x: (B, L) clean words.
+        logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
         t: (B,) times, or (B, L), one for each position.
-        weighting: what becomes of the weight before it multiplies the divergence, a rule of ``ddlib.weightings``;
-            default the bound's weight. The papers clip at 2 or 10, ``Clip(2.0)``.
-        mode: what a token above the first level is asked for, if ``process.modes`` has it. "standard": its child.
-            "edges": every edge between its state and its word. "hard": the paper's hard mode, the word.
+        weighting: function of the weight before it multiplies the divergence, from ``ddlib.weightings``; by default the
+            weight is that of the bound. The papers clip at 2 or 10, ``Clip(2.0)``.
+        mode: target of the loss at states above the first level, one of ``process.modes``. "standard": the child.
+            "edges": every edge between the state and the token. "hard": the token, the paper's hard mode.
         mask: (B, L) bool, True at real tokens, False at padding. Positions outside count neither in the mean nor in the
-            gradient; None takes all tokens for real ones.
-        count_padding: whether positions outside the mask count all the same, as GIDD and the HDLM paper train.
-        edge_weights: of "edges", one factor per edge, that above the words first: the loss of a token in level i is
-            its weight times the sum over the edges below of factor times divergence. Default: at each time every edge
-            has the weight that it has in the bound, shared among the tokens that are asked for it; see
-            ``Hierarchical.edges_weighted_divergence`` for what is a bound.
-        parameterization: what the logits mean, as in ``nelbo``.
-        density: of the times, where they were drawn from one: each loss is multiplied by ``density.weight(t)``, so that
-            the mean is what uniform times have. None for uniform times, or to train more where more is drawn.
-        measure: of times drawn at a pace, what each draw counts, ``paces.Draw.measure``; (B,) or (B, L). The density
-            that it was told is in it.
+            gradient; None if all tokens are real.
+        count_padding: True if positions outside the mask count too, as in the training of GIDD and the HDLM paper.
+        edge_weights: factors of mode "edges", one per edge, the edge above the tokens first: the loss at a state of
+            level i is its weight times the sum over the edges below of factor times divergence. By default every edge
+            has at each time the weight that it has in the bound, shared among the states that have a loss on it. See
+            ``Hierarchical.edges_weighted_divergence`` for the cases in which this is a bound.
+        parameterization: meaning of the logits, as in ``nelbo``.
+        density: density from which the times were drawn: each loss is multiplied by ``density.weight(t)``, so that the
+            mean is that of uniform times. None for uniform times, or to train more at times that are drawn more often.
+        measure: weight of each draw of a pace, ``paces.Draw.measure``; (B,) or (B, L). It includes the density of the
+            draw.
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:

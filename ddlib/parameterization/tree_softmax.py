@@ -1,9 +1,9 @@
-"""A law over words told by the law of each state's children.
+"""Tree softmax: a distribution over tokens from the distributions over the children of each state.
 
-An output layer with a logit for every state of a tree but its root, and a softmax over *siblings*, says how likely each
-child of a state is; the product along the way from the root is a law over words like any other (theory section 11). At
-a state of a plain hierarchy the bound needs the law of its children alone: of 50,257 words in 224 clusters about 224
-logits.
+An output layer has a logit for every state of a tree except its root. A softmax over *siblings* is the distribution
+over the children of a state, and the product along the path from the root is a distribution over tokens (theory
+section 11). At a state of a plain hierarchy the bound needs the distribution over its children alone: about 224 logits
+for 50,257 tokens in 224 clusters.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from ddlib.utils.validation import check_shape, require, visible
 
 
 def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
-    r"""Log-probabilities of words from the logits of states.
+    r"""Compute log-probabilities of tokens from the logits of states.
 
     :math:`\log p(x) = \sum_e \log \mathrm{softmax}_{siblings}`, over the edges e from the root to x (theory
     section 11).
 
     Args:
-        tree: whose parents decide; its speeds and perturbations do not.
-        logits: (..., S - 1), one per state but the root, in the order of the states; any floating dtype.
+        tree: the tree, of which the parents alone matter; speeds and perturbations do not.
+        logits: (..., S - 1), one per state except the root, in the order of the states; any floating dtype.
 
     Returns:
-        (..., V), normalised, in float32 or float64; -inf at words below a family whose logits are all -inf.
+        (..., V), normalised, in float32 or float64; -inf at tokens below a family whose logits are all -inf.
 
     Raises:
         ValueError: another number of columns.
@@ -47,57 +47,57 @@ def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float
     count = tree.num_states - 1
     require(logits.shape[-1:] == (count,), f"logits has shape {tuple(logits.shape)}, must be (..., S - 1 = {count})")
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    law = torch.zeros_like(logits[..., :1])
-    for edge, own in reversed(list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))):
-        law = edge.log_shares(own) + law.index_select(-1, edge.parents)
-    return law
+    log_probs = torch.zeros_like(logits[..., :1])
+    for edge, siblings in reversed(list(zip(tree.maps, logits.split(tree.levels[:-1], -1), strict=True))):
+        log_probs = edge.log_shares(siblings) + log_probs.index_select(-1, edge.parents)
+    return log_probs
 
 
 class Siblings(NamedTuple):
-    """The children of one state: where they lie."""
+    """Location of the children of one state."""
 
     columns: slice | Tensor
-    """Of the output layer."""
+    """Columns of the output layer's logits."""
     size: int
 
 
 class Grouping:
-    """Children by their parent, those of one parent after another.
+    """Children sorted by parent: the children of one parent are contiguous.
 
     Args:
-        parents: of each child, counted from 0.
-        count: number of parents; default: up to the last that has a child.
-        order: all children, in the order that siblings are to have; default: ascending.
+        parents: (children,) parent of each child, counted from 0.
+        count: number of parents; by default up to the last with a child.
+        order: all children, in the order of siblings; ascending by default.
     """
 
     def __init__(
         self, parents: Int64[Tensor, "children"], count: int = 0, order: Int64[Tensor, "children"] | None = None
     ) -> None:
         self.parents = parents
-        here = parents if order is None else parents[order]
-        by_parent = here.argsort(stable=True)
+        ordered = parents if order is None else parents[order]
+        by_parent = ordered.argsort(stable=True)
         self.order = order = by_parent if order is None else order[by_parent]
-        """The children, group after group."""
+        """Children, group after group."""
         self.sizes = torch.bincount(parents, minlength=count)
         """Number of children of each parent."""
         ends = self.sizes.cumsum(0)
         self.bounds = [0, *ends.tolist()]
-        """Where each group begins in ``order``, and the end of the last."""
+        """Start of each group in ``order``, and the end of the last."""
         self.rank = torch.empty_like(parents)
-        """The place of each child among its siblings."""
+        """Index of each child among its siblings."""
         self.rank[order] = torch.arange(len(parents), device=parents.device) - (ends - self.sizes)[parents[order]]
 
     def members(self, parent: int) -> Int64[Tensor, "n"]:
-        """The children of a parent."""
+        """Return the children of a parent."""
         return self.order[self.bounds[parent] : self.bounds[parent + 1]]
 
 
 class Families(Grouping):
-    """The children of every member of a level, each family's rows of the output layer ascending.
+    """Families of children of the members of a level, with ascending rows of the output layer in each family.
 
     Args:
-        parents: of each child, counted from 0 within its level; none is without children.
-        rows: of each child in the output layer's matrix.
+        parents: (children,) parent of each child, counted from 0 within its level; every parent has a child.
+        rows: (children,) row of each child in the output layer's matrix.
     """
 
     def __init__(self, parents: Int64[Tensor, "children"], rows: Int64[Tensor, "children"]) -> None:
@@ -110,7 +110,7 @@ class Families(Grouping):
         self._first, self._last = self.columns[ends - self.sizes].tolist(), self.columns[ends - 1].tolist()
 
     def of(self, parent: int) -> Siblings:
-        """The family of a member; its columns, those of ``members``, are a slice where siblings lie side by side."""
+        """Return the family of a member; its columns, those of ``members``, are a slice if siblings are contiguous."""
         start, end, first = self.bounds[parent], self.bounds[parent + 1], self._first[parent]
         size = end - start
         if self._last[parent] - first + 1 == size:
@@ -119,25 +119,25 @@ class Families(Grouping):
 
 
 def has_tree(denoiser: object) -> TypeGuard[ChildDenoiser]:
-    """Whether a network predicts the children of a tree."""
+    """Return whether a network predicts the children of a tree."""
     return isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None
 
 
 class Children:
-    """The meaning of an output layer that predicts children: what ``parameterization`` may be beside a name.
+    """Parameterization by children: meaning of an output layer with a logit for every state of a tree but its root.
 
-    The string "children" stands for ``Children(process.hierarchy)``. The tree of the output need not be one of the
-    noise: masked diffusion, GIDD and uniform noise take any tree over their words.
+    The string "children" stands for ``Children(process.hierarchy)``. The tree of the output may differ from the
+    hierarchy of the noise: masked diffusion, GIDD and uniform noise take any tree over their tokens.
 
     Args:
-        tree: its parents decide; its speeds and perturbations do not.
-        law: what the law over words means, "cavity" or "posterior"; see ``ddlib.parameterization.logits``.
-        rows: (S - 1,) the row of each state but the root in the output layer's matrix, for ``linear_nelbo`` and its
-            like; the matrix may have more rows. Default: in the order of the states. It is fastest where siblings lie
-            next to each other. Logits are always in the order of the states.
+        tree: the tree, of which the parents alone matter; speeds and perturbations do not.
+        law: meaning of the distribution over tokens, "cavity" or "posterior"; see ``ddlib.parameterization.logits``.
+        rows: (S - 1,) row of each state except the root in the output layer's matrix, for ``linear_nelbo`` and the
+            other fused losses; the matrix may have more rows. By default they are in the order of the states. They are
+            fastest where siblings are contiguous. Logits are always in the order of the states.
 
     Raises:
-        TypeError: a tree or a law of another kind.
+        TypeError: a tree or ``law`` of another kind.
         ValueError: a state without children; rows of another number, negative, or given twice.
     """
 
@@ -161,20 +161,20 @@ class Children:
         self.columns = tree.num_states - 1
         """Number of logits, S - 1."""
         self.num_rows = self.columns if rows is None else int(rows.max()) + 1
-        """Number of rows that the output layer's matrix has at least."""
+        """Least number of rows of the output layer's matrix."""
         self._families: dict[tuple[int, torch.device], Families] = {}
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, denoiser: ChildDenoiser, law: str = "cavity") -> Self:
-        """What the output of a network that predicts children means, such as a DiT with a ``tree``.
+        """Return the parameterization of a network that predicts children, such as a DiT with a ``tree``.
 
         Args:
             denoiser: the network.
-            law: as above.
+            law: as in the constructor.
 
         Raises:
-            ValueError: it predicts words.
+            ValueError: the network predicts tokens.
         """
         require(denoiser.tree is not None, f"{type(denoiser).__name__} has no tree: it predicts words")
         weight, _, rows = denoiser.siblings()
@@ -184,21 +184,21 @@ class Children:
         return cls(tree.to(weight.device), law, rows)
 
     def words(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
-        """See ``token_logits``."""
+        """Compute log-probabilities of tokens from logits of states, see ``token_logits``."""
         return token_logits(self.tree, logits)
 
     def check(self, parents: Sequence[Tensor]) -> None:
-        """Raises ValueError unless an output layer made for these parents is one for this tree."""
-        own = [edge.parents for edge in self.tree.maps[:-1]]
-        made, wanted = digest(*parents), digest(*own)
+        """Raise ValueError unless an output layer made for these parents is one for this tree."""
+        expected = [edge.parents for edge in self.tree.maps[:-1]]
+        made, wanted = digest(*parents), digest(*expected)
         require(
             made == wanted,
             f"the output layer was made for a tree with {[len(level) for level in parents]} children by level and "
-            f"parents={made}, parameterization has {[len(level) for level in own]} and parents={wanted}",
+            f"parents={made}, parameterization has {[len(level) for level in expected]} and parents={wanted}",
         )
 
     def families(self, level: int) -> Families:
-        """The families whose children are the members of ``level``; found once."""
+        """Return the families whose children are the members of ``level``; cached."""
         parents, offset = self.tree.maps[level].parents, self.tree.offsets[level]
         if (level, parents.device) not in self._families:
             states = torch.arange(offset, offset + len(parents), device=parents.device)
@@ -207,10 +207,10 @@ class Children:
         return self._families[level, parents.device]
 
     def levels_of(self, noise: Hierarchy) -> tuple[int | None, ...]:
-        """The level of the tree that each level of a process's hierarchy is; None where it is none of them.
+        """Return the level of the tree that equals each level of a process's hierarchy; None where there is none.
 
-        The words and the root always are. A level is another's when both have the same words under each member. They
-        are compared once for each hierarchy: an accelerator has to wait for it.
+        Levels are equal if they have the same tokens under each member; those of the tokens and of the root always are.
+        The comparison is made once for each hierarchy, since it synchronises an accelerator.
         """
         if noise not in self._levels:
             found: list[int | None] = [0]
@@ -225,7 +225,7 @@ class Children:
         return f"Children({self.tree!r}, law={self.law!r})"
 
 
-@lru_cache(maxsize=8)  # a name is resolved at every call, and families are costly to find
+@lru_cache(maxsize=8)  # called at every call of a loss, and families are expensive to compute
 def children_of(hierarchy: Hierarchy) -> Children:
-    """``Children(hierarchy)``, the same object at every call."""
+    """Return ``Children(hierarchy)``, the same object at every call."""
     return Children(hierarchy)

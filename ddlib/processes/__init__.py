@@ -1,4 +1,4 @@
-"""FORWARD: processes that noise text, each a schedule times a place to go."""
+"""Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
 from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, interior, into, scalar, span, unchanged
 from ddlib.processes.gidd import GIDD

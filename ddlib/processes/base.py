@@ -138,7 +138,7 @@ class ForwardProcess(Identified):
         return [cls()]  # type: ignore[call-arg] # the constructor of a subclass may need no argument
 
     def _finish(self) -> None:
-        """Move the constant that states the device to the others, which arguments may have placed."""
+        """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
         if "_place" in vars(self):  # else a subclass has not called super().__init__
             self._place = inputs.place_of(self, self._place)
 
@@ -187,10 +187,10 @@ class ForwardProcess(Identified):
         z = draw(self.marginal(x, t.to(torch.float64)), self._uniforms(x, generator, levels))
         if levels != "balanced":
             return z
-        pull = self._all_weights(x, t)[1]
+        weighted = self._all_weights(x, t)[1]
         rows, one = torch.arange(len(x), device=x.device), rand((len(x), 2), generator, x.device)
-        which = draw(pull.sum(-1), one[:, 0])
-        return z.scatter(1, which[:, None], draw(pull[rows, which], one[:, 1])[:, None])
+        which = draw(weighted.sum(-1), one[:, 0])
+        return z.scatter(1, which[:, None], draw(weighted[rows, which], one[:, 1])[:, None])
 
     def importance_weight(self, x: Tokens, z: Tokens, t: Times) -> Float64[Tensor, "B"]:
         r"""Factor of a sequence's bound or loss where z was drawn with ``levels="balanced"``.
@@ -208,8 +208,8 @@ class ForwardProcess(Identified):
         Returns:
             (B,) float64; 0 where no balanced draw leads to z.
         """
-        mean, here = self._weight_and_mean(x, z, t)
-        total = here.sum(-1)
+        mean, weight = self._weight_and_mean(x, z, t)
+        total = weight.sum(-1)
         return torch.where(total > 0, mean.sum(-1) / torch.where(total > 0, total, 1.0), 0.0)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
@@ -558,21 +558,22 @@ class ForwardProcess(Identified):
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
         """Mean over noise of the weight phi of ``importance_weight``, and phi at z; 0 only where the bound is."""
-        law, pull = self._all_weights(x, t)
-        chance, here = (of.gather(-1, z[..., None]).squeeze(-1) for of in (law, pull))
-        return pull.sum(-1), here / torch.where(chance > 0, chance, 1.0)
+        probs, weighted = self._all_weights(x, t)
+        prob_z, weighted_z = (values.gather(-1, z[..., None]).squeeze(-1) for values in (probs, weighted))
+        return weighted.sum(-1), weighted_z / torch.where(prob_z > 0, prob_z, 1.0)
 
     def _all_weights(self, x: Tokens, t: Times) -> tuple[Float64[Tensor, "B L S"], Float64[Tensor, "B L S"]]:
-        """q_t(z|x), and times it phi(z): the rates at which z is left backwards in time given the word and given none.
+        """Marginal q_t(z|x), and q_t(z|x) phi(z), for every state z.
 
-        The second of these keeps phi from 0 wherever some network's bound is not.
+        The weight phi(z) is the rate at which the reverse chain leaves z given the token, plus the same rate given a
+        uniformly drawn token. The second term keeps phi from 0 wherever the bound of some network is not 0.
         """
         time = interior(t)
-        law, typical = self.marginal(x, time), beside(each_time(self._typical, time), 1)
+        probs, typical = self.marginal(x, time), beside(each_time(self._typical, time), 1)
         rates = each_time(self.rate_matrix, time)
         rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
         left = torch.where(typical > 0, through(typical, rates) / torch.where(typical > 0, typical, 1.0), 0.0)
-        return law, torch.where(law > 0, through(law, rates) + law * left, 0.0)
+        return probs, torch.where(probs > 0, through(probs, rates) + probs * left, 0.0)
 
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)
@@ -581,14 +582,14 @@ class ForwardProcess(Identified):
         return (rand(shape, generator, device) * self.vocab_size).to(torch.int64)
 
     def _typical(self, t: Tensor) -> Tensor:
-        """The marginal of a uniformly drawn word at the scalar ``t``, (S,) float64."""
+        """Marginal distribution of a uniformly drawn token at the scalar ``t``, (S,) float64."""
         uniform = torch.full((1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=t.device)
         return self.predictive(uniform, t.to(torch.float64)[None])[0, 0]
 
     def _token_marginals(self, t: Tensor) -> Tensor:
-        """q_t(z|x) for every word and state, (V, S) float64, at the scalar ``t``."""
-        words = torch.arange(self.vocab_size, device=t.device)[None]
-        return self.marginal(words, t.to(torch.float64)[None])[0]
+        """Marginals q_t(z|x) of every token, (V, S) float64, at the scalar ``t``."""
+        tokens = torch.arange(self.vocab_size, device=t.device)[None]
+        return self.marginal(tokens, t.to(torch.float64)[None])[0]
 
     land, leaving, leave = Renamed("sample_given_level"), Renamed("exit_rate"), Renamed("sample_exit")
     advance, balance, reduced = Renamed("sample_forward"), Renamed("importance_weight"), Renamed("small_copy")

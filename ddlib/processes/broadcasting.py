@@ -1,4 +1,4 @@
-"""Times as processes take them: scalars that are checked, and one matrix for each distinct time of a batch."""
+"""Times of processes: checked scalars, and functions of time that are computed once for each distinct time."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from ddlib.utils.validation import check_times, require
 
 
 def beside(values: Tensor, axes: int = 0) -> Tensor:
-    """What depends on times, placed so that it broadcasts against tokens (B, L): the one rule for both kinds of times.
+    """Add an axis so that values of times broadcast against tokens (B, L), whether times are (B,) or (B, L).
 
     Args:
         values: a function of times (B,), or of times (B, L), elementwise.
-        axes: how many axes of its own each value has, behind those of the times.
+        axes: number of axes of each value, which follow the axes of the times.
 
     Returns:
         (B, 1, ...) for times (B,), (B, L, ...) for times (B, L).
@@ -30,24 +30,24 @@ def beside(values: Tensor, axes: int = 0) -> Tensor:
 
 
 def taken(values: Float[Tensor, "*n K"], index: Tokens) -> Float[Tensor, "B L"]:
-    """The entry of each position, ``index`` (B, L), of rows that depend on times: (B, K), or (B, L, K)."""
+    """Take the entry ``index`` (B, L) of each position from rows that depend on times: (B, K), or (B, L, K)."""
     return values.gather(1, index) if values.ndim == 2 else values.gather(-1, index[..., None]).squeeze(-1)
 
 
 def through(laws: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]) -> Float[Tensor, "B L S"]:
-    """Each position's row times the matrix of its time: one for each sequence, (B, N, S), or position, (B, L, N, S)."""
+    """Multiply the row of each position by the matrix of its time: (B, N, S), or (B, L, N, S)."""
     return laws @ matrices if matrices.ndim == 3 else (laws[..., None, :] @ matrices).squeeze(-2)
 
 
 def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
-    """``function`` of scalar times for every sequence, or position, stacked; computed once per distinct time.
+    """Evaluate ``function`` of scalar times for every sequence, or position; once per distinct time.
 
     Args:
         function: of one float64 scalar for each of ``times``, returns a tensor of any shape, the same for all.
-        times: each (B,) or (B, L); more than one go together, as s and t, and have one shape.
+        times: each (B,) or (B, L), of one shape; several are used together, such as s and t.
 
     Returns:
-        (B, ...) or (B, L, ...), with the shape of what ``function`` returns.
+        (B, ...) or (B, L, ...), followed by the shape that ``function`` returns.
 
     Example:
         >>> each_time(lambda t: torch.stack([1 - t, t]), torch.tensor([0.25, 0.5]))
@@ -59,7 +59,7 @@ def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
 
 
 def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L S"]:
-    """Rows of the matrix of each time, without a copy of the matrix for every sequence.
+    """Take rows of the matrix of each time, without a copy of the matrix for every sequence.
 
     Args:
         function: of one float64 scalar for each of ``times``, returns (N, S).
@@ -74,7 +74,7 @@ def rows_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Fl
 
 
 def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) -> Float[Tensor, "B L N"]:
-    """Columns of the matrix of each time: ``into(each_time(function, *times), index)`` without its copies.
+    """Take columns of the matrix of each time: ``into(each_time(function, *times), index)`` without its copies.
 
     Args:
         function: of one float64 scalar for each of ``times``, returns (N, S).
@@ -89,7 +89,7 @@ def columns_at(function: Callable[..., Tensor], index: Tokens, *times: Times) ->
 
 
 def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *times: Times) -> Float[Tensor, "B L S"]:
-    """Each position's row times the matrix of its time, in the dtype of ``p``.
+    """Multiply the row of each position by the matrix of its time, in the dtype of ``p``.
 
     Args:
         p: (B, L, N) rows.
@@ -102,17 +102,17 @@ def products_at(p: Float[Tensor, "B L N"], function: Callable[..., Tensor], *tim
 
 
 def _distinct(function: Callable[..., Tensor], *times: Times) -> tuple[Tensor, Tensor]:
-    """``function`` of each distinct time, stacked, and for every sequence or position which of them is its own."""
+    """Return ``function`` of each distinct time, stacked, and the index of each sequence's or position's time."""
     flat = torch.stack([time.to(torch.float64).flatten() for time in times])
     distinct, which = flat.unique(dim=1, return_inverse=True)
     return torch.stack([function(*column) for column in distinct.unbind(1)]), which.view(times[0].shape)
 
 
 def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]:
-    """Columns z of each sequence's matrix: how every state, or word, leads into the states seen.
+    """Take the columns z of each sequence's matrix: the entries from every state, or token, into the state.
 
     Args:
-        matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)`` gives them.
+        matrices: (B, N, S) or (B, L, N, S), row = from, as ``each_time(self.transition, s, t)`` returns them.
         z: (B, L) states; they are not checked.
 
     Returns:
@@ -127,10 +127,10 @@ def into(matrices: Float[Tensor, "*n N S"], z: Tokens) -> Float[Tensor, "B L N"]
 
 
 def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Float64[Tensor, ""], Float64[Tensor, ""]]:
-    """``s`` and ``t`` as ``scalar`` makes them, checked to be in order: the first line of a ``transition``.
+    """Convert ``s`` and ``t`` by ``scalar`` and check that s <= t: the first line of a ``transition``.
 
     Raises:
-        ValueError: s later than t, one of them outside [0, 1] or no scalar.
+        ValueError: s later than t, or a time that is outside [0, 1] or no scalar.
 
     Example:
         >>> span(0.25, 0.5, torch.device("cpu"))
@@ -142,12 +142,12 @@ def span(s: float | Tensor, t: float | Tensor, device: torch.device) -> tuple[Fl
 
 
 def scalar(t: float | Tensor, name: str, device: torch.device) -> Float64[Tensor, ""]:
-    """A time as a float64 scalar on ``device``, checked to lie in [0, 1]: the first line of a ``rate_matrix``.
+    """Convert a time to a float64 scalar on ``device``, checked to lie in [0, 1]: the first line of a ``rate_matrix``.
 
     Args:
         t: a number or a tensor without axes, in units of the whole time.
-        name: what messages call it.
-        device: where the process's constants live, ``self.device``.
+        name: name of the argument in error messages.
+        device: device of the process's constants, ``self.device``.
 
     Raises:
         ValueError: outside [0, 1], NaN, or a tensor with axes.
@@ -163,7 +163,7 @@ def scalar(t: float | Tensor, name: str, device: torch.device) -> Float64[Tensor
 
 
 def interior(t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Times in float64, kept away from 0 and 1, where rates and odds are infinite, by a rounding error.
+    """Return times in float64, clamped by a rounding error from 0 and 1, where rates and odds are infinite.
 
     Args:
         t: times of any shape in [0, 1]; they are not checked.
@@ -176,14 +176,14 @@ def interior(t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
 
 
 def elapsed(schedule: Schedule, s: Float[Tensor, "..."], t: Float[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Time on the clock from ``s`` to ``t``, log alpha(s) - log alpha(t); 0 from an ``s`` at which it has run out.
+    """Integrated rate of the schedule from ``s`` to ``t``, log alpha(s) - log alpha(t); 0 where alpha(s) is 0.
 
-    What jumps at the rate of the clock has not jumped in between with probability exp(-elapsed).
+    A chain that jumps at the rate of the schedule has no jump in between with probability exp(-elapsed).
 
     Args:
-        schedule: the clock.
+        schedule: the schedule alpha.
         s: times of any shape.
-        t: times of the same shape, none before its ``s``; they are not checked.
+        t: times of the same shape, each at least its ``s``; they are not checked.
 
     Example:
         >>> import ddlib as dd

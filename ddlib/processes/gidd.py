@@ -14,14 +14,14 @@ from ddlib.utils.validation import check_number
 class GIDD(Interpolating):
     r"""Mask and uniform noise in a proportion that varies in time (von Rütte et al., 2025).
 
-    With :math:`c_t = B t^{g/2} (1-t)^{g/2}`, :math:`C_t = 1 + V c_t` and :math:`V B = 2^g p_u / (1 - p_u)`, a token is
-    its word with probability :math:`(1-t)/C_t`, the mask with :math:`t/C_t`, and each word with :math:`c_t/C_t`
-    (theory section 5). At t = 1/2 the share of uniform noise is exactly ``p_uniform``.
+    With :math:`c_t = B t^{g/2} (1-t)^{g/2}`, :math:`C_t = 1 + V c_t` and :math:`V B = 2^g p_u / (1 - p_u)`, a
+    position keeps its token with probability :math:`(1-t)/C_t`, is the mask with :math:`t/C_t`, and each token with
+    :math:`c_t/C_t` (theory section 5). At t = 1/2 the share of uniform noise is exactly ``p_uniform``.
 
     Args:
-        vocab_size: number of words V; the mask is state V.
+        vocab_size: number of tokens V; the mask is state V.
         p_uniform: in [0, 1); 0 is masked diffusion.
-        gamma: exponent g in (0, 2]; beyond 2 the rates would turn negative.
+        gamma: exponent g in (0, 2]; larger values would make rates negative.
 
     Raises:
         ValueError: p_uniform outside [0, 1) or gamma outside (0, 2].
@@ -47,9 +47,9 @@ class GIDD(Interpolating):
 
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
         total = self._total(t)
-        survive = torch.where(s < 1, (1 - t) / torch.where(s < 1, 1 - s, 1.0), 1.0)  # in no time, even at t = 1
-        word = self._c(t) - self._c(s) * survive
-        return Mixture(survive * self._total(s) / total, word.clamp_min(0) / total, (t - s * survive) / total)
+        survive = torch.where(s < 1, (1 - t) / torch.where(s < 1, 1 - s, 1.0), 1.0)  # 1 at s = t = 1
+        uniform = self._c(t) - self._c(s) * survive
+        return Mixture(survive * self._total(s) / total, uniform.clamp_min(0) / total, (t - s * survive) / total)
 
     def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
         leave = 1 / ((1 - t) * self._total(t))

@@ -1,4 +1,4 @@
-"""WHEN x WHERE: a schedule and a hierarchy make a process."""
+"""Hierarchical diffusion: a process from a hierarchy and a schedule."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Self
@@ -19,15 +19,15 @@ from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, Token
 
 
 class Hierarchical(LevelProcess):
-    r"""Tokens climb a hierarchy at the pace of a clock.
+    r"""Tokens ascend the levels of a hierarchy, at rates that a schedule gives.
 
-    With level occupancies :math:`a_i(t)` and the constant laws :math:`u_i(\cdot|x)` of level i given the word,
-    :math:`q_t(z|x) = a_i(t) u_i(z|x)` for z in level i (theory section 2). Levels move on their own: which positions
-    jump, when and how far does not depend on the words, nor, in reverse, on the network.
+    With level occupancies :math:`a_i(t)` and the constant distributions :math:`u_i(\cdot|x)` of the state of level i
+    given the token, :math:`q_t(z|x) = a_i(t) u_i(z|x)` for z in level i (theory section 2). The levels are a Markov
+    chain that is independent of the tokens and, in reverse, of the network.
 
     Args:
-        hierarchy: where tokens jump.
-        schedule: when; ``alpha`` is the survival of a token on an edge of speed 1.
+        hierarchy: the levels, and the transition matrices between them.
+        schedule: the schedule; ``alpha`` is the survival of a token on an edge of speed 1.
 
     Raises:
         TypeError: arguments of another kind.
@@ -39,12 +39,12 @@ class Hierarchical(LevelProcess):
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
-        words = one_hot(x, self.vocab_size).to(torch.float64)
-        given = [words] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
-        return self._spread(self.occupancies(t), given).to(t.dtype)
+        tokens = one_hot(x, self.vocab_size).to(torch.float64)
+        given = [tokens] + [self.hierarchy.between(0, i).row(x) for i in range(1, self._depth + 1)]
+        return self._join_levels(self.occupancies(t), given).to(t.dtype)
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
-        return self._spread(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
+        return self._join_levels(self.occupancies(t).to(p.dtype), self.hierarchy.laws(p))
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         return reach(self.hierarchy, x, z) * taken(self.occupancies(t), self.level_of(z))
@@ -60,24 +60,24 @@ class Hierarchical(LevelProcess):
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
-        level, laws = self.level_of(z), self.hierarchy.laws(p)
+        level, given_level = self.level_of(z), self.hierarchy.laws(p)
         jumps = self.level_posterior(level, t, s).to(p.dtype)
         blocks = []
-        for i, law in enumerate(laws):
-            itself = one_hot(self.hierarchy.local(z, i), law.shape[-1]).to(p.dtype)
+        for i, probs in enumerate(given_level):
+            itself = one_hot(self.hierarchy.local(z, i), probs.shape[-1]).to(p.dtype)
             block = torch.where((level == i)[..., None], itself, 0.0)
             for j in range(i + 1, self._depth + 1):
-                block = torch.where((level == j)[..., None], self._descendants(z, i, j, law), block)
+                block = torch.where((level == j)[..., None], self._descendants(z, i, j, probs), block)
             blocks.append(block * jumps[..., i : i + 1])
         return torch.cat(blocks, -1)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
-        level, laws = self.level_of(z), self.hierarchy.laws(p)
+        level, given_level = self.level_of(z), self.hierarchy.laws(p)
         weight = taken(self.weights(t).to(p.dtype), level)
-        blocks = [torch.zeros_like(law) for law in laws]
+        blocks = [torch.zeros_like(probs) for probs in given_level]
         for i in range(self._depth):
-            rates = self._descendants(z, i, i + 1, laws[i]) * weight[..., None]
+            rates = self._descendants(z, i, i + 1, given_level[i]) * weight[..., None]
             blocks[i] = torch.where((level == i + 1)[..., None], rates, 0.0)
         return torch.cat(blocks, -1)
 
@@ -91,20 +91,20 @@ class Hierarchical(LevelProcess):
             elif self.hierarchy.between(0, i).spread is None:
                 nats = -typical[self.hierarchy.between(0, i).parents[x]].log()
             else:
-                law = self.hierarchy.between(0, i).row(x)
-                nats = (torch.xlogy(law, law) - torch.xlogy(law, typical)).sum(-1)
+                truth = self.hierarchy.between(0, i).row(x)
+                nats = (torch.xlogy(truth, truth) - torch.xlogy(truth, typical)).sum(-1)
             result += occupancies[..., i] * nats
         return result.clamp_min(0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """w_i(t) and KL(pi(.|z, x) || pi(.|z, p)) over the children of z (theory section 2)."""
+        """Closed form of the bound: w_i(t), and KL(pi(.|z, x) || pi(.|z, p)) over children of z (theory section 2)."""
         return self._divergence(logits, x, z, t, None)
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        """The KL over what is below z in each level, by the chance to come down to it (theory section 3)."""
+        """Sum over levels of the posterior probability times the KL of the descendants of z (theory section 3)."""
         self.check_inputs(x=x, z=z, t=t, s=s)
-        chances = self.level_posterior(self.level_of(z), t, s).to(logits.dtype)
-        return descendants(self.hierarchy, *self._said(logits, x), x, z, chances)
+        probs = self.level_posterior(self.level_of(z), t, s).to(logits.dtype)
+        return descendants(self.hierarchy, *self._model_terms(logits, x), x, z, probs)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         return taken(self.weights(t), self.level_of(z))
@@ -112,47 +112,48 @@ class Hierarchical(LevelProcess):
     def hard_weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
         """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an upper bound of it."""
         weight, divergence = self.weighted_divergence(logits, x, z, t)
-        word = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
-        return weight, torch.where(self.level_of(z) >= 2, word, divergence)
+        nats = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
+        return weight, torch.where(self.level_of(z) >= 2, nats, divergence)
 
     def edges_weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None
     ) -> tuple[PerToken, PerToken]:
         r"""Losses on all edges below a state: w_i(t) and the sum over edges j <= i of s_ij times the KL of edge j.
 
-        A token in level i may be asked about edge j, from level j - 1 to j, wherever j <= i: at the state of level j on
-        the way from its word to z; where xi < 1 may have led several ways, in the mean over them. What the network says
-        of the child of that state does not depend on i if it does not look at the token's own state, as the best cavity
-        law does not. So only the sum of the weights over levels matters:
+        A position in level i has a loss on edge j, from level j - 1 to j, wherever j <= i: at the state of level j on
+        the path from its token to z. Where xi < 1 allows several paths it is the mean over them. The network's
+        distribution of the child of that state does not depend on i if the network ignores the position's own state, as
+        the optimal cavity distribution does. So only the sum of the weights over levels matters:
 
         - by default :math:`w_i s_{ij} = F_{j-1} / (a_j + \dots + a_n)`, see ``edge_shares``. Given t the mean weight of
-          edge j is :math:`F_{j-1}`, as in the bound. For a network that does not look at the token's own state this is
-          an unbiased estimate of the bound. For any other it estimates an upper bound on :math:`-\log p(x)`, but of
-          another model than the one that is sampled: of that which lets the token climb to a level drawn from
-          :math:`a_i / (a_j + \dots + a_n)` before it asks the network (convexity of the KL).
+          edge j is :math:`F_{j-1}`, as in the bound. For a network that ignores the position's own state this is an
+          unbiased estimate of the bound. For any other network it estimates an upper bound on :math:`-\log p(x)`, but
+          for a model other than the sampled one: in that model the token first ascends to a level drawn from
+          :math:`a_i / (a_j + \dots + a_n)`, and the network is evaluated there (convexity of the KL).
         - With ``edge_weights`` e it is :math:`s_{ij} = e_j`. If all are at least 1 the loss is at least the bound, for
-          every network. With :math:`e_j = 1/(n - j + 1)` the weight of an edge sums to 1 over time, but later: noisier
-          context says less of a child, so for the best network it is at least the bound. Otherwise it is a loss and no
-          bound. All 1 is the paper's hard mode where n <= 2; for n > 2 that asks tokens between for edges above them.
+          every network. With :math:`e_j = 1/(n - j + 1)` the weight of an edge sums to 1 over time, but at later
+          times: a noisier context is less informative about a child, so for the best network the loss is at least the
+          bound. Otherwise it is a loss and no bound. All 1 is the paper's hard mode where n <= 2; for n > 2 the hard
+          mode also has losses at intermediate levels for edges above them.
 
         Args:
-            logits: (B, L, V) of the cavity law.
-            x: (B, L) clean words.
+            logits: (B, L, V) cavity logits.
+            x: (B, L) clean tokens.
             z: (B, L) noisy states.
             t: (B,) times, or (B, L).
-            edge_weights: e_j, one for each edge, that above the words first; not checked.
+            edge_weights: e_j, one for each edge, the edge above the tokens first; not checked.
         """
         return self._divergence(logits, x, z, t, self.edge_shares(z, t, edge_weights))
 
     def edge_shares(self, z: Tokens, t: Times, edge_weights: Sequence[float] | None = None) -> Float64[Tensor, "B L n"]:
-        r"""s_ij by which each edge j <= i counts at states of level i, as shares of the level's weight; 0 above z.
+        r"""Factor s_ij of each edge j <= i at states of level i, as a share of the level's weight; 0 for edges above z.
 
         By default :math:`s_{ij} = F_{j-1} / ((a_j + \dots + a_n) w_i)`: 1 for the last edge at the mask.
 
         Args:
             z: (B, L) states.
             t: (B,) times, or (B, L).
-            edge_weights: e_j in the place of the default.
+            edge_weights: e_j, in place of the default.
         """
         n, level = self._depth, self.level_of(z)
         below = level[..., None] > torch.arange(n, device=z.device)
@@ -160,13 +161,16 @@ class Hierarchical(LevelProcess):
             given = torch.tensor(list(edge_weights), dtype=torch.float64, device=z.device)
             return torch.where(below, given, 0.0)
         reached = self.occupancies(interior(t)).flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        own = torch.where(reached > 0, self._inflow(t)[..., 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
-        here = taken(self.weights(t), level)[..., None]
-        below = below & (here > 0)
-        return torch.where(below, beside(own, 1) / torch.where(below, here, 1.0), 0.0)
+        share = torch.where(reached > 0, self._inflow(t)[..., 1:] / torch.where(reached > 0, reached, 1.0), 0.0)
+        weight = taken(self.weights(t), level)[..., None]
+        below = below & (weight > 0)
+        return torch.where(below, beside(share, 1) / torch.where(below, weight, 1.0), 0.0)
 
     def small_copy(self, vocab_size: int) -> Self:
-        """The same schedule over ``hierarchy.small_copy``. A subclass that holds more must override it."""
+        """Return the process of the same schedule over ``hierarchy.small_copy``.
+
+        A subclass with further arguments must override it.
+        """
         other = type(self).__new__(type(self))
         Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedule)
         made: Self = made_by(other, reduction, process=self, vocab_size=vocab_size)
@@ -179,8 +183,8 @@ class Hierarchical(LevelProcess):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r})"
 
-    def _said(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
-        """log p(x), (B, L), and log u_1(.|p), (B, L, clusters): all that the bound needs of the network."""
+    def _model_terms(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
+        """Terms of the network that the bound needs: log p(x), (B, L), and log u_1(.|p), (B, L, clusters)."""
         log_p = logits.log_softmax(-1)
         return log_p.gather(-1, x[..., None]).squeeze(-1), self.hierarchy.maps[0].log_push(log_p)
 
@@ -188,13 +192,14 @@ class Hierarchical(LevelProcess):
         self, logits: Logits, x: Tokens, z: Tokens, t: Times, shares: Tensor | None
     ) -> tuple[PerToken, PerToken]:
         weight = self.loss_weight(x, z, t).to(logits.dtype)
-        return weight, children(self.hierarchy, *self._said(logits, x), x, z, shares)
+        return weight, children(self.hierarchy, *self._model_terms(logits, x), x, z, shares)
 
-    def _descendants(self, z: Tokens, lower: int, upper: int, law: Tensor) -> Tensor:
-        """The law of the member of ``lower`` that led to ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""
-        joint = self.hierarchy.between(lower, upper).column(self.hierarchy.local(z, upper)).to(law.dtype) * law
-        return joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(law.dtype).tiny)
+    def _descendants(self, z: Tokens, lower: int, upper: int, probs: Tensor) -> Tensor:
+        """Distribution of the descendant in ``lower`` of ``z`` in ``upper``, in proportion to K(z|y) u(y|p)."""
+        joint = self.hierarchy.between(lower, upper).column(self.hierarchy.local(z, upper)).to(probs.dtype) * probs
+        return joint / joint.sum(-1, keepdim=True).clamp_min(torch.finfo(probs.dtype).tiny)
 
-    def _spread(self, occupancies: Tensor, laws: list[Tensor]) -> Tensor:
+    def _join_levels(self, occupancies: Tensor, given_level: list[Tensor]) -> Tensor:
+        """Distribution over all states from the occupancies and the distribution within each level."""
         occupancies = beside(occupancies, 1)
-        return torch.cat([occupancies[..., i : i + 1] * law for i, law in enumerate(laws)], -1)
+        return torch.cat([occupancies[..., i : i + 1] * probs for i, probs in enumerate(given_level)], -1)

@@ -1,4 +1,4 @@
-"""The closed forms of the bound for hierarchies: KLs over what is below a noisy state, one level finer or more."""
+"""Closed forms of the bound for hierarchies: KLs over the children, or the descendants, of a noisy state."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -18,32 +18,32 @@ def children(
     z: Tokens,
     shares: Float[Tensor, "B L n"] | None = None,
 ) -> PerToken:
-    r"""KL(pi(.|z, x) || pi(.|z, p)) in nats, where pi is the law of the child of ``z`` one level finer; 0 at words.
+    r"""KL(pi(.|z, x) || pi(.|z, p)) in nats, with pi the distribution over the children of ``z``; 0 at tokens.
 
     With z in level i, :math:`\pi(y|z,x) = K_{i-1}(z|y) u_{i-1}(y|x) / u_i(z|x)`. The map cancels in the
     logarithm, so it is :math:`R_{i-1} - R_i` with
 
     .. math:: R_j(z) = E_{y \sim P(\cdot|z,x)} \log \frac{u_j(y|x)}{u_j(y|p)}, \qquad y \in L_j,
 
-    the mean over the states of level j on the way from x to z (theory section 2). For j < i :math:`R_{j-1} - R_j` is
-    the mean of the same KL at the states of level j that may be below z: what the law of the states of level j - 1
-    under z costs more than that of the states of level j.
+    the mean over the states of level j on the path from x to z (theory section 2). For j < i :math:`R_{j-1} - R_j` is
+    the mean of the same KL at the states of level j that may be below z: the KL of the states of level j - 1 under z
+    minus the KL of the states of level j.
 
     Args:
-        hierarchy: where tokens jump.
+        hierarchy: the levels, and the transition matrices between them.
         log_px: (B, L) log p(x).
-        log_finest: (B, L, clusters of level 1) log u_1(.|p). All that the network says enters by these two.
-        x: (B, L) clean words.
+        log_finest: (B, L, clusters of level 1) log u_1(.|p). These two are all terms of the network.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
-        shares: (B, L, n) by what the KL of each edge counts, those above z not at all; default the edge below z alone.
+        shares: (B, L, n) factors of the KL of each edge, 0 above z; by default the edge below z alone counts.
     """
     level, result = hierarchy.level_of(z), torch.zeros_like(log_px)
     wanted: Callable[[int], Iterable[int]] = range if shares is not None else lambda upper: (upper - 1,)
     for j, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, wanted), start=1):
         total, above = torch.zeros_like(result), torch.zeros_like(result)
         for i in sorted(kl, reverse=True):
-            here = (kl[i] - above).clamp_min(0)  # rounding
-            total = here if shares is None else total + shares[..., i].to(here.dtype) * here
+            edge = (kl[i] - above).clamp_min(0)  # rounding
+            total = edge if shares is None else total + shares[..., i].to(edge.dtype) * edge
             above = kl[i]
         result = torch.where(level == j, total, result)
     return result
@@ -57,23 +57,23 @@ def descendants(
     z: Tokens,
     chances: Float[Tensor, "B L levels"],
 ) -> PerToken:
-    r"""KL(p(z_s|z_t, x) || p(z_s|z_t, p)) in nats, where levels come down with ``chances`` that no model has a say in.
+    r"""KL(p(z_s|z_t, x) || p(z_s|z_t, p)) in nats, for level probabilities ``chances`` that depend on no model.
 
-    With z in level j, :math:`\sum_{i<j} c_i\, KL(\pi_i(.|z, x) || \pi_i(.|z, p))` over the laws :math:`\pi_i(y|z) \sim
-    K_{i \to j}(z|y) u_i(y)` of the member of level i under z (theory section 3).
+    With z in level j it is :math:`\sum_{i<j} c_i\, KL(\pi_i(.|z, x) || \pi_i(.|z, p))`, with the distributions
+    :math:`\pi_i(y|z) \sim K_{i \to j}(z|y) u_i(y)` of the descendant of z in level i (theory section 3).
 
     Args:
-        hierarchy: where tokens jump.
+        hierarchy: the levels, and the transition matrices between them.
         log_px: (B, L) log p(x).
-        log_finest: (B, L, clusters of level 1) log u_1(.|p). All that the network says enters by these two.
-        x: (B, L) clean words.
+        log_finest: (B, L, clusters of level 1) log u_1(.|p). These two are all terms of the network.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
-        chances: (B, L, n + 1) of each level at the earlier time.
+        chances: (B, L, n + 1) probability c_i of each level at the earlier time.
     """
     level, result = hierarchy.level_of(z), torch.zeros_like(log_px)
     for j, kl in enumerate(_over(hierarchy, log_px, log_finest, x, z, range), start=1):
-        come = sum((chances[..., i] * kl[i].clamp_min(0) for i in range(j)), torch.zeros_like(result))
-        result = torch.where(level == j, come, result)
+        value = sum((chances[..., i] * kl[i].clamp_min(0) for i in range(j)), torch.zeros_like(result))
+        result = torch.where(level == j, value, result)
     return result
 
 
@@ -85,29 +85,31 @@ def _over(
     z: Tokens,
     lower: Callable[[int], Iterable[int]],
 ) -> Iterator[dict[int, Tensor]]:
-    """For each level from 1, as if ``z`` were in it: KL(pi_i(.|z, x) || pi_i(.|z, p)) for the levels i = ``lower``(it).
+    """Yield KL(pi_i(.|z, x) || pi_i(.|z, p)) for i in ``lower(j)``, for each level j from 1, as if z were in level j.
 
     The map cancels in the logarithm, as in ``children``.
     """
-    laws = [log_finest[..., :0], log_finest]
+    log_probs = [log_finest[..., :0], log_finest]
     for j, edge in enumerate(hierarchy.maps, start=1):
         if j > 1:
-            laws.append(edge.log_push(laws[-1]))
-        here = hierarchy.local(z, j)
-        u_z = hierarchy.between(0, j).entry(x, here)
-        known = torch.where(u_z > 0, u_z, 1.0).log().to(log_px.dtype)  # u_z is 0 only where z is not of this level
-        coarser = laws[j].gather(-1, here[..., None]).squeeze(-1)
+            log_probs.append(edge.log_push(log_probs[-1]))
+        local = hierarchy.local(z, j)
+        u_z = hierarchy.between(0, j).entry(x, local)
+        log_u_z = torch.where(u_z > 0, u_z, 1.0).log().to(log_px.dtype)  # u_z is 0 only where z is not of this level
+        log_uz_p = log_probs[j].gather(-1, local[..., None]).squeeze(-1)
         yield {
-            i: (-log_px if i == 0 else _members_term(hierarchy, i, j, laws[i], x, here, u_z)) - known + coarser
+            i: (-log_px if i == 0 else _members_term(hierarchy, i, j, log_probs[i], x, local, u_z)) - log_u_z + log_uz_p
             for i in lower(j)
         }
 
 
-def _members_term(hierarchy: Hierarchy, i: int, j: int, law: Tensor, x: Tokens, here: Tokens, u_z: Tensor) -> Tensor:
-    """E over pi_i(y|z, x) of log u_i(y|x) - log u_i(y|p), where ``law`` is log u_i(.|p), i > 0, and z in level j."""
+def _members_term(
+    hierarchy: Hierarchy, i: int, j: int, log_probs: Tensor, x: Tokens, local: Tokens, u_z: Tensor
+) -> Tensor:
+    """Mean over pi_i(y|z, x) of log u_i(y|x) - log u_i(y|p); ``log_probs`` is log u_i(.|p), i > 0, z in level j."""
     lower = hierarchy.between(0, i)
     if lower.spread is None:
-        return -law.gather(-1, lower.parents[x][..., None]).squeeze(-1)
+        return -log_probs.gather(-1, lower.parents[x][..., None]).squeeze(-1)
     given = lower.row(x)
-    pi = hierarchy.between(i, j).column(here) * given / torch.where(u_z > 0, u_z, 1.0)[..., None]
-    return (pi.to(law.dtype) * (given.log().to(law.dtype) - law)).sum(-1)
+    pi = hierarchy.between(i, j).column(local) * given / torch.where(u_z > 0, u_z, 1.0)[..., None]
+    return (pi.to(log_probs.dtype) * (given.log().to(log_probs.dtype) - log_probs)).sum(-1)

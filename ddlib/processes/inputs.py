@@ -39,7 +39,7 @@ def check_inputs(
     if s is not None and t is not None:
         require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
         alone = tokens is not None and tokens.shape[1] == 1
-        check_order(s, t, strictly=t.ndim == 1 and not alone)  # at its own time a position may stand still
+        check_order(s, t, strictly=t.ndim == 1 and not alone)  # with times per position, s = t is allowed
     if p is not None and tokens is not None:
         want = (*tokens.shape, vocab_size)
         require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
@@ -51,15 +51,15 @@ def check_inputs(
 
 
 def check_forwards(z: Tokens, s: Times, t: Times) -> None:
-    """Raise unless ``s`` is of the shape of ``t``, well formed and nowhere later."""
+    """Raise TypeError or ValueError unless ``s`` is well formed, of the shape of ``t``, and s <= t."""
     check_times("s", s, *z.shape)
     require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
     check_devices(z=z, s=s)
     check_order(s, t)
 
 
-def place_of(modules: torch.nn.Module, own: Tensor) -> Tensor:
-    """``own``, on the device of the first other constant, parameter or buffer of the module."""
+def place_of(modules: torch.nn.Module, constant: Tensor) -> Tensor:
+    """Move ``constant`` to the device of the first other constant, parameter or buffer of the module."""
     tensors = (value for module in modules.modules() for value in (*vars(module).values(), *module.buffers(False)))
-    held = next((v for v in tensors if isinstance(v, Tensor) and v is not own), own)
-    return own.to(held.device)
+    other = next((v for v in tensors if isinstance(v, Tensor) and v is not constant), constant)
+    return constant.to(other.device)

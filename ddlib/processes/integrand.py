@@ -24,17 +24,17 @@ def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times
     t = interior(t)
     p = logits.to(torch.float64).softmax(-1)
     noisy, believed = process.marginal(x, t), process.predictive(p, t)
-    here = z[..., None]
-    ours = believed.gather(-1, here)
-    possible = ours > 0
-    a, b = noisy / noisy.gather(-1, here), believed / torch.where(possible, ours, 1.0)
-    rates = process.rates_into(z, t).scatter(-1, here, 0.0)
+    index = z[..., None]
+    believed_z = believed.gather(-1, index)
+    possible = believed_z > 0
+    a, b = noisy / noisy.gather(-1, index), believed / torch.where(possible, believed_z, 1.0)
+    rates = process.rates_into(z, t).scatter(-1, index, 0.0)
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    # a state of hardly any probability has infinite a at states that it is never left for
+    # where q_t(z|x) underflows, a is infinite at states y whose rate into z is 0
     terms = torch.where(both, a, 0.0) * log_ratio + torch.where(flows, b - a, 0.0)
     value = (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0)
-    # a state that the model excludes, in float64, has no finite bound: 0 / 0 would be NaN
+    # the bound is infinite where the model gives z the probability 0 in float64; 0 / 0 would be NaN
     excluded = ~possible.squeeze(-1) & flows.any(-1)
     return torch.where(excluded, torch.inf, value).to(logits.dtype)

@@ -1,4 +1,4 @@
-"""Processes that keep the word or redraw it from a law of time alone."""
+"""Interpolating processes: a token is kept, or resampled from a distribution that depends on time alone."""
 
 from abc import abstractmethod
 
@@ -16,15 +16,15 @@ from ddlib.utils.renamed import Renamed
 
 
 class Interpolating(ForwardProcess):
-    r"""A word is kept, or redrawn as a uniform word or the mask: q_t = alpha_t x + beta_t pi_t.
+    r"""A token is kept, or resampled as a uniform token or the mask: q_t = alpha_t x + beta_t pi_t.
 
-    The mixing law may vary in time, so this is not of the form exp(sigma G). Every state is left for state z at the
-    same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).
+    The mixing distribution may vary in time, so this is not of the form exp(sigma G). Every state jumps to state z at
+    the same rate :math:`r_t(z) = \beta_t \pi_t'(z) - (\alpha_t'/\alpha_t) \pi_t(z)` (theory section 5).
 
     Args:
-        vocab_size: number of words V.
-        masked: whether there is a mask state, S = V + 1.
-        uniform: whether words are ever drawn uniformly.
+        vocab_size: number of tokens V.
+        masked: True if there is a mask state, S = V + 1.
+        uniform: True if tokens are ever drawn uniformly.
     """
 
     closed_form = True
@@ -35,15 +35,15 @@ class Interpolating(ForwardProcess):
 
     @abstractmethod
     def mixture(self, t: Tensor) -> Mixture:
-        """alpha_t and beta_t pi_t at times ``t`` of any shape, float64."""
+        """Return alpha_t and beta_t pi_t at times ``t`` of any shape, float64."""
 
     @abstractmethod
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
-        """The same for the transition from ``s`` to ``t``."""
+        """Return the mixture of the transition from ``s`` to ``t``."""
 
     @abstractmethod
     def mixing_rates(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """r_t of a word and of the mask, per unit of time."""
+        """Return the rates r_t of each token and of the mask, per unit of time."""
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
@@ -51,8 +51,8 @@ class Interpolating(ForwardProcess):
 
     def predictive(self, p: TokenProbs, t: Times) -> StateProbs:
         keep, word, mask = (beside(v).to(p.dtype)[..., None] for v in self.mixture(t.to(torch.float64)))
-        law = keep * p + word
-        return torch.cat([law, mask.expand_as(law[..., :1])], -1) if self.num_states > self.vocab_size else law
+        probs = keep * p + word
+        return torch.cat([probs, mask.expand_as(probs[..., :1])], -1) if self.num_states > self.vocab_size else probs
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         keep, word, mask = (beside(v) for v in self.mixture(t.to(torch.float64)))
@@ -64,32 +64,32 @@ class Interpolating(ForwardProcess):
         return self._into(z, word, mask)[..., None] + keep[..., None] * same
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draws z_t ~ q_t(.|x): whether the word is kept, then what it is redrawn as; no (B, L, S) tensor is built."""
+        """Draw z_t ~ q_t(.|x): first keep or resample, then the new state; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         mixture = self.mixture(t.to(torch.float64))
         keep = self._uniforms(x, generator, levels) < beside(mixture.keep)
-        z = torch.where(keep, x, self._redraw(mixture, x, generator))
+        z = torch.where(keep, x, self._resample(mixture, x, generator))
         if levels != "balanced":
             return z
         word, mask = (beside(v).expand(x.shape) for v in self.mixing_rates(interior(t)))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
-        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # of no weight anywhere one position is as good
+        share = total.clamp_min(torch.finfo(torch.float64).tiny)  # where no position has a weight, any is drawn
         which = draw(share, rand((len(x), 1), generator, x.device)[:, 0])[:, None]
         arrival = Mixture(torch.zeros_like(which), word.gather(1, which), mask.gather(1, which))
-        return z.scatter(1, which, self._redraw(arrival, which, generator))
+        return z.scatter(1, which, self._resample(arrival, which, generator))
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """The weight of the bound: its mean over states is the sum of the rates into them."""
+        """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of all rates."""
         word, mask = self.mixing_rates(interior(t))
         total = self.vocab_size * word + (self.num_states - self.vocab_size) * mask
         return beside(total).expand(z.shape), self.loss_weight(x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        """Draws z_t ~ q_{t|s}(.|z_s): whether the state is kept, then what it is redrawn as."""
+        """Draw z_t ~ q_{t|s}(.|z_s): first keep or resample, then the new state."""
         self.check_forwards(z, s, t)
         mixture = self.mixture_between(s.to(torch.float64), t.to(torch.float64))
         keep = rand(z.shape, generator, z.device) < beside(mixture.keep)
-        return torch.where(keep, z, self._redraw(mixture, z, generator))
+        return torch.where(keep, z, self._resample(mixture, z, generator))
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
         time = interior(scalar(t, "t", self.device))
@@ -99,24 +99,24 @@ class Interpolating(ForwardProcess):
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
         early, late = span(s, t, self.device)
-        keep, *redrawn = self.mixture_between(early, late)
-        into = self._into(torch.arange(self.num_states, device=late.device), *redrawn)
+        keep, *resampled = self.mixture_between(early, late)
+        into = self._into(torch.arange(self.num_states, device=late.device), *resampled)
         return keep * torch.eye(self.num_states).to(into) + into
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """The position stays with probability alpha_{t|s} q_s(z|p) / q_t(z|p); else it is drawn from q_s(.|p)."""
+        """Posterior: z_s = z with probability alpha_{t|s} q_s(z|p) / q_t(z|p), else z_s is drawn from q_s(.|p)."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         before = self.predictive(p, s)
-        keep, *redrawn = (beside(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
+        keep, *resampled = (beside(v).to(p.dtype) for v in self.mixture_between(s.double(), t.double()))
         stay = keep[..., None] * before.gather(-1, z[..., None])
-        move = self._into(z, *redrawn)[..., None]
+        move = self._into(z, *resampled)[..., None]
         return (move * before).scatter_add(-1, z[..., None], stay) / (stay + move)
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, p=p)
-        law = self.predictive(p, interior(t))
+        probs = self.predictive(p, interior(t))
         arrival = self._into(z, *(beside(v).to(p.dtype) for v in self.mixing_rates(interior(t))))
-        rates = arrival[..., None] * law / law.gather(-1, z[..., None])
+        rates = arrival[..., None] * probs / probs.gather(-1, z[..., None])
         return rates.scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
@@ -133,28 +133,29 @@ class Interpolating(ForwardProcess):
         return beside(nats.clamp_min(0)).expand(x.shape)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """r_t(z) / q_t(z|x) and KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) (theory section 5)."""
+        """Closed form of the bound: r_t(z) / q_t(z|x), and ``divergence`` (theory section 5)."""
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
             keep = beside(self.mixture(interior(t)).keep).to(log_p.dtype)
             return weight.to(log_p.dtype), -keep * log_p.gather(-1, x[..., None]).squeeze(-1)
-        evidence = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
+        log_ratios = log1p_exp(beside(self.log_ratio(t)).to(log_p.dtype)[..., None] + log_p)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1) for state in (x, z))
-        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1)
+        others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)
         return weight.to(log_p.dtype), self.divergence(log_px, log_pz, others, x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
-        """Log of the probability of having kept a word over that of having drawn it afresh."""
+        """Return log of the probability that a token was kept over the probability that it was drawn again."""
         return log_ratio(self.mixture(interior(t)))
 
     def divergence(
         self, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens, t: Times
     ) -> PerToken:
-        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)) by all that it needs of the network (theory section 5).
+        """KL(q_t(.|x) || q_t(.|p)) + IS(q_t(z|x), q_t(z|p)), from three terms of the network (theory section 5).
 
-        These are log p(x), log p(z) (of any word, at masks), and the sum of log(1 + ratio p(.)) over words but x.
-        Terms vanish with the divergence, none cancel: near t = 0 the weight is huge, and so would be their rounding.
+        They are log p(x), log p(z) (of any token, at masks), and the sum of log(1 + ratio p(.)) over tokens other than
+        x. Every term vanishes with the divergence and none cancel: near t = 0 the weight is large and would multiply
+        rounding errors.
         """
         kl, log_odds = compared(self.mixture(interior(t)), log_px, log_pz, others, x, z)
         # float32 ends at e^88; odds beyond e^80 need a time within 1e-19 of the data
@@ -163,34 +164,35 @@ class Interpolating(ForwardProcess):
         return kl.clamp_min(0) + itakura_saito.clamp_min(0)
 
     def step_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times, s: Times) -> PerToken:
-        r"""Whether the position was redrawn since s, then what it was: the chain rule.
+        r"""KL of a step by the chain rule: first whether the position was resampled since s, then its state at s.
 
-        With :math:`e_x` the probability given x that it was, :math:`e_x KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`, the
-        second of two choices: :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for :math:`\rho = q_s(z|x) / q_s(z|p)`.
+        With :math:`e_x` the probability given x that it was resampled, this is :math:`e_x KL(q_s(.|x) || q_s(.|p)) +
+        KL(e_x || e_p)`. The second is the KL of a binary choice: :math:`\log(1 - e_x + e_x \rho) - e_x \log \rho` for
+        :math:`\rho = q_s(z|x) / q_s(z|p)`.
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
         before, since = self.mixture(s.to(torch.float64)), self.mixture_between(s.double(), t.double())
-        keep, *redrawn = (beside(v) for v in since)
-        fresh, stay = self._into(z, *redrawn), keep * self.likelihood(z, x, s)
-        total = (fresh + stay).clamp_min(torch.finfo(torch.float64).tiny)
+        keep, *resampled = (beside(v) for v in since)
+        resample, stay = self._into(z, *resampled), keep * self.likelihood(z, x, s)
+        total = (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         log_p = logits.log_softmax(-1)
         log_px, log_pz = (log_p.gather(-1, self.token_at(state)[..., None]).squeeze(-1).double() for state in (x, z))
-        if not self.uniform:  # a word was not redrawn, and the mask says nothing of the word
-            return (fresh / total * beside(before.keep) * -log_px).to(logits.dtype)
+        if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
+            return (resample / total * beside(before.keep) * -log_px).to(logits.dtype)
         ratio = log_ratio(before)
-        evidence = log1p_exp(beside(ratio).to(log_p.dtype)[..., None] + log_p)
-        others = evidence.scatter(-1, x[..., None], 0.0).sum(-1).double()
+        log_ratios = log1p_exp(beside(ratio).to(log_p.dtype)[..., None] + log_p)
+        others = log_ratios.scatter(-1, x[..., None], 0.0).sum(-1).double()
         kl, log_odds = compared(before, log_px, log_pz, others, x, z)
-        share, log_total = fresh / total, total.log()
-        right = torch.logaddexp(stay.log() - log_total, fresh.log() - log_total + log_odds) - share * log_odds
-        # the same where rho <= 1; at s = 0 it is 0, and so is the chance to have stayed
+        share, log_total = resample / total, total.log()
+        kept_token = torch.logaddexp(stay.log() - log_total, resample.log() - log_total + log_odds) - share * log_odds
+        # the same for rho <= 1; at s = 0 rho is 0, and so is the probability to have stayed
         kept_p = (keep * beside(before.keep)).log() + log_pz
-        wrong = log1p_exp(kept_p - log_total) + stay / total * log_odds
-        choice = torch.where(z == x, right, wrong).clamp_min(0)
+        other_token = log1p_exp(kept_p - log_total) + stay / total * log_odds
+        choice = torch.where(z == x, kept_token, other_token).clamp_min(0)
         return (share * kl.clamp_min(0) + torch.where(z < self.vocab_size, choice, 0.0)).to(logits.dtype)
 
     def token_at(self, z: Tokens) -> Tokens:
-        """The states, with some word in place of the mask."""
+        """Return the states, with an arbitrary token in place of the mask."""
         return z.clamp_max(self.vocab_size - 1)
 
     word_at = Renamed("token_at")
@@ -202,47 +204,47 @@ class Interpolating(ForwardProcess):
         return torch.where(arrival > 0, arrival / torch.where(likelihood > 0, likelihood, 1.0), 0.0)
 
     def equivalence_classes(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"], Float64[Tensor, "N"]]:
-        """One word as it is, as another, and as the mask: words are alike."""
+        """Pairs of one token with itself, with another token, and with the mask: all tokens are alike."""
         pairs = ((0, 1), (1, self.vocab_size - 1), (self.vocab_size, 1))
-        there = [(z, count) for z, count in pairs if z < self.num_states and count]
-        z, count = (torch.tensor(column, device=self.device) for column in zip(*there, strict=True))
+        present = [(z, count) for z, count in pairs if z < self.num_states and count]
+        z, count = (torch.tensor(column, device=self.device) for column in zip(*present, strict=True))
         return torch.zeros_like(z), z, count.to(torch.float64)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """The mask, and words where they are drawn uniformly."""
+        """True at the mask, and at tokens where tokens are drawn uniformly."""
         return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
 
     def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws z_s without a (B, L, S) tensor: stay, or redraw from q_s(.|p)."""
+        """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         before = self.mixture(s.to(torch.float64))
-        keep, *redrawn = (beside(v) for v in self.mixture_between(s.double(), t.double()))
-        here = beside(before.keep) * self._log_here(logits, z).exp()
-        stay = keep * (here + self._into(z, beside(before.word), beside(before.mask)))
-        stay = stay / (stay + self._into(z, *redrawn))
+        keep, *resampled = (beside(v) for v in self.mixture_between(s.double(), t.double()))
+        kept = beside(before.keep) * self._log_prob(logits, z).exp()
+        stay = keep * (kept + self._into(z, beside(before.word), beside(before.mask)))
+        stay = stay / (stay + self._into(z, *resampled))
         moves = rand(z.shape, generator, z.device) >= stay
         from_model = rand(z.shape, generator, z.device) < beside(before.keep)
         u = rand(z.shape, generator, z.device)
-        result = torch.where(moves, self._redraw(before, z, generator), z)
+        result = torch.where(moves, self._resample(before, z, generator), z)
         rows = moves & from_model
         result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
         return result
 
     def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
-        """r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
-        apart, here = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
+        """Exit rate r_t(z) (1 - q_t(z|p)) / q_t(z|p), without a (B, L, S) tensor."""
+        apart, marginal = self._apart(sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32))), z, t)
         arrival = self._into(z, *(beside(v) for v in self.mixing_rates(interior(t))))
         rate = arrival * (apart.keep + apart.word + apart.mask)
-        return torch.where(here > 0, rate / torch.where(here > 0, here, 1.0), 0.0)
+        return torch.where(marginal > 0, rate / torch.where(marginal > 0, marginal, 1.0), 0.0)
 
     def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """A draw of q_t(.|p) given that it is not z, without a (B, L, S) tensor."""
+        """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         apart, _ = self._apart(sharpen(logits), z, t)
         share = rand(z.shape, generator, z.device) * (apart.keep + apart.word + apart.mask)
@@ -252,35 +254,35 @@ class Interpolating(ForwardProcess):
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other)
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
-        state, law = self.token_at(z)[rows][:, None], sharpen(logits[rows])
+        state, log_probs = self.token_at(z)[rows][:, None], sharpen(logits[rows])
         itself = (z < self.vocab_size)[rows][:, None]
-        law = law.scatter(-1, state, torch.where(itself, -torch.inf, law.gather(-1, state)))
-        result[rows] = draw_logits(law, u[rows])
+        log_probs = log_probs.scatter(-1, state, torch.where(itself, -torch.inf, log_probs.gather(-1, state)))
+        result[rows] = draw_logits(log_probs, u[rows])
         return result
 
     def _apart(self, logits: Logits, z: Tokens, t: Times) -> tuple[Mixture, Float64[Tensor, "B L"]]:
-        """What q_t(.|p) gives to states other than z, and what to z, (B, L) each.
+        """Probability that q_t(.|p) gives to states other than z, by origin, and to z itself, (B, L) each.
 
-        ``word`` is that of all words that are redrawn, not of each.
+        ``word`` is the probability of all resampled tokens together, not of each.
         """
         keep, word, mask = (beside(v) for v in self.mixture(interior(t)))
-        log_here = self._log_here(logits, z)
+        log_pz = self._log_prob(logits, z)
         words = self.vocab_size - (z < self.vocab_size).long()
-        apart = Mixture(keep * -torch.expm1(log_here), word * words, self._into(z, mask, torch.zeros_like(mask)))
-        return apart, keep * log_here.exp() + self._into(z, word, mask)
+        apart = Mixture(keep * -torch.expm1(log_pz), word * words, self._into(z, mask, torch.zeros_like(mask)))
+        return apart, keep * log_pz.exp() + self._into(z, word, mask)
 
-    def _log_here(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
-        """log p(z), -inf at masks."""
+    def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
+        """Log-probability log p(z), -inf at masks."""
         log_p = logits.gather(-1, self.token_at(z)[..., None]).squeeze(-1) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.to(torch.float64), -torch.inf)
 
     def _into(self, z: Tensor, word: Tensor, mask: Tensor) -> Tensor:
-        """``word`` where z is a word, ``mask`` where it is the mask: what does not depend on where z came from."""
+        """Return ``word`` where z is a token and ``mask`` where it is the mask: terms that depend on z alone."""
         return torch.where(z < self.vocab_size, word, mask)
 
-    def _redraw(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
-        """States drawn from pi_t: the mask, or a uniform word."""
-        words = self._uniform_tokens(like.shape, generator, like.device)
+    def _resample(self, mixture: Mixture, like: Tokens, generator: Generator) -> Tokens:
+        """Draw states from pi_t: the mask, or a uniform token."""
+        tokens = self._uniform_tokens(like.shape, generator, like.device)
         share = mixture.mask / (mixture.mask + self.vocab_size * mixture.word)
         masks = rand(like.shape, generator, like.device) < beside(share)
-        return torch.where(masks, self.vocab_size, words)
+        return torch.where(masks, self.vocab_size, tokens)

@@ -1,4 +1,4 @@
-"""Levels that move on their own: what samplers ask of a process with a hierarchy and a clock."""
+"""Base class of processes with a hierarchy and a schedule, whose levels are a Markov chain."""
 
 import math
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from ddlib.utils.renamed import Renamed
 
 
 class LevelProcess(ForwardProcess):
-    """A process whose levels are a Markov chain of their own: base class of everything with a hierarchy and a schedule.
+    """A process whose levels are a Markov chain: base class of processes with a hierarchy and a schedule.
 
     The positions that jump, their times and the number of levels do not depend on the tokens, nor, in reverse, on the
     network. So samplers draw levels first (``sample_level``) and run the network where they change.
 
     Args:
-        hierarchy: where tokens jump.
-        schedule: when.
+        hierarchy: the levels, and the transition matrices between them.
+        schedule: the schedule alpha.
 
     Raises:
         TypeError: arguments of another kind.
@@ -53,22 +53,22 @@ class LevelProcess(ForwardProcess):
 
     @property
     def chain(self) -> LevelChain:
-        """The levels alone; made anew for each answer where speeds are learned, so that gradients reach them."""
+        """Markov chain of the levels; built at each access where speeds are learned, so that gradients reach them."""
         learned = self.hierarchy.learned
         return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
 
     def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
-        return self.chain.occupancies(self._clock(t))
+        """Return a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
+        return self.chain.occupancies(self._hazard(t))
 
     def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
-        """w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for words.
+        """Return w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for tokens.
 
-        Each integrates to one against its occupancy. At t = 0 and 1, where weights may be infinite, their value a
-        rounding error away from the end is given.
+        Each weight times its occupancy integrates to one. At t = 0 and 1, where weights may be infinite, times are
+        clamped by a rounding error into (0, 1).
         """
         t = interior(t)
-        return self.chain.weights(self._clock(t), self.schedule.rate(t))
+        return self.chain.weights(self._hazard(t), self.schedule.rate(t))
 
     def level_of(self, z: Tokens) -> Tokens:
         return self.hierarchy.level_of(z)
@@ -78,53 +78,54 @@ class LevelProcess(ForwardProcess):
         return self.hierarchy.levels
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draws z_t ~ q_t(.|x): the level first, the way up second; nothing larger than (B, L, levels) is built."""
+        """Draw z_t ~ q_t(.|x): first the level, then its state; no tensor larger than (B, L, levels) is built."""
         self.check_inputs(x=x, t=t)
         reached = beside(self.occupancies(t), 1)[..., :-1].cumsum(-1)
         level = (self._uniforms(x, generator, levels)[..., None] >= reached).sum(-1)
         if levels == "balanced":
             one, inflow = rand((len(x), 2), generator, x.device), beside(self._inflow(t), 1)
             which = draw(inflow.sum(-1).expand(x.shape), one[:, 0])
-            there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
-            level = level.scatter(1, which[:, None], draw(there, one[:, 1])[:, None])
+            levels_there = inflow.expand(*x.shape, -1)[torch.arange(len(x), device=x.device), which]
+            level = level.scatter(1, which[:, None], draw(levels_there, one[:, 1])[:, None])
         return self.ascend(x, level, generator)
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """The weight of the bound: its mean over levels is the sum of the fluxes."""
+        """Mean over noise of the bound's weight, and the weight at z; the mean is the sum of the fluxes."""
         return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
 
     def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
         t = interior(t)
-        return self.chain.inflow(self._clock(t), self.schedule.rate(t))
+        return self.chain.inflow(self._hazard(t), self.schedule.rate(t))
 
     def level_posterior(
         self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
     ) -> Float64[Tensor, "B L levels"]:
-        """The law of the level at s given the level at t, (B, L, n + 1): the bracket of theory section 3.
+        """Return the distribution of the level at s given the level at t, (B, L, n + 1): theory section 3, in brackets.
 
-        With ``lift`` it is another coupling of the levels at t and at s, see ``levels.remask_coupling``.
+        With ``lift`` the levels at t and at s have another coupling, see ``level_chain.remask_coupling``.
         """
         joint = self._joint(t, s)
-        law = into(joint, level)
+        probs = into(joint, level)
         if lift is not None:
-            law = law + remask_coupling(joint, level, lift)
-        total = law.sum(-1, keepdim=True)
-        stay = one_hot(level, self._depth + 1).to(law)  # a word given at t = 1 (a prompt) stays
-        return torch.where(total > 0, law / torch.where(total > 0, total, 1.0), stay)
+            probs = probs + remask_coupling(joint, level, lift)
+        total = probs.sum(-1, keepdim=True)
+        stay = one_hot(level, self._depth + 1).to(probs)  # a token that is given at t = 1, a prompt, stays
+        return torch.where(total > 0, probs / torch.where(total > 0, total, 1.0), stay)
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
-        """Probability of each level at t (columns) given each at s <= t (rows), (..., n + 1, n + 1)."""
+        """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n + 1)."""
         return self.chain.transition(self._duration(s, t))
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
-        """Largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n); see ``level_chain``."""
+        """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n); see ``level_chain``."""
         return max_remask_prob(self._joint(t, s))
 
     def sample_level(
         self, z: Tokens, t: Times, s: Times, generator: Generator = None, lift: Tensor | None = None
     ) -> Tokens:
-        law = self.level_posterior(self.level_of(z), t, s, lift)
-        return draw(law, rand(z.shape, generator, z.device))
+        """Draw the levels at s of states ``z`` at t from ``level_posterior``."""
+        probs = self.level_posterior(self.level_of(z), t, s, lift)
+        return draw(probs, rand(z.shape, generator, z.device))
 
     def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
@@ -139,8 +140,8 @@ class LevelProcess(ForwardProcess):
             for j in range(i + 1, self._depth + 1):
                 rows = (target == i) & (level == j)
                 if rows.any():
-                    law = self.descendant_logits(logits[rows], z[rows], j, i, force)
-                    result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(law), u[rows])
+                    log_probs = self.descendant_logits(logits[rows], z[rows], j, i, force)
+                    result[rows] = self.hierarchy.offsets[i] + draw_logits(sharpen(log_probs), u[rows])
         return result
 
     def descendant_logits(
@@ -202,27 +203,27 @@ class LevelProcess(ForwardProcess):
         times are exponential in the hazard of the schedule.
         """
         holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
-        clock = holding.cumsum(-1)
-        reached = clock <= self._clock(self._one().to(device))
-        entries = torch.where(reached, self.schedule.time_of(clock).clamp(0, 1), 2.0)
+        hazard = holding.cumsum(-1)
+        reached = hazard <= self._hazard(self._one().to(device))
+        entries = torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
         return entries, self.ascend(self._uniform_tokens(shape, generator, device), reached.sum(-1), generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        """Draws z_t ~ q_{t|s}(.|z_s): how far up first, the way second; nothing larger than (B, L, levels) is built."""
+        """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L, levels) is built."""
         self.check_forwards(z, s, t)
         reached = into(self.level_transition(s, t).mT, self.level_of(z))[..., :-1].cumsum(-1)
         level = (rand(z.shape, generator, z.device)[..., None] >= reached).sum(-1)
         return self.ascend(z, level.maximum(self.level_of(z)), generator)  # rounding may leave a level no mass
 
     def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
-        """The states that ``z`` reach at levels not below theirs: edge by edge, each edge by its own draw."""
+        """Draw the ancestors of ``z`` at levels that are not below theirs, with one draw per edge."""
         return ascend(self.hierarchy, z, level, generator)
 
     @torch.no_grad()
     def time_moments(
         self, t: Times, divergences: Sequence[float] | None = None
     ) -> tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]:
-        """Sums over levels of occupancy times weight times divergence, and its square; see ``ForwardProcess``."""
+        """Return sums over levels of occupancy times weight times divergence, and of the square of both."""
         nats = t.new_tensor(nats_of_levels(self.levels, divergences))
         occupancies, costs = self.occupancies(t)[:, 1:], self.weights(t)[:, 1:] * nats
         return (occupancies * costs).sum(-1), (occupancies * costs**2).sum(-1)
@@ -235,11 +236,11 @@ class LevelProcess(ForwardProcess):
     def _depth(self) -> int:
         return self.hierarchy.depth
 
-    def _clock(self, t: Tensor) -> Tensor:
+    def _hazard(self, t: Tensor) -> Tensor:
         return self.schedule.hazard(t.to(torch.float64))
 
     def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
-        """The probability of each level at s (rows) together with each at t."""
+        """Joint probability of the level at s (rows) and the level at t (columns)."""
         return self.level_transition(s, t) * self.occupancies(s)[..., None]
 
     def _duration(self, s: Tensor, t: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ from ddlib.schedules import Geometric, Linear, Schedule
 
 
 class Masked(Hierarchical):
-    r"""Every word jumps to the mask and stays: MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
+    r"""Masked diffusion, each token jumps to the mask and stays: MDLM (Sahoo et al., 2024), MD4 (Shi et al., 2024).
 
-    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t) m`. The hierarchy without clusters.
+    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t) m`. The hierarchy has no clusters.
 
     Args:
-        vocab_size: number of words V; the mask is state V.
-        schedule: the clock alpha.
+        vocab_size: number of tokens V; the mask is state V.
+        schedule: the schedule alpha.
     """
 
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:

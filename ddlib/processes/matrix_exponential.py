@@ -1,4 +1,4 @@
-"""Exponentials of rate matrices, accurate in every entry."""
+"""Exponentials of rate matrices with high relative accuracy in every entry."""
 
 import math
 from collections import OrderedDict
@@ -16,7 +16,7 @@ _TINY = 1e-290
 """Probabilities below this count as zero when a chain is tested for having reached its limit."""
 
 _RECENT_MATRICES, _RECENT_BYTES = 64, 2**27
-"""How many of its latest results a ``MatrixExponential`` keeps."""
+"""Largest number, and size in bytes, of the latest results that a ``MatrixExponential`` keeps."""
 
 
 class MatrixExponential(Float64Module):
@@ -34,7 +34,7 @@ class MatrixExponential(Float64Module):
     34 states is accurate to 1e-38 beyond that: a smaller probability may be returned as 0.
 
     At an infinite :math:`\sigma` the limit of the chain is returned, found by squaring until no entry changes. No
-    duration is cut short: a chain may mix as slowly as it likes.
+    duration is truncated, however slowly a chain mixes.
 
     The results of the last 64 durations are kept (at most 128 MiB), so that a loss, a bound or a sampling step that
     evaluates several functions of one time computes its exponential once. The matrix has no gradient; durations have.
@@ -98,7 +98,7 @@ class MatrixExponential(Float64Module):
 
 
 class _Derived:
-    """What is computed from a rate matrix once: terms of the series, the table of factors, the latest results."""
+    """Cache of the values derived from a rate matrix: terms of the series, the table of factors, the latest results."""
 
     def __init__(self, matrix: Float64[Tensor, "n n"]) -> None:
         self.fastest, self.terms = terms_of(matrix)
@@ -189,7 +189,7 @@ class LevelExponential(Float64Module):
         exits = -matrix.detach().diagonal()
         leaving = exits[exits > 0]
         # The eigenvalues of a triangular matrix are its diagonal, so the slowest exit is the slowest decay. Past this
-        # duration every survivor is below 1e-299: as good as none, and still far from underflow.
+        # duration every remaining probability is below 1e-299: negligible, and still far from underflow.
         self.horizon = 690.0 / (float(leaving.min()) if len(leaving) else 1.0)
         self.fastest, powers = terms_of(matrix)
         self.squarings = max(0, math.ceil(math.log2(max(self.fastest, 1e-300) * self.horizon)))
@@ -197,11 +197,11 @@ class LevelExponential(Float64Module):
 
     def forward(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """Compute exp(sigma G) for every ``sigma`` in [0, inf]."""
-        # a batch shares its times, as in sampling, or a block of each sequence; a derivative is that of each alone
+        # many entries of a batch have the same time, as in sampling; a derivative needs each separately
         if sigma.numel() > 1 and not sigma.requires_grad and visible(sigma):
-            own, which = sigma.unique(return_inverse=True)
-            if len(own) < sigma.numel():
-                return self(own)[which]
+            distinct, which = sigma.unique(return_inverse=True)
+            if len(distinct) < sigma.numel():
+                return self(distinct)[which]
         step = sigma.clamp(0, self.horizon) * (self.fastest / 2**self.squarings)
         result = short_step(step, self.powers)
         for _ in range(self.squarings):

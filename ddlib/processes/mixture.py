@@ -1,4 +1,4 @@
-"""What a token is after mixing, and how far the truth and a model are apart on it."""
+"""State of a position under interpolating noise, and the divergence of a model from the truth on it."""
 
 from typing import NamedTuple
 
@@ -11,27 +11,27 @@ from ddlib.typing import PerToken, Tokens
 
 
 class Mixture(NamedTuple):
-    """What a token is after mixing: probabilities in float64, of the shape of times; ``keep + V word + mask = 1``."""
+    """Probabilities of a position's state, float64, of the shape of times; ``keep + V word + mask = 1``."""
 
     keep: Tensor
-    """It was never redrawn."""
+    """Probability that it was never resampled."""
     word: Tensor
-    """It was redrawn and is a given word; the same for each."""
+    """Probability that it was resampled and is a given token; the same for each token."""
     mask: Tensor
-    """It was redrawn and is the mask; 0 in processes without one."""
+    """Probability that it was resampled and is the mask; 0 in processes without a mask."""
 
 
 def compared(
     mixture: Mixture, log_px: PerToken, log_pz: PerToken, others: PerToken, x: Tokens, z: Tokens
 ) -> tuple[PerToken, PerToken]:
-    """KL(q(.|x) || q(.|p)), and log q(z|x) / q(z|p) where z is a word.
+    """Compute KL(q(.|x) || q(.|p)), and log q(z|x) / q(z|p) where z is a token.
 
     Args:
-        mixture: what became of each text's tokens, or of each token.
+        mixture: of each sequence, or of each position.
         log_px: (B, L) log p(x).
-        log_pz: (B, L) log p(z); of any word at masks.
-        others: (B, L) sum of log(1 + ratio p(.)) over words but x, with the ratio of ``log_ratio``.
-        x: (B, L) clean words.
+        log_pz: (B, L) log p(z); of any token at masks.
+        others: (B, L) sum of log(1 + ratio p(.)) over tokens other than x, with the ratio of ``log_ratio``.
+        x: (B, L) clean tokens.
         z: (B, L) noisy states.
     """
     keep, word, _ = (beside(v).to(others.dtype) for v in mixture)
@@ -41,24 +41,24 @@ def compared(
 
 
 def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
-    """log (1 + r) / (1 + r p(x)), by how much a model's odds of having kept x, of log ``ratio``, are below the truth's.
+    """Compute log((1 + r) / (1 + r p(x))) for r = exp(``ratio``): log q(x|x) / q(x|p) in a ``Mixture``.
 
-    It is log(1 + r (1 - p(x)) / (1 + r p(x))), in which nothing cancels.
+    It is computed as log(1 + r (1 - p(x)) / (1 + r p(x))), in which nothing cancels.
     """
-    missed = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
-    return log1p_exp(ratio - log1p_exp(ratio + log_px) + missed)
+    log_other = torch.expm1(log_px.clamp_max(-torch.finfo(log_px.dtype).tiny)).neg().log()
+    return log1p_exp(ratio - log1p_exp(ratio + log_px) + log_other)
 
 
 def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:
-    """Log of the probability of having kept a word over that of having drawn it afresh; finite.
+    """Log of the probability that a token was kept over the probability that it was drawn again; finite.
 
-    An infinite one would turn to NaN where it meets itself; beyond e^745 no float64 tells.
+    Infinite values would give NaN in differences. Ratios beyond e^745 are not distinguished in float64.
     """
     return (mixture.keep.log() - mixture.word.log()).clamp(-1e4, 745.0)
 
 
 def log1p_exp(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """log(1 + e^x), in ``out`` if given, even x; beyond the threshold x itself is nearer than the next number."""
+    """Compute log(1 + e^x), into ``out`` if given, which may be x; above the threshold x is the nearest float."""
     if out is None:
         return torch.nn.functional.softplus(x, threshold=50.0)
     return torch.ops.aten.softplus.out(x, 1.0, 50.0, out=out)

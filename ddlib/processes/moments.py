@@ -1,4 +1,4 @@
-"""What a density of times is made from: mean and mean square of the bound at one position, and a grid for them."""
+"""Mean and mean square of the bound's integrand at one position, and the density of times that they determine."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from ddlib.times import Tabulated
 from ddlib.typing import Times
 from ddlib.utils.validation import check_number, require
 
-_REACH, _CELLS = 16.0, 128  # log-odds, from 1e-7 to 1 - 1e-7: closer to 1 float32 has no times of its own
-_FLOOR = 1e-3  # of the mean: no time is drawn a thousand times more rarely than under uniform times
-_TOKENS = 64  # of a larger vocabulary so many, evenly spaced, stand for all: three digits of a density are enough
+_REACH, _CELLS = 16.0, 128  # log-odds, from 1e-7 to 1 - 1e-7: closer to 1 there are no times in float32
+_FLOOR = 1e-3  # fraction of the mean: no time is drawn a thousand times more rarely than under uniform times
+_TOKENS = 64  # at most so many tokens, evenly spaced, represent a larger vocabulary: a density needs three digits
 
 
 def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m"]]:
-    """Edges of the cells, even in the log-odds of time, and the time in each at which the density is asked for.
+    """Return the edges of cells, evenly spaced in the log-odds of time, and the time of evaluation in each cell.
 
-    In the first and the last it is a quarter of their width from the end: there a density that grows like the inverse
-    of a root, as that of masks does, has its mean.
+    In the first and the last cell it is a quarter of the width from the end. A density that grows there like the
+    inverse of a square root, as for masks, has its mean at that point.
     """
     odds = torch.linspace(-_REACH, _REACH, _CELLS + 1, dtype=torch.float64, device=device)
     inner = odds.sigmoid()
@@ -32,14 +32,14 @@ def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m
 
 
 def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: float) -> Tabulated:
-    r""":math:`g(t) \propto \sqrt{(c\, m(t))^2 + v(t)/L}` on a grid (theory section 12).
+    r"""Tabulate :math:`g(t) \propto \sqrt{(c\, m(t))^2 + v(t)/L}` on a grid (theory section 12).
 
     Args:
-        edges: of the cells.
+        edges: edges of the cells.
         mean: m, the mean of the bound's integrand at one position, in each cell.
         square: the mean of its square, m^2 + v.
-        length: L, number of positions of a text.
-        chance: c, the share of m that is left to chance.
+        length: L, number of positions of a sequence.
+        chance: c, the share of m that is random.
 
     Raises:
         ValueError: moments that are not finite.
@@ -48,31 +48,31 @@ def table(edges: Tensor, mean: Tensor, square: Tensor, length: int, chance: floa
         bool((mean.isfinite() & square.isfinite()).all()),
         "time_moments gives NaN or infinity inside (0, 1), must be finite: name another density of times",
     )
-    # m^2 has no use of the digits that square - mean^2 loses where almost all positions are alike
+    # square - mean^2 loses digits where almost all positions are alike; m^2 dominates there
     height = ((chance * mean) ** 2 + (square - mean**2).clamp_min(0) / length).sqrt()
     average = float((height * edges.diff()).sum())
-    if average == 0:  # one word: there is nothing to estimate
+    if average == 0:  # one token: there is nothing to estimate
         return Tabulated([0.0, 1.0], [1.0])
     return Tabulated(edges, (height + _FLOOR * average) * edges.diff())
 
 
 def nats_of_levels(levels: Sequence[int], given: Sequence[float] | None) -> list[float]:
-    """What is paid on each level above the words, in nats: as given, else the logarithm of the number of children.
+    """Return the divergence of each level above the tokens, in nats: as given, else the log number of children.
 
-    That is what a network pays on average that knows nothing but how many children a state has; of a single child, half
-    of a bit's worth of two is counted, so that no level is taken for free.
+    The default is the mean divergence of uniform predictions of the child. At least log 2 is counted, so that a level
+    of single children has a positive divergence too.
 
     Raises:
-        TypeError, ValueError: not one positive number for every level above the words.
+        TypeError, ValueError: not one positive number for every level above the tokens.
     """
-    wanted = len(levels) - 1
+    count = len(levels) - 1
     if given is None:
         return [math.log(max(below / above, 2.0)) for below, above in pairwise(levels)]
-    return _checked(given, wanted, f"one for each of the {wanted} levels above the words")
+    return _checked(given, count, f"one for each of the {count} levels above the words")
 
 
 def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
-    """What is paid for a word where there is no hierarchy, in nats: as given, else by a uniform law.
+    """Return the divergence of a token without a hierarchy, in nats: as given, else that of uniform predictions.
 
     Raises:
         TypeError, ValueError: not one positive number.
@@ -81,7 +81,7 @@ def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
 
 
 def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, "1 N V"]:
-    """Log-laws that give each word x (N,) the probability e^-nats and share the rest evenly, (1, N, V)."""
+    """Return log-probabilities that give each token x (N,) the probability e^-nats, the others the rest, (1, N, V)."""
     if vocab_size == 1:
         return torch.zeros(1, len(x), 1, dtype=torch.float64, device=x.device)
     rest = math.log(-math.expm1(-nats) / (vocab_size - 1))
@@ -101,7 +101,7 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
     Args:
         process: any process; its marginals and rates are used, no closed form.
         t: (B,) float64 times.
-        nats: -log p(x) of the predictor p, which shares the rest evenly among the other tokens.
+        nats: -log p(x) of the predictor p, which is uniform over the other tokens.
     """
     size = process.vocab_size
     x = torch.linspace(0, size - 1, min(size, _TOKENS), dtype=torch.float64, device=t.device).round().long()
@@ -116,9 +116,9 @@ def dense_moments(process: Any, t: Times, nats: float) -> tuple[Float64[Tensor, 
         a, b = (torch.where(reached, each, 1.0) for each in (truth, model))
         log_ratio = a.log() - b.log()
         arrivals = truth @ rates
-        paid = ((truth * log_ratio) @ rates - (log_ratio + 1) * arrivals) / a + (model @ rates) / b
-        mass, paid = torch.where(reached, truth, 0.0), paid.clamp_min(0)  # rounding
-        found.append(torch.stack([(mass * paid).sum(-1).mean(), (mass * paid**2).sum(-1).mean()]))
+        integrand = ((truth * log_ratio) @ rates - (log_ratio + 1) * arrivals) / a + (model @ rates) / b
+        mass, integrand = torch.where(reached, truth, 0.0), integrand.clamp_min(0)  # rounding
+        found.append(torch.stack([(mass * integrand).sum(-1).mean(), (mass * integrand**2).sum(-1).mean()]))
     mean, square = torch.stack(found, 1)
     return mean, square
 

@@ -13,7 +13,7 @@ from ddlib.typing import Times
 from ddlib.utils.validation import check_count, check_number
 
 _ENUMERATED, _DENSE = 160, 1024
-_NOTHING = 1e-9  # of the mean square at t = 1/2
+_NOTHING = 1e-9  # relative to the mean square at t = 1/2
 _REDUCED, _TOKENS, _HELD = 24, 8, 2**20
 
 Moments = tuple[Float64[Tensor, "B"], Float64[Tensor, "B"]]
@@ -30,28 +30,28 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
 
 
 def moments(process: Any, t: Times, divergences: Sequence[float] | None) -> Moments:
-    """Compute ``ForwardProcess.time_moments`` under a distribution that pays for every token alike.
+    """Compute ``ForwardProcess.time_moments`` under predictions with the same divergence for every token.
 
-    By the closed form over pairs of token and state where there is one, else by matrix products over all states.
+    The closed form is summed over pairs of token and state; without one, matrix products sum over all states.
     """
-    nats_paid = nats_of_token(process.vocab_size, divergences)
+    nats = nats_of_token(process.vocab_size, divergences)
     if not process.closed_form and process.num_states <= _DENSE:
-        return dense_moments(process, t, nats_paid)
+        return dense_moments(process, t, nats)
     x, z, count = process.equivalence_classes()
     if not process.closed_form or len(x) > _ENUMERATED * _TOKENS:
-        return process.small_copy(_REDUCED).to(process.device).time_moments(t, [nats_paid])
-    logits = logits_that_pay(nats_paid, x, process.vocab_size)
+        return process.small_copy(_REDUCED).to(process.device).time_moments(t, [nats])
+    logits = logits_that_pay(nats, x, process.vocab_size)
 
-    def of(t: Tensor) -> Tensor:
-        here, there = x.expand(len(t), -1), z.expand(len(t), -1)
-        mass = process.likelihood(there, here, t) * count
+    def moments_at(t: Tensor) -> Tensor:
+        tokens, states = x.expand(len(t), -1), z.expand(len(t), -1)
+        mass = process.likelihood(states, tokens, t) * count
         mass = mass / mass.sum(-1, keepdim=True)  # each token's states have mass one
-        weight, divergence = process.weighted_divergence(logits.expand(len(t), -1, -1), here, there, t)
-        paid = torch.where(mass > 0, weight * divergence, 0.0)
-        return torch.stack([(mass * paid).sum(-1), (mass * paid**2).sum(-1)])
+        weight, divergence = process.weighted_divergence(logits.expand(len(t), -1, -1), tokens, states, t)
+        integrand = torch.where(mass > 0, weight * divergence, 0.0)
+        return torch.stack([(mass * integrand).sum(-1), (mass * integrand**2).sum(-1)])
 
     rows = max(1, _HELD // (len(x) * process.vocab_size))
-    mean, square = torch.cat([of(some) for some in t.split(rows)], 1)
+    mean, square = torch.cat([moments_at(part) for part in t.split(rows)], 1)
     return mean, square
 
 
@@ -62,14 +62,14 @@ def tail_exponents(process: Any, density: TimeDensity | None) -> tuple[float, fl
     early = torch.tensor([4e-7, 4e-6], dtype=torch.float64, device=process.device)
     times = torch.cat([early, 1 - early])
     square = process.time_moments(torch.cat([times, times.new_tensor([0.5])]))[1]
-    # below this there is nothing but rounding, which rates that grow without end make look like a tail
+    # below this values are rounding errors, which unbounded rates would turn into a spurious tail
     square = square[:4].clamp_min(_NOTHING * float(square[4])) + torch.finfo(torch.float64).tiny
     height = (square if density is None else square * density.weight(times)).log10()
     return float(height[0] - height[1]), float(height[2] - height[3])
 
 
 def pairs(process: Any) -> Pairs:
-    """Every state with a few tokens, each pair standing for itself."""
+    """Pairs of every state with a few tokens, each with a count of one."""
     tokens = torch.linspace(0, process.vocab_size - 1, min(_TOKENS, process.vocab_size), device=process.device).long()
     x = tokens.repeat_interleave(process.num_states)
     z = torch.arange(process.num_states, device=process.device).repeat(len(tokens))

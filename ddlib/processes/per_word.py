@@ -1,4 +1,4 @@
-"""Masked diffusion in which every word has a pace of its own."""
+"""Masked diffusion with a masking rate per token."""
 
 import math
 from collections.abc import Sequence
@@ -20,22 +20,23 @@ from ddlib.utils.validation import require
 
 
 class PerWord(ForwardProcess):
-    r"""Word x is masked at :math:`\gamma_x` times the rate of the clock: GenMD4 (Shi et al., 2024).
+    r"""Masked diffusion in which token x is masked at :math:`\gamma_x` times the rate of the schedule: GenMD4.
 
-    :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m`. Words of a large power are masked first
-    and generated last. What a mask may stand for depends on the time, so unlike in ``Masked`` the jumps depend on the
-    network. With :math:`\lambda_x = \gamma_x r_t \alpha_t^{\gamma_x} / (1 - \alpha_t^{\gamma_x})`, the rate at which
-    the mask of x is left backwards, :math:`r_t` the rate of the clock, and the posterior of the mask
-    :math:`\pi(y) \propto p(y) (1 - \alpha_t^{\gamma_y})`, the bound's integrand at a mask is (theory section 1, with
-    :math:`a_x = \lambda_x / \gamma_x r_t` and :math:`b_y = \pi(y) \lambda_y / \gamma_y r_t`)
+    :math:`q_t(\cdot|x) = \alpha_t^{\gamma_x} x + (1 - \alpha_t^{\gamma_x}) m` (Shi et al., 2024). Tokens of a large
+    power are masked first and generated last. The posterior of a mask depends on the time, so unlike in ``Masked`` the
+    jumps depend on the network. With :math:`r_t` the rate of the schedule,
+    :math:`\lambda_x = \gamma_x r_t \alpha_t^{\gamma_x} / (1 - \alpha_t^{\gamma_x})` is the rate at which the mask of x
+    is unmasked in reverse. With the posterior of the mask :math:`\pi(y) \propto p(y) (1 - \alpha_t^{\gamma_y})` the
+    bound's integrand at a mask is (theory section 1, with :math:`a_x = \lambda_x / \gamma_x r_t` and
+    :math:`b_y = \pi(y) \lambda_y / \gamma_y r_t`)
 
     .. math:: -\lambda_x \log \pi(x) - \lambda_x + \sum_y \pi(y) \lambda_y
 
     Args:
-        schedule: the clock alpha.
-        powers: one positive number per word, in [0.001, 1000]; all 1 is ``Masked``.
-        learn_speeds: whether ``powers`` are where parameters start, which ``speed_loss`` teaches; see
-        ``PositiveParameter``.
+        schedule: the schedule alpha.
+        powers: one positive number per token, in [0.001, 1000]; all 1 is ``Masked``.
+        learn_speeds: True if ``powers`` are the initial values of parameters, which ``speed_loss`` trains; see
+            ``PositiveParameter``.
 
     Raises:
         TypeError: a schedule of another kind, or powers that are no numbers.
@@ -62,17 +63,17 @@ class PerWord(ForwardProcess):
 
     @property
     def powers(self) -> Float64[Tensor, "V"]:
-        """One number per word; gradients reach those that are learned.
+        """Exponents gamma, one per token; learned ones have gradients.
 
         Raises:
-            ValueError: one was learned to 0 or infinity.
+            ValueError: a learned power is 0 or infinite.
         """
         found: Tensor | None = self.fixed if self.learned is None else self.learned()
         assert found is not None
         return found
 
     def small_copy(self, vocab_size: int) -> Self:
-        """As many of the powers, from the smallest to the largest."""
+        """Return a process with this many of the powers, evenly spaced in order of size."""
         size = min(vocab_size, self.vocab_size)
         kept = torch.linspace(0, self.vocab_size - 1, size, dtype=torch.float64).round().long()
         powers = self.powers.detach().cpu().sort().values[kept]
@@ -88,15 +89,15 @@ class PerWord(ForwardProcess):
         ]
 
     def kept(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """The probability that each word is not masked at ``t``, (B, V), or (B, L, V) at a time per position."""
+        """Return the probability that each token is not masked at ``t``, (B, V), or (B, L, V) at times (B, L)."""
         return torch.exp(-self._hazards(t))
 
     def lost(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """The probability that each word is masked at ``t``, shaped as ``kept``, with all its digits near the data."""
+        """Return the probability that each token is masked at ``t``, shaped as ``kept``, accurate near the data too."""
         return -torch.expm1(-self._hazards(t))
 
     def return_rates(self, t: Times) -> Float64[Tensor, "*n V"]:
-        """log lambda_x(t): of the rate at which the mask of each word is left backwards, shaped as ``kept``."""
+        """Return log lambda_x(t), the log of the rate at which the mask of each token is unmasked, as ``kept``."""
         t = interior(t)
         hazard, rate = self._hazards(t), self.schedule.rate(t)
         return (self.powers * rate[..., None]).log() - hazard - torch.log(-torch.expm1(-hazard))
@@ -118,7 +119,7 @@ class PerWord(ForwardProcess):
         return torch.where(self._masked(z)[..., None], beside(self.lost(t), 1), same * beside(self.kept(t), 1))
 
     def sample(self, x: Tokens, t: Times, generator: Generator = None, levels: str = "independent") -> Tokens:
-        """Draws z_t ~ q_t(.|x), by one number for each position; no (B, L, S) tensor is built."""
+        """Draw z_t ~ q_t(.|x) from one uniform per position; no (B, L, S) tensor is built."""
         self.check_inputs(x=x, t=t)
         stays = self._uniforms(x, generator, levels) < torch.exp(-self._hazard_of(x, t))
         z = torch.where(stays, x, self.vocab_size)
@@ -126,17 +127,17 @@ class PerWord(ForwardProcess):
             return z
         share = self._weight_and_mean(x, x, t)[0].clamp_min(
             torch.finfo(torch.float64).tiny
-        )  # fast words have no weight late
+        )  # tokens of a large power have no weight late
         which = draw(share, rand((len(x),), generator, x.device))
         return z.scatter(1, which[:, None], self.vocab_size)
 
     def _weight_and_mean(self, x: Tokens, z: Tokens, t: Times) -> tuple[Float64[Tensor, "B L"], Float64[Tensor, "B L"]]:
-        """The weight of the bound, which all masks of a time share."""
-        here = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
-        return here * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(self._masked(z), here, 0.0)
+        """Mean over noise of the bound's weight, and the weight at z, which is the same at all masks of a time."""
+        weight = self.loss_weight(x, torch.full_like(z, self.vocab_size), t)
+        return weight * -torch.expm1(-self._hazard_of(x, interior(t))), torch.where(self._masked(z), weight, 0.0)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        """Draws z_t ~ q_{t|s}(.|z_s): words stay or are masked, masks stay."""
+        """Draw z_t ~ q_{t|s}(.|z_s): tokens stay or are masked, masks stay."""
         self.check_forwards(z, s, t)
         survival = torch.exp(-beside(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)])
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
@@ -146,23 +147,23 @@ class PerWord(ForwardProcess):
         return self._to_mask(-rate, rate, 0.0)
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        gone = self.powers * elapsed(self.schedule, *span(s, t, self.device))
-        return self._to_mask(torch.exp(-gone), -torch.expm1(-gone), 1.0)
+        hazard = self.powers * elapsed(self.schedule, *span(s, t, self.device))
+        return self._to_mask(torch.exp(-hazard), -torch.expm1(-hazard), 1.0)
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
-        """A word stays; a mask was word y with a probability in proportion to p(y) times that y was lost since s."""
+        """Posterior: tokens stay; a mask was y in proportion to p(y) times the probability of masking since s."""
         self.check_inputs(z=z, t=t, s=s, p=p)
         lost = beside(self.kept(s) * -torch.expm1(-self._between(s, t)), 1).to(p.dtype)
         before = (p * beside(self.lost(s), 1).to(p.dtype)).sum(-1, keepdim=True)
         joint = torch.cat([p * lost, before], -1)
-        law = joint / joint.sum(-1, keepdim=True)
-        return torch.where(self._masked(z)[..., None], law, one_hot(z, self.num_states).to(p.dtype))
+        probs = joint / joint.sum(-1, keepdim=True)
+        return torch.where(self._masked(z)[..., None], probs, one_hot(z, self.num_states).to(p.dtype))
 
     def reverse_rate(self, p: TokenProbs, z: Tokens, t: Times) -> StateProbs:
-        """pi(y) lambda_y from the mask to y."""
+        """Reverse rates pi(y) lambda_y from the mask to y."""
         self.check_inputs(z=z, t=t, p=p)
-        law = (p.log() + beside(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
-        rates = law * beside(self.return_rates(t).exp(), 1).to(p.dtype)
+        probs = (p.log() + beside(self._log_lost(t), 1).to(p.dtype)).softmax(-1)
+        rates = probs * beside(self.return_rates(t).exp(), 1).to(p.dtype)
         rates = torch.where(self._masked(z)[..., None], rates, 0.0)
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
@@ -174,18 +175,18 @@ class PerWord(ForwardProcess):
         return (kept * torch.tensor(self.vocab_size).to(kept).log() + torch.xlogy(lost, share)).clamp_min(0)
 
     def weighted_divergence(self, logits: Logits, x: Tokens, z: Tokens, t: Times) -> tuple[PerToken, PerToken]:
-        """The largest lambda, and the integrand over it.
+        """Closed form of the bound: the largest lambda as the weight, and the integrand over it.
 
-        The weight is that of the word which leaves its mask soonest, so it knows the time alone: to clip it changes
-        what a time counts for, and not what the network should say there. Rates over it are at most 1.
+        The weight depends on the time alone. So a clipped weight changes how much a time counts, but not the optimal
+        prediction at that time. Rates over the weight are at most 1.
         """
-        pace = self.return_rates(t)
-        most = pace.amax(-1, keepdim=True)
-        share = (pace - most).exp().to(logits.dtype)
+        log_rates = self.return_rates(t)
+        most = log_rates.amax(-1, keepdim=True)
+        share = (log_rates - most).exp().to(logits.dtype)
         log_pi = (logits + beside(self._log_lost(t), 1).to(logits.dtype)).log_softmax(-1)
-        own, log_own = taken(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
-        excess = (log_pi.exp() * beside(share, 1)).sum(-1) - own
-        divergence = torch.where(self._masked(z), (excess - own * log_own).clamp_min(0), 0.0)
+        share_x, log_pi_x = taken(share, x), log_pi.gather(-1, x[..., None]).squeeze(-1)
+        excess = (log_pi.exp() * beside(share, 1)).sum(-1) - share_x
+        divergence = torch.where(self._masked(z), (excess - share_x * log_pi_x).clamp_min(0), 0.0)
         return self.loss_weight(x, z, t).to(logits.dtype), divergence
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
@@ -193,41 +194,41 @@ class PerWord(ForwardProcess):
         return torch.where(self._masked(z), beside(most), 0.0)
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """The mask."""
+        """True at the mask."""
         return self._masked(z) | (self.vocab_size == 1)
 
     def sample_given_level(
         self, logits: Logits, z: Tokens, t: Times, s: Times, target: Tokens | None,
         generator: Generator = None, *, force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """Draws what a mask stands for, then whether it was masked after s already; no (B, L, S) tensor is built."""
+        """Draw the token of a mask, then whether it was masked after s; no (B, L, S) tensor is built."""
         masked, result = self._masked(z), z.clone()
         u, later = rand(z.shape, generator, z.device), rand(z.shape, generator, z.device)
         x = self._token_at(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
         kept, lost = torch.exp(-self._hazard_of(x, s)), -torch.expm1(-self._hazard_of(x, t))
-        gone = -torch.expm1(-beside(elapsed(self.schedule, s, t)) * self.powers[x])
-        # at a t where nothing can be masked yet it was given, and stays
-        since = (kept * gone / torch.where(lost > 0, lost, 1.0))[masked]
+        masked_since = -torch.expm1(-beside(elapsed(self.schedule, s, t)) * self.powers[x])
+        # a mask at a time of no noise was given as a prompt, and stays
+        since = (kept * masked_since / torch.where(lost > 0, lost, 1.0))[masked]
         result[masked] = torch.where(later[masked] < since, x[masked], self.vocab_size)
         return result
 
     def exit_rate(self, z: Tokens, t: Times, logits: Logits, sharpen: Sharpen = unchanged) -> Float64[Tensor, "B L"]:
-        """The mean of lambda over what a mask may stand for."""
+        """Exit rate of a mask: the mean of lambda over the posterior of its token."""
         masked, rates = self._masked(z), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        law = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
-        rates[masked] = (law * self._where(masked, self.return_rates(t)).exp()).sum(-1)
+        probs = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
+        rates[masked] = (probs * self._where(masked, self.return_rates(t)).exp()).sum(-1)
         return rates
 
     def sample_exit(
         self, logits: Logits, z: Tokens, t: Times, moves: Bool[Tensor, "B L"], generator: Generator = None, *,
         force: bool = False, sharpen: Sharpen = unchanged,
     ) -> Tokens:  # fmt: skip
-        """A word, drawn in proportion to pi and to its rate."""
+        """Draw the token of a mask in proportion to pi times lambda."""
         rows, result = moves & self._masked(z), z.clone()
         u = rand(z.shape, generator, z.device)
-        law = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
-        result[rows] = draw_logits(law + self._where(rows, self.return_rates(t)).to(law.dtype), u[rows])
+        log_probs = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
+        result[rows] = draw_logits(log_probs + self._where(rows, self.return_rates(t)).to(log_probs.dtype), u[rows])
         return result
 
     def __repr__(self) -> str:
@@ -238,16 +239,16 @@ class PerWord(ForwardProcess):
         return f"{type(self).__name__}({self.schedule!r}, vocab_size={self.vocab_size}, powers={powers})"
 
     def _evidence(self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]) -> Float[Tensor, "N V"]:
-        """log pi, not normalised, at the positions that are ``masked``."""
-        law = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
-        return law + self._where(masked, self._log_lost(t)).to(law.dtype)
+        """Return log pi, not normalised, at the positions that are ``masked``."""
+        log_probs = logits[masked].to(torch.promote_types(logits.dtype, torch.float32))
+        return log_probs + self._where(masked, self._log_lost(t)).to(log_probs.dtype)
 
     def _where(self, masked: Bool[Tensor, "B L"], rows: Float64[Tensor, "*n V"]) -> Float64[Tensor, "N V"]:
-        """What depends on time and word, at some positions."""
+        """Select the rows, functions of time and token, of the ``masked`` positions."""
         return beside(rows, 1).expand(*masked.shape, -1)[masked]
 
     def _hazard_of(self, x: Tokens, t: Times) -> Float64[Tensor, "B L"]:
-        """How far the clock of each position's word has run; no number for the other words is computed."""
+        """Hazard -gamma_x log alpha(t) of the token at each position; other tokens are not computed."""
         return beside(self.schedule.hazard(t.to(torch.float64))) * self.powers[x]
 
     def _log_lost(self, t: Times) -> Float64[Tensor, "*n V"]:
@@ -263,7 +264,7 @@ class PerWord(ForwardProcess):
         return z >= self.vocab_size
 
     def _token_at(self, z: Tokens) -> Tokens:
-        """The states, with some word in place of the mask."""
+        """Return the states, with an arbitrary token in place of the mask."""
         return z.clamp_max(self.vocab_size - 1)
 
     def _to_mask(self, stay: Tensor, leave: Tensor, mask: float) -> StateMatrix:
@@ -273,7 +274,7 @@ class PerWord(ForwardProcess):
 
 
 def _numbers(powers: Any) -> list[float]:
-    """The powers as a list of numbers."""
+    """Return the powers as a list of numbers."""
     values = powers.tolist() if hasattr(powers, "tolist") else powers
     if not isinstance(values, list | tuple):
         raise TypeError(f"powers is {powers!r}, must be one positive number per word")

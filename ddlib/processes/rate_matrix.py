@@ -1,4 +1,4 @@
-"""Processes with any constant rate matrix."""
+"""Process with an arbitrary constant rate matrix."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -18,9 +18,9 @@ from ddlib.utils.validation import require
 class RateMatrix(ForwardProcess):
     r"""Structured noise with any constant rate matrix: q_t = exp(-log alpha(t) G), as in D3PM and SEDD.
 
-    Dense, for up to about 1,000 states. The cost is that of the exponentials, one for each distinct time of a batch,
-    :math:`O(S^3 \log(\Lambda \sigma))` with :math:`\Lambda` the largest exit rate, and of :math:`O(B L S^2)` for the
-    products with them. See ``MatrixExponential`` for their accuracy.
+    Dense, for up to about 1,000 states. The cost is :math:`O(S^3 \log(\Lambda \sigma))` for each distinct time of a
+    batch, with :math:`\Lambda` the largest exit rate, and :math:`O(B L S^2)` for products with the exponentials. See
+    ``MatrixExponential`` for their accuracy.
 
     Args:
         matrix: (S, S) rates per unit of -log alpha, row = from; off-diagonal entries >= 0, rows sum to 0. The first

@@ -1,4 +1,4 @@
-"""The level of a token together with whether it was redrawn: a chain of its own, that no word has a say in."""
+"""Markov chain of the level of a position and a flag for resampling; independent of the token."""
 
 import math
 from collections.abc import Iterable
@@ -16,29 +16,33 @@ from ddlib.utils.validation import check_number, check_shape, require
 
 
 class LevelProbs(NamedTuple):
-    """Of each level, what is on its own way up and what was redrawn; the mask, where that means nothing, is kept."""
+    """Probabilities of each level, kept and resampled; the mask, where both are the same, counts as kept."""
 
     kept: Tensor
+    """Probability of the level without resampling."""
     redrawn: Tensor
+    """Probability of the level after resampling."""
 
     @property
     def levels(self) -> Tensor:
-        """Of each level, redrawn or not."""
+        """Probability of each level, kept or resampled."""
         return self.kept + self.redrawn
 
     @property
     def given_level(self) -> "LevelProbs":
-        """The shares of a level that is reached; 0 where it is not."""
+        """Probabilities given the level; 0 where the level is not reached."""
         levels = torch.where(self.levels > 0, self.levels, 1.0)
         return LevelProbs(self.kept / levels, self.redrawn / levels)
 
 
 class ResamplingChain(Float64Module):
-    r"""Levels 0..n on the clock: edge i at speed :math:`s_i`, redrawn in level i < n at rate :math:`\lambda_i`.
+    r"""Chain of levels 0..n: edge i at speed :math:`s_i`, resampling in level i < n at rate :math:`\lambda_i`.
+
+    Rates and durations are in units of :math:`\sigma = -\log \alpha`.
 
     Args:
-        speeds: (n,) of the edges, positive.
-        rates: (n,) of the redraws, lowest level first, at least 0.
+        speeds: (n,) positive speeds of the edges.
+        rates: (n,) rates of resampling, lowest level first, at least 0.
     """
 
     speeds: Tensor
@@ -56,46 +60,45 @@ class ResamplingChain(Float64Module):
         self.generator = LevelExponential(matrix - torch.diag(matrix.sum(1)))
 
     def transition(self, duration: Float64[Tensor, "*n"]) -> LevelProbs:
-        """From each level (rows) to each after ``duration`` on the clock, (*n, levels, levels): not redrawn, redrawn.
+        """Return probabilities from each level (rows) to each after ``duration``, (*n, levels, levels), by flag.
 
-        A token that was redrawn before is redrawn in any level that it comes to: this counts from the start of the
-        duration.
+        The flag counts from the start of the duration: kept means that nothing was resampled within it.
         """
         n = len(self.speeds)
-        law = self.generator(duration)
-        mask = torch.zeros_like(law[..., 0, :n])
-        on_its_way = torch.cat([law[..., :n, :n], law[..., :n, -1:]], -1)
-        still = pad(mask, (0, 1), value=1.0)[..., None, :]
-        return LevelProbs(torch.cat([on_its_way, still], -2), pad(law[..., :n, n : 2 * n], (0, 1, 0, 1)))
+        probs = self.generator(duration)
+        zeros = torch.zeros_like(probs[..., 0, :n])
+        kept = torch.cat([probs[..., :n, :n], probs[..., :n, -1:]], -1)
+        mask_stays = pad(zeros, (0, 1), value=1.0)[..., None, :]
+        return LevelProbs(torch.cat([kept, mask_stays], -2), pad(probs[..., :n, n : 2 * n], (0, 1, 0, 1)))
 
     def occupancies(self, sigma: Float64[Tensor, "*n"]) -> LevelProbs:
-        """The probability of each level at clock ``sigma``, from words at 0, (*n, levels)."""
+        """Return the probability of each level and flag at ``sigma``, from tokens at 0, (*n, levels)."""
         return LevelProbs(*(part[..., 0, :] for part in self.transition(sigma)))
 
     def inflow(self, shares: LevelProbs) -> LevelProbs:
-        """The flux into each level and, by redraws, within it, per unit of the clock, from ``occupancies``."""
-        again = pad(shares.levels[..., :-1] * self.rates, (0, 1))
-        up, anew = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in shares)
-        to_mask = pad(anew[..., -1:], (len(self.speeds), 0))
-        return LevelProbs(up + to_mask, anew - to_mask + again)
+        """Return the flux into each level and, by resampling, within it, per unit of sigma, from ``occupancies``."""
+        within = pad(shares.levels[..., :-1] * self.rates, (0, 1))
+        up, resampled = (pad(part[..., :-1] * self.speeds, (1, 0)) for part in shares)
+        to_mask = pad(resampled[..., -1:], (len(self.speeds), 0))
+        return LevelProbs(up + to_mask, resampled - to_mask + within)
 
     def levels(self) -> Float64[Tensor, "m m"]:
-        """The rates from each level to each other on the clock; what is redrawn leaves its level and comes back to it.
+        """Return the rates between levels per unit of sigma; the diagonal includes resampling.
 
-        So rows sum to minus the rate of redraws.
+        So rows sum to minus the rate of resampling.
         """
         return torch.diag(self.speeds, 1) - torch.diag(pad(self.speeds + self.rates, (0, 1)))
 
 
 def ratio_of(share: float) -> float:
-    r"""The ratio :math:`\rho = \lambda / s` at which at most ``share`` of all tokens ever are redrawn and still there.
+    r"""Solve for the ratio :math:`\rho = \lambda / s` at which the largest share of resampled tokens is ``share``.
 
-    Of tokens that leave a level at rate s and are redrawn in it at rate :math:`\lambda`,
-    :math:`e^{-s\sigma} (1 - e^{-\lambda\sigma})` are there and redrawn at clock :math:`\sigma`, at most
+    Positions that leave a level at rate s and are resampled in it at rate :math:`\lambda` are in the level and
+    resampled at :math:`\sigma` with probability :math:`e^{-s\sigma} (1 - e^{-\lambda\sigma})`. Its maximum is
 
     .. math:: \frac{\rho}{1 + \rho} (1 + \rho)^{-1/\rho}
 
-    which grows with :math:`\rho` from 0 to 1: it is solved by bisection.
+    which grows with :math:`\rho` from 0 to 1; the equation is solved by bisection.
 
     Args:
         share: in [0, 1).
@@ -115,13 +118,13 @@ _SHARE = "in [0, 1), at most 1 - 1e-6"
 
 
 def checked_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
-    """One share for each level below the mask."""
+    """Return one share for each level below the mask."""
     if isinstance(p_uniform, Tensor):
         p_uniform = p_uniform.tolist()
     given = list(p_uniform) if isinstance(p_uniform, Iterable) and not isinstance(p_uniform, str) else None
     if given is None:
-        words = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, _SHARE)
-        return (words, *[0.0] * (depth - 1))
+        tokens = check_number("p_uniform", p_uniform, 0, 1 - 1e-6, _SHARE)
+        return (tokens, *[0.0] * (depth - 1))
     require(
         len(given) == depth,
         f"p_uniform has {len(given)} entries, must be one number, for words, or have {depth}: one per level below the "
@@ -131,18 +134,18 @@ def checked_shares(p_uniform: Any, depth: int) -> tuple[float, ...]:
 
 
 def token_frequencies(frequency: Any, hierarchy: Hierarchy) -> Float64[Tensor, "V"]:
-    """pi of the words."""
+    """Return the distribution pi over tokens, from which resampling draws."""
     size, device = hierarchy.vocab_size, hierarchy.maps[0].parents.device
     if frequency is None:
         return torch.full((size,), 1 / size, dtype=torch.float64, device=device)
     try:
         # torch.as_tensor would make a list of floats float32
-        seen = frequency if isinstance(frequency, Tensor) else torch.as_tensor(frequency, dtype=torch.float64)
-        seen = seen.to(device, torch.float64)
+        counts = frequency if isinstance(frequency, Tensor) else torch.as_tensor(frequency, dtype=torch.float64)
+        counts = counts.to(device, torch.float64)
     except (TypeError, RuntimeError, ValueError) as error:
         raise TypeError(f"frequency is {frequency!r}, must be one number per word: {error}") from None
-    check_shape("frequency", seen, (size,), f"(V,) = ({size},): one number per word")
-    require(bool(seen.isfinite().all()), "frequency holds NaN or infinity, must be finite")
-    require(bool((seen >= 0).all()), f"frequency holds {float(seen.min()):g}, must be at least 0")
-    require(bool(seen.sum() > 0), "frequency is 0 everywhere, must be above 0 at some word")
-    return seen / seen.sum()
+    check_shape("frequency", counts, (size,), f"(V,) = ({size},): one number per word")
+    require(bool(counts.isfinite().all()), "frequency holds NaN or infinity, must be finite")
+    require(bool((counts >= 0).all()), f"frequency holds {float(counts.min()):g}, must be at least 0")
+    require(bool(counts.sum() > 0), "frequency is 0 everywhere, must be above 0 at some word")
+    return counts / counts.sum()

@@ -13,13 +13,14 @@ from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 
 
 class Uniform(Interpolating):
-    r"""Every word jumps to a uniformly drawn word: UDLM (Schiff et al., 2024), SEDD-uniform (Lou et al., 2024).
+    r"""Uniform noise, each token jumps to a uniformly drawn token: UDLM and SEDD-uniform.
 
-    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V.
+    :math:`q_t(\cdot|x) = \alpha_t x + (1 - \alpha_t)/V`. There is no mask: S = V. See Schiff et al., 2024, for UDLM and
+    Lou et al., 2024, for SEDD-uniform.
 
     Args:
-        vocab_size: number of words V, at least 2.
-        schedule: the clock alpha.
+        vocab_size: number of tokens V, at least 2.
+        schedule: the schedule alpha.
     """
 
     schedule: Schedule

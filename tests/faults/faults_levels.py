@@ -19,7 +19,7 @@ def a_step_comes_down_one_level_at_most(patch):
         def step_divergence(self, logits, x, z, t, s):
             chances = self.level_posterior(self.level_of(z), t, s)
             below = torch.nn.functional.one_hot((self.level_of(z) - 1).clamp_min(0), chances.shape[-1])
-            return DIVERGENCE.descendants(self.hierarchy, *self._said(logits, x), x, z, chances * below)
+            return DIVERGENCE.descendants(self.hierarchy, *self._model_terms(logits, x), x, z, chances * below)
 
     return hierarchical(Broken, deep())
 
@@ -135,8 +135,8 @@ def balance_forgets_the_clusters(patch):
 @fault("the chosen token is redrawn at the rates of the moment")
 def gidds_chosen_token_is_redrawn_as_the_others(patch):
     class Broken(GIDD):
-        def _redraw(self, mixture, like, generator):
-            return super()._redraw(self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator)
+        def _resample(self, mixture, like, generator):
+            return super()._resample(self.mixture(torch.full_like(mixture.keep, 0.9)), like, generator)
 
         def sample(self, x, t, generator=None, levels="independent"):
             if levels != "balanced":

@@ -44,13 +44,13 @@ def redraws_lack_their_diagonal(rate_matrix, self, t):
 
 
 @fault("pi is the law of the words that are drawn", Noisy, build=noisy)
-def words_are_redrawn_uniformly(_redraw, self, like, generator):
+def words_are_redrawn_uniformly(_resample, self, like, generator):
     return self._uniform_tokens(like.shape, generator, like.device)
 
 
 @fault("a redrawn cluster is one of pi_i", Noisy, build=noisy)
-def a_redrawn_word_becomes_its_old_cluster(_climb, self, z, state, generator):
-    return _climb(z, torch.where(state == 3, 2, state), generator)
+def a_redrawn_word_becomes_its_old_cluster(_ascend, self, z, state, generator):
+    return _ascend(z, torch.where(state == 3, 2, state), generator)
 
 
 @fault("into z come flows from its own level", Noisy, build=noisy)

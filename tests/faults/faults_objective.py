@@ -159,12 +159,12 @@ def gidds_weight_is_divided_by_the_models_marginal(weighted_divergence, self, lo
     return weight * odds(self, logits, x, z, t).to(weight), divergence
 
 
-@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._LAWS)
+@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
 def posterior_logits_are_taken_for_the_cavity(posterior, process, logits, z, t):
     return DENOISER._cavity(process, logits, z, t)
 
 
-@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._LAWS)
+@fault("posterior = normalise(cavity * q_t(z|.))", Hierarchical, tree(), Linear(), within=DENOISER._CONVERSIONS)
 def the_evidence_is_multiplied_in_instead_of_divided_out(posterior, process, logits, z, t):
     return logits.log_softmax(-1) + process.token_likelihood(z, t).clamp_min(1e-30).log().to(logits.dtype)
 

@@ -1,4 +1,4 @@
-"""What holds where each position has a time of its own: it is answered and drawn as if it were alone."""
+"""Claims about a time per position: every position has the values and the distribution that it has alone."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,9 @@ from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
 
 
-def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
+def _values(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
     p, layer = scores.softmax(-1), torch.eye(process.vocab_size, dtype=torch.float64)
-    found = {
+    values = {
         "marginal": process.marginal(x, t), "predictive": process.predictive(p, t),
         "likelihood": process.likelihood(z, x, t), "token_likelihood": process.token_likelihood(z, t),
         "posterior": process.posterior(p, z, t, s), "reverse_rate": process.reverse_rate(p, z, t),
@@ -26,57 +26,57 @@ def _answers(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: T
         "cavity logits of a posterior": cavity_logits(process, scores, z, t, "posterior"),
         "nelbo": nelbo(process, scores, x, z, t), "generic nelbo": nelbo(process, scores, x, z, t, "generic"),
     }  # fmt: skip
-    found["exit_rate"] = process.exit_rate(z, t, scores)
+    values["exit_rate"] = process.exit_rate(z, t, scores)
     for mode in process.modes:
-        found[f"training_loss, {mode}"] = training_loss(process, scores, x, z, t, mode=mode, reduction="none")
+        values[f"training_loss, {mode}"] = training_loss(process, scores, x, z, t, mode=mode, reduction="none")
         fused = linear_training_loss(process, scores, layer, x, z, t, mode=mode, reduction="none")
-        assert isinstance(fused, Tensor)  # per_token alone asks for two
-        found[f"linear_training_loss, {mode}"] = fused
-    return found
+        assert isinstance(fused, Tensor)  # per_token alone returns two
+        values[f"linear_training_loss, {mode}"] = fused
+    return values
 
 
 def _apart(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Two texts of two positions at four times, against four texts of one."""
+    """Compare two sequences of two positions at four times with four sequences of one position."""
     t = torch.tensor([[0.2, point["t"]], [0.7, 0.4]], dtype=torch.float64)
-    s = t * torch.tensor([[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64)  # of some clocks only s / t matters
+    s = t * torch.tensor([[0.5, 0.2], [0.8, 0.4]], dtype=torch.float64)  # for some schedules s / t alone matters
     x = (torch.arange(4) + 1) % process.vocab_size
     likely = process.marginal(x[:, None], t.flatten())[:, 0].topk(2)
     second = torch.tensor([True, False, False, True]) & (likely.values[:, 1] > 0)
     z = torch.where(second, likely.indices[:, 1], likely.indices[:, 0])
     scores = logits(process, 1, 4)[0]
-    whole = _answers(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
-    alone = _answers(process, x[:, None], z[:, None], scores[:, None], s.flatten(), t.flatten())
+    whole = _values(process, x.view(2, 2), z.view(2, 2), scores.view(2, 2, -1), s, t)
+    alone = _values(process, x[:, None], z[:, None], scores[:, None], s.flatten(), t.flatten())
     for name, expected in alone.items():
         quantity, want = f"{name} at times (B, L)", expected.view(2, 2, *expected.shape[2:])
         yield Comparison(quantity, ("sequence", "position"), whole[name], want, 1e-11 * (1 + want.abs()))
 
 
 def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Every word, and every state, twice in a text, at two times."""
+    """Compare frequencies of draws: every token, and every state, twice in a sequence, at two times."""
     n, size = max(50, draws(process) // 4), process.num_states
     early, late = (float(point["s"]), float(point["u"])), (float(point["u"]), float(point["t"]))
 
-    def told(times: tuple[float, float], count: int) -> Tensor:
+    def at_times(times: tuple[float, float], count: int) -> Tensor:
         return torch.tensor(times, dtype=torch.float64).repeat_interleave(count).expand(n, -1)
 
     twice = words(process).repeat(1, 2).expand(n, -1)
-    z = process.sample(twice, told(late, process.vocab_size), torch.Generator().manual_seed(21))
-    law = torch.cat([marginals(process, t) for t in late])
-    yield frequencies("draws of z_t at times (B, L)", ("position", "z"), tally(z, size), law, n)
+    z = process.sample(twice, at_times(late, process.vocab_size), torch.Generator().manual_seed(21))
+    probs = torch.cat([marginals(process, t) for t in late])
+    yield frequencies("draws of z_t at times (B, L)", ("position", "z"), tally(z, size), probs, n)
     z = torch.arange(size).repeat(2).expand(n, -1)
-    later = process.sample_forward(z, told(early, size), told(late, size), torch.Generator().manual_seed(22))
-    law = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
-    yield frequencies("draws of z_t from z_s at times (B, L)", ("position", "z_t"), tally(later, size), law, n)
+    later = process.sample_forward(z, at_times(early, size), at_times(late, size), torch.Generator().manual_seed(22))
+    probs = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
+    yield frequencies("draws of z_t from z_s at times (B, L)", ("position", "z_t"), tally(later, size), probs, n)
     scores = logits(process, 1)
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z, count = reached.repeat(2).expand(n, -1), len(reached)
-    noise, t, s = torch.Generator().manual_seed(23), told(late, count), told(early, count)
+    noise, t, s = torch.Generator().manual_seed(23), at_times(late, count), at_times(early, count)
     levels = process.sample_level(z, t, s, noise) if isinstance(process, LevelProcess) else None
-    landed = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, levels, noise)
+    earlier = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, levels, noise)
     p = scores.exp().expand(1, count, -1)
-    law = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
-    yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(landed, size), law, n)
-    x, t = twice[:4], told(late, process.vocab_size)[:4]
+    probs = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
+    yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(earlier, size), probs, n)
+    x, t = twice[:4], at_times(late, process.vocab_size)[:4]
     parts = [
         process.sample(x[rows], t[rows], KeyedGenerator(1, 2, torch.arange(4)[rows]))
         for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
