@@ -12,11 +12,10 @@ from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext
 from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.guided import check_guided
+from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
 from ddlib.samplers.runtime.loop import SamplingLoop
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.pace_sampling import along
-from ddlib.samplers.runtime.sharpening import Scheduled, Truncation
-from ddlib.samplers.runtime.wording import LogitProcessors
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator

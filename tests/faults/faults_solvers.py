@@ -15,7 +15,7 @@ LEVELLED, MIXING = (
     sys.modules["ddlib.processes.level_process"].LevelProcess,
     sys.modules["ddlib.processes.interpolating"].Interpolating,
 )
-LEAP = sys.modules["ddlib.samplers.leap"]
+LEAP = sys.modules["ddlib.samplers.rate_based"]
 
 
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
-from ddlib.samplers.runtime.sharpening import Truncation
+from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Tokens
 

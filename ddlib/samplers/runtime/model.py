@@ -11,8 +11,8 @@ from torch import Tensor
 from ddlib.parameterization.logits import Parameterization, cavity_logits, evaluating, in_training, tree_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.runtime.context import FullContext
+from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.output_layer import Head, grouped
-from ddlib.samplers.runtime.wording import LogitProcessors
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
 from ddlib.utils.validation import check_devices, check_logits
 

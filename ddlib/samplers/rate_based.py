@@ -67,3 +67,34 @@ class Leap(Sampler):
         chance = self.chance(total * (t - s)[:, None])
         moving = rates * (chance / torch.where(total > 0, total, 1.0))[..., None]
         return joint(moving.scatter(-1, texts[..., None], 1 - chance[..., None]), texts)
+
+
+class Euler(Leap):
+    r"""A position jumps with probability :math:`\min(1, R h)`, where R is its reverse rate and h the step's length.
+
+    As SEDD samples (Lou et al., 2024). The destination is drawn in proportion to the rates; the first and the last step
+    are ``Ancestral``'s, as rates may grow without bound towards the ends of time. A baseline: ``Ancestral`` costs as
+    much and is exact for one word. For masks on a linear clock the two have one law, as :math:`R h = h / t`.
+
+    Args:
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+    """
+
+    def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        return hits.clamp_max(1.0)
+
+
+class TauLeaping(Leap):
+    r"""Each destination is hit Poisson-many times in a step; a position hit exactly once, of all, jumps there.
+
+    The chance is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's length: more than one hit means
+    nothing where states have no order, so such a step is rejected at that position (tauLDR, Campbell et al., 2022). The
+    first and the last step are ``Ancestral``'s, as rates may grow without bound towards the ends of time. A baseline,
+    as ``Euler``.
+
+    Args:
+        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+    """
+
+    def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
+        return hits * torch.exp(-hits)

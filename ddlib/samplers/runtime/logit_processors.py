@@ -1,16 +1,22 @@
-"""What samplers make of the words' law before anything follows from it: some words out, others less likely."""
+"""Processors of logits before tokens are drawn: forbidden tokens, repetition penalty, temperature and truncation."""
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
-from ddlib.utils.validation import check_number, require, visible
+from ddlib.processes import ForwardProcess, unchanged
+from ddlib.typing import Sharpen
+from ddlib.utils.validation import check_count, check_number, require, visible
 
 Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]] | None]
 """Of positions: a word that must not be drawn, and at which of them; None for no word."""
+
+Scheduled = float | Callable[[float], float]
+"""A number, or a function of the time, which runs from 1, noise, to 0."""
 
 
 class LogitProcessors:
@@ -106,3 +112,59 @@ def _forbidden(process: ForwardProcess, words: Sequence[int]) -> Bool[Tensor, "V
             "a token in it could become no word",
         )
     return out
+
+
+class Truncation:
+    """Temperature, then top-k, top-p and min-p, of every law of words or clusters that is drawn from.
+
+    Args:
+        temperature: logits are divided by it; 0 is greedy. A number or a function of the time.
+        top_p: keep the fewest members that hold this much probability (Holtzman et al., 2020); likewise.
+        top_k: keep the likeliest so many, and those that are as likely as the last of them; None for all.
+        min_p: keep members at least this share as likely as the likeliest (arXiv 2407.01082); 0 for all.
+
+    Raises:
+        TypeError, ValueError: one of them out of range; of functions, when they are asked.
+    """
+
+    def __init__(
+        self, temperature: Scheduled = 1.0, top_p: Scheduled = 1.0, top_k: int | None = None, min_p: float = 0.0
+    ):
+        self.temperature, self.top_p = temperature, top_p
+        self.top_k = None if top_k is None else check_count("top_k", top_k)
+        self.min_p = check_number("min_p", min_p, 0, 1, "in [0, 1]")
+        self.at(1.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it does nothing, at any time."""
+        return self.temperature == 1 and self.top_p == 1 and self.top_k is None and self.min_p == 0
+
+    def at(self, t: float) -> Sharpen:
+        """What it does at a time; ``unchanged`` if nothing."""
+        temperature = check_number(*_asked("temperature", self.temperature, t), 0, 1e6, ">= 0")
+        top_p = check_number(*_asked("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
+        if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
+            return unchanged
+        return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p)
+
+
+def _asked(name: str, knob: Scheduled, t: float) -> tuple[str, float]:
+    return (f"{name}({t:g})", knob(t)) if callable(knob) else (name, knob)
+
+
+def _sharpen(log_probs: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
+    log_probs = log_probs - log_probs.amax(-1, keepdim=True)
+    if temperature == 0:
+        log_probs = torch.where(log_probs == 0, 0.0, -torch.inf)
+    elif temperature != 1:
+        log_probs = (log_probs.to(torch.float64) / temperature).to(log_probs.dtype)
+    if top_k is not None and top_k < log_probs.shape[-1]:
+        log_probs = log_probs.masked_fill(log_probs < log_probs.topk(top_k, -1).values[..., -1:], -torch.inf)
+    if top_p < 1:
+        ordered, order = log_probs.softmax(-1).sort(-1, descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        log_probs = log_probs.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+    if min_p > 0:
+        log_probs = log_probs.masked_fill(log_probs < math.log(min_p), -torch.inf)
+    return log_probs
