@@ -1,4 +1,4 @@
-"""REVERSE: samplers that turn noise into words, and correctors that mend what their steps did wrong."""
+"""Reverse-time samplers, which turn noise into tokens, and correctors, which repair errors of their steps."""
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State

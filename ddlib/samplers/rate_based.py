@@ -1,4 +1,4 @@
-"""Steps by rates that stand still: the oldest way to run a chain, for whoever compares with it."""
+"""Solvers with reverse rates held constant during a step, kept as baselines: Euler and tau-leaping."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -16,17 +16,18 @@ from ddlib.utils.random import rand
 
 
 class Leap(Sampler):
-    """A position jumps at most once in a step of length h, by its ``reverse_rate`` R at the step's start.
+    """Base class: a position jumps at most once in a step of length h, by its ``reverse_rate`` R at the step's start.
 
-    A leaf says how likely it is, by R h. The destination is drawn in proportion to the rates. The error falls as
-    1 / steps. Towards both ends of time rates may grow without bound, so the first and the last step are
-    ``Ancestral``'s.
+    A subclass computes the probability of a jump from R h. The destination is drawn in proportion to the rates. The
+    error falls as 1 / steps. Rates may diverge towards both ends of time, so ``Ancestral`` takes the first and the last
+    step.
 
-    For processes with levels R does not depend on the network, which runs only on sequences in which a position jumps;
-    that lands one level lower. Others are asked at every position, without a tensor over states if they have structure.
+    In a process with levels R does not depend on the network, and a jump descends one level. The network then runs only
+    on sequences in which a position jumps. In other processes it runs at every position; structured processes need no
+    tensor over states.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     exact_marginals = False
@@ -41,7 +42,7 @@ class Leap(Sampler):
 
     @abstractmethod
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
-        """The probability to jump, given R h, the jumps expected at a rate that stands still."""
+        """Compute the probability of a jump from R h, the expected number of jumps at a constant rate."""
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
@@ -70,14 +71,15 @@ class Leap(Sampler):
 
 
 class Euler(Leap):
-    r"""A position jumps with probability :math:`\min(1, R h)`, where R is its reverse rate and h the step's length.
+    r"""Euler solver: a position of reverse rate R jumps with probability :math:`\min(1, R h)` in a step of length h.
 
-    As SEDD samples (Lou et al., 2024). The destination is drawn in proportion to the rates; the first and the last step
-    are ``Ancestral``'s, as rates may grow without bound towards the ends of time. A baseline: ``Ancestral`` costs as
-    much and is exact for one word. For masks on a linear clock the two have one law, as :math:`R h = h / t`.
+    This is the sampler of SEDD (Lou et al., 2024). The destination is drawn in proportion to the rates. ``Ancestral``
+    takes the first and the last step, as rates may diverge towards the ends of time. A baseline: ``Ancestral`` costs as
+    much and is exact for a single token. For masks with a linear schedule both have the same distribution, as
+    :math:`R h = h / t`.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
@@ -85,15 +87,15 @@ class Euler(Leap):
 
 
 class TauLeaping(Leap):
-    r"""Each destination is hit Poisson-many times in a step; a position hit exactly once, of all, jumps there.
+    r"""Tau-leaping: each destination has a Poisson number of hits in a step; a position with one hit in total jumps.
 
-    The chance is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's length: more than one hit means
-    nothing where states have no order, so such a step is rejected at that position (tauLDR, Campbell et al., 2022). The
-    first and the last step are ``Ancestral``'s, as rates may grow without bound towards the ends of time. A baseline,
-    as ``Euler``.
+    The probability of a jump is :math:`R h\, e^{-R h}` with R the reverse rate and h the step's length. Several hits
+    have no meaning for states without an order, so the position then keeps its state (tauLDR, Campbell et al., 2022).
+    ``Ancestral`` takes the first and the last step, as rates may diverge towards the ends of time. A baseline, as
+    ``Euler``.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:

@@ -13,25 +13,28 @@ from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number, require, visible
 
 Veto = Callable[[Int64[Tensor, "N"]], tuple[int, Bool[Tensor, "N"]] | None]
-"""Of positions: a word that must not be drawn, and at which of them; None for no word."""
+"""Map from positions to a forbidden token and the mask of positions at which it is forbidden; None without one."""
 
 Scheduled = float | Callable[[float], float]
-"""A number, or a function of the time, which runs from 1, noise, to 0."""
+"""Number, or function of the time, which runs from 1, noise, to 0."""
 
 
 class LogitProcessors:
-    """Acts on the cavity law of words, from which the laws of clusters follow: so it holds for every sampler.
+    """Forbidden tokens and repetition penalty.
+
+    They act on the cavity distribution of tokens, which determines the distributions of clusters, so they apply to
+    every sampler.
 
     Args:
         process: the forward process.
-        forbidden: words that are never drawn.
-        penalty: a word that stands elsewhere in a text counts this many times less, at least 1. In terms of logits its
-            logarithm is subtracted (the presence penalty of chat interfaces): a law does not change with the constant
-            in its logits, as it does where repeated words' logits are multiplied (CTRL).
-        vetoes: what they forbid at a position is not drawn there.
+        forbidden: tokens that are never drawn.
+        penalty: factor, at least 1, by which the probability of tokens elsewhere in the sequence is divided. Its
+            logarithm is subtracted from the logits (the presence penalty of chat interfaces). The result does not
+            depend on a constant added to the logits, unlike a factor of the logits (CTRL).
+        vetoes: functions that forbid tokens at some positions.
 
     Raises:
-        TypeError, ValueError: forbidden words that are no words, or all of a cluster's; a penalty below 1.
+        TypeError, ValueError: forbidden tokens that are no tokens, or all tokens of a cluster; a penalty below 1.
     """
 
     def __init__(
@@ -43,31 +46,34 @@ class LogitProcessors:
         self.vetoes = [veto for veto in vetoes if veto(torch.zeros(1, dtype=torch.int64)) is not None]
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """True if the logits change at all."""
         return self.penalty != 1 or bool(self.vetoes) or bool(self.forbidden.any())
 
     def __call__(
         self, logits: Float[Tensor, "N V"], texts: Int64[Tensor, "N L"], i: Int64[Tensor, "N"]
     ) -> Float[Tensor, "N V"]:
-        """The logits that are drawn by.
+        """Apply forbidden tokens and the penalty.
 
         Args:
-            logits: (N, V) of positions.
-            texts: (N, L) the states of the text that each stands in.
-            i: (N,) where.
+            logits: (N, V) logits of N positions.
+            texts: (N, L) states of the sequences that contain them.
+            i: (N,) their positions in the sequences.
+
+        Returns:
+            (N, V) logits, -inf at forbidden tokens.
 
         Raises:
-            ValueError: nothing is left that the network thinks possible.
+            ValueError: all tokens that the logits allow are forbidden.
         """
-        out = self.forbidden.to(logits.device)[None]
+        excluded = self.forbidden.to(logits.device)[None]
         for veto in self.vetoes:
-            word, where = veto(i) or (0, torch.zeros_like(i, dtype=torch.bool))
-            one = torch.zeros_like(out[:1])
-            one[0, word] = True
-            out = out | (where[:, None] & one)
+            token, where = veto(i) or (0, torch.zeros_like(i, dtype=torch.bool))
+            single = torch.zeros_like(excluded[:1])
+            single[0, token] = True
+            excluded = excluded | (where[:, None] & single)
         if self.penalty != 1:
-            logits = logits - self._standing(logits, texts, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
-        left = logits.masked_fill(out, -torch.inf)
+            logits = logits - self._present(logits, texts, i) * torch.tensor(self.penalty, dtype=logits.dtype).log()
+        left = logits.masked_fill(excluded, -torch.inf)
         if visible(left):
             empty = ~left.amax(-1).isfinite()
             require(
@@ -80,19 +86,19 @@ class LogitProcessors:
     def everywhere(
         self, logits: Float[Tensor, "B L V"], texts: Int64[Tensor, "B n"], first: int = 0
     ) -> Float[Tensor, "B L V"]:
-        """The same for L positions of each of the texts, from the ``first`` on."""
+        """Apply it to L positions of each sequence, starting at position ``first``."""
         i = first + torch.arange(logits.shape[1], device=texts.device)
-        return torch.stack([self(one, text.expand(len(i), -1), i) for one, text in zip(logits, texts, strict=True)])
+        return torch.stack([self(row, text.expand(len(i), -1), i) for row, text in zip(logits, texts, strict=True)])
 
-    def _standing(self, logits: Tensor, texts: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
-        """1 at words that stand at other positions of a text, else 0."""
+    def _present(self, logits: Tensor, texts: Tensor, i: Tensor) -> Float[Tensor, "N V"]:
+        """Return 1 at tokens that are present at other positions of the sequence, else 0."""
         vocabulary = logits.shape[1]
-        words = texts.clamp_max(vocabulary).scatter(1, i[:, None], vocabulary)  # one more column for all that is none
-        return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, words, 1.0)[:, :vocabulary]
+        tokens = texts.clamp_max(vocabulary).scatter(1, i[:, None], vocabulary)  # an extra column for other states
+        return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, tokens, 1.0)[:, :vocabulary]
 
 
 def _forbidden(process: ForwardProcess, words: Sequence[int]) -> Bool[Tensor, "V"]:
-    """Which words are forbidden."""
+    """Return the mask of forbidden tokens, checked."""
     out = torch.zeros(process.vocab_size, dtype=torch.bool)
     for word in words:
         if isinstance(word, bool) or not isinstance(word, int):
@@ -115,16 +121,17 @@ def _forbidden(process: ForwardProcess, words: Sequence[int]) -> Bool[Tensor, "V
 
 
 class Truncation:
-    """Temperature, then top-k, top-p and min-p, of every law of words or clusters that is drawn from.
+    """Temperature, then top-k, top-p and min-p, for every distribution over tokens or clusters that is drawn from.
 
     Args:
-        temperature: logits are divided by it; 0 is greedy. A number or a function of the time.
-        top_p: keep the fewest members that hold this much probability (Holtzman et al., 2020); likewise.
-        top_k: keep the likeliest so many, and those that are as likely as the last of them; None for all.
-        min_p: keep members at least this share as likely as the likeliest (arXiv 2407.01082); 0 for all.
+        temperature: divisor of the logits; 0 is greedy. A number or a function of the time.
+        top_p: keep the smallest set with at least this probability (Holtzman et al., 2020). A number or a function of
+            the time.
+        top_k: keep this many of the likeliest, and those that are as likely as the last of them; None for all.
+        min_p: keep those that are at least this share as likely as the likeliest (arXiv 2407.01082); 0 for all.
 
     Raises:
-        TypeError, ValueError: one of them out of range; of functions, when they are asked.
+        TypeError, ValueError: an argument out of range; for functions, when they are evaluated.
     """
 
     def __init__(
@@ -137,20 +144,20 @@ class Truncation:
 
     @property
     def idle(self) -> bool:
-        """Whether it does nothing, at any time."""
+        """True if it changes nothing at any time."""
         return self.temperature == 1 and self.top_p == 1 and self.top_k is None and self.min_p == 0
 
     def at(self, t: float) -> Sharpen:
-        """What it does at a time; ``unchanged`` if nothing."""
-        temperature = check_number(*_asked("temperature", self.temperature, t), 0, 1e6, ">= 0")
-        top_p = check_number(*_asked("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
+        """Return the function of log-probabilities at a time; ``unchanged`` if it changes nothing."""
+        temperature = check_number(*_evaluated("temperature", self.temperature, t), 0, 1e6, ">= 0")
+        top_p = check_number(*_evaluated("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return unchanged
         return partial(_sharpen, temperature=temperature, top_p=top_p, top_k=self.top_k, min_p=self.min_p)
 
 
-def _asked(name: str, knob: Scheduled, t: float) -> tuple[str, float]:
-    return (f"{name}({t:g})", knob(t)) if callable(knob) else (name, knob)
+def _evaluated(name: str, value: Scheduled, t: float) -> tuple[str, float]:
+    return (f"{name}({t:g})", value(t)) if callable(value) else (name, value)
 
 
 def _sharpen(log_probs: Tensor, temperature: float, top_p: float, top_k: int | None, min_p: float) -> Tensor:
