@@ -218,17 +218,17 @@ def at(run: SamplingContext, k: int) -> Times:
     return t if run.path is None else run.path(t)
 
 
-def joint(laws: Tensor, texts: Tokens) -> Float64[Tensor, "*n N"]:
+def joint(probs: Tensor, sequences: Tokens) -> Float64[Tensor, "*n N"]:
     """Compute the probability of each sequence if positions are drawn independently, for the ``kernel`` of a sampler.
 
     Args:
-        laws: (..., L, S) probabilities of the states of each position.
-        texts: (N, L) sequences of states.
+        probs: (..., L, S) probabilities of the states of each position.
+        sequences: (N, L) sequences of states.
 
     Returns:
         (..., N) float64.
     """
-    result = torch.ones((), dtype=torch.float64, device=laws.device)
-    for i in range(texts.shape[1]):
-        result = result * laws[..., i, :].to(torch.float64)[..., texts[:, i]]
+    result = torch.ones((), dtype=torch.float64, device=probs.device)
+    for i in range(sequences.shape[1]):
+        result = result * probs[..., i, :].to(torch.float64)[..., sequences[:, i]]
     return result

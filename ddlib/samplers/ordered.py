@@ -71,12 +71,10 @@ class OrderedSampler(Sampler):
         return type(self).confidence is not OrderedSampler.confidence
 
     def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """Compute the scores of child distributions; the highest descend first, equal ones in order of position.
+        """Compute the scores of child distributions from their normalised log-probabilities.
 
-        Without an override all scores are equal, and it is not called.
-
-        Args:
-            law: (n, K) normalised log-probabilities.
+        Positions with the highest scores descend first, those with equal scores in order of position. Without an
+        override all scores are equal, and the method is not called.
         """
         return law.new_zeros(len(law))
 

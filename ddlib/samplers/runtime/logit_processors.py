@@ -97,27 +97,27 @@ class LogitProcessors:
         return logits.new_zeros(len(logits), vocabulary + 1).scatter_(1, tokens, 1.0)[:, :vocabulary]
 
 
-def _forbidden(process: ForwardProcess, words: Sequence[int]) -> Bool[Tensor, "V"]:
+def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "V"]:
     """Return the mask of forbidden tokens, checked."""
-    out = torch.zeros(process.vocab_size, dtype=torch.bool)
-    for word in words:
-        if isinstance(word, bool) or not isinstance(word, int):
-            raise TypeError(f"forbidden holds {word!r}, must be numbers of words")
-        require(0 <= word < process.vocab_size, f"forbidden holds {word}, must be words in [0, {process.vocab_size})")
-        out[word] = True
-    require(not bool(out.all()), "forbidden holds all words, must leave some")
+    excluded = torch.zeros(process.vocab_size, dtype=torch.bool)
+    for token in tokens:
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise TypeError(f"forbidden holds {token!r}, must be numbers of words")
+        require(0 <= token < process.vocab_size, f"forbidden holds {token}, must be words in [0, {process.vocab_size})")
+        excluded[token] = True
+    require(not bool(excluded.all()), "forbidden holds all words, must leave some")
     hierarchy = process.hierarchy
     for level in range(1, 0 if hierarchy is None else hierarchy.depth):
         assert hierarchy is not None
         parents = hierarchy.between(0, level).parents.cpu()
-        left = torch.bincount(parents[~out], minlength=hierarchy.levels[level])
+        left = torch.bincount(parents[~excluded], minlength=hierarchy.levels[level])
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,
             f"forbidden holds all words of cluster {empty[:5]} of level {level}, must leave one in each: "
             "a token in it could become no word",
         )
-    return out
+    return excluded
 
 
 class Truncation:
