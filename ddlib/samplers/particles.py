@@ -39,7 +39,7 @@ class Cloud(NamedTuple):
     gain: Float64[Tensor, "B n"]
     """``scale`` times the reward at its last evaluation; 0 before."""
     weight: Float64[Tensor, "B n"]
-    """Log weights since the row was last resampled; -inf for particles that are excluded for good."""
+    """Log weights since the row was last resampled; -inf for excluded particles."""
     total: Float64[Tensor, "B"]
     """Sum of the logs of the mean weights at the times of resampling."""
     u: Float64[Tensor, "B"]

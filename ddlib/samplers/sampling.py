@@ -71,7 +71,8 @@ def sample(
         top_k: keep this many of the likeliest tokens or clusters; None for all.
         min_p: keep tokens or clusters that are at least this share as likely as the likeliest.
         forbidden: numbers of tokens that are never drawn; those in the prompt are kept.
-        repetition_penalty: factor, at least 1, by which the probability of tokens elsewhere in the sequence is divided.
+        repetition_penalty: at least 1; tokens elsewhere in the sequence have their probability divided by it, before
+            normalisation.
         endings: criteria for finishing a sequence early, such as ``EndOfText`` and ``Settled``.
         parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
             "cavity" without one.
