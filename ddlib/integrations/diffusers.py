@@ -17,8 +17,8 @@ from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.samplers.runtime.guided import check_guided
+from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.runtime.model import ModelWrapper
-from ddlib.samplers.runtime.sharpening import Truncation
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import check_count, check_logits, check_shape, check_tokens, require, visible

@@ -1,4 +1,4 @@
-"""REVERSE: samplers that turn noise into words, and correctors that mend what their steps did wrong."""
+"""Reverse-time samplers, which turn noise into tokens, and correctors, which repair errors of their steps."""
 
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State
@@ -10,17 +10,16 @@ from ddlib.samplers.correctors.forward_backward import ForwardBackward
 from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
 from ddlib.samplers.entropy_bounded import EntropyBounded
-from ddlib.samplers.euler import Euler
 from ddlib.samplers.first_hitting import FirstHitting
 from ddlib.samplers.left_to_right import LeftToRight
 from ddlib.samplers.ordered import OrderedSampler
 from ddlib.samplers.overshoot import Overshoot
 from ddlib.samplers.particles import Particles
 from ddlib.samplers.psi import Psi
+from ddlib.samplers.rate_based import Euler, TauLeaping
 from ddlib.samplers.remask import Remask
 from ddlib.samplers.sampling import sample
 from ddlib.samplers.stopping import Ending, EndOfText, Settled
-from ddlib.samplers.tau_leaping import TauLeaping
 from ddlib.samplers.theta_trapezoidal import ThetaTrapezoidal
 from ddlib.utils.renamed import module_getattr
 

@@ -13,14 +13,14 @@ from ddlib.typing import Logits, Times, Tokens
 
 
 class Ancestral(Sampler):
-    """Draws z_s from q(z_s | z_t, p) on a grid of times, exactly: no Euler step, no float32 Gumbel.
+    """Exact draws z_s ~ q(z_s | z_t, p) on a grid of times, without Euler steps or float32 Gumbel noise.
 
-    For processes with levels the jumps are drawn before the network runs, which they do not depend on (theory section
-    3). It then runs on sequences in which a position jumps, and on a step without a jump not at all. Where a guidance
-    steers the law of z_s itself, that is what z_s is drawn from.
+    In a process with levels the jumps do not depend on the network and are drawn first (theory section 3). The network
+    then runs only on sequences in which a position jumps, and not at all in a step without jumps. If a guidance defines
+    the distribution of z_s directly, z_s is drawn from that distribution.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     own_times = True
@@ -30,12 +30,12 @@ class Ancestral(Sampler):
 
     @property
     def order(self) -> int | None:
-        """Positions that jump in one step are drawn on their own; a forced one follows no law of the process."""
+        """Order 1, as jumps in one step are drawn independently; None for forced transitions, which are not exact."""
         return None if self.force_transition else 1
 
     @property
     def supports_step_distribution(self) -> bool:
-        """A forced token goes by the law of the words in its cluster."""
+        """False for forced transitions, which need the distribution of the tokens in a cluster."""
         return not self.force_transition
 
     def kernel(
@@ -48,7 +48,7 @@ class Ancestral(Sampler):
         return State(self.back(run, state.z, at(run, k), s), s)
 
     def back(self, run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
-        """Draws z_s ~ q(z_s | z_t, p), for whoever takes such a step among others.
+        """Draw z_s ~ q(z_s | z_t, p); also a part of the steps of other samplers.
 
         Args:
             run: the call of ``sample``.

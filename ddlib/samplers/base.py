@@ -1,4 +1,4 @@
-"""The contract of a sampler: from noise to words."""
+"""Abstract interface of a sampler: from noise to tokens."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,36 +22,36 @@ from ddlib.utils.validation import require
 
 
 class State(NamedTuple):
-    """Where a sampler stands between two steps."""
+    """State of a sampler between two steps."""
 
     z: Tokens
     """(B, L) states."""
     t: Times
-    """(B,) float64, the time of each sequence; (B, L) of each position, where a pace says so."""
+    """(B,) float64, the time of each sequence; (B, L) along a pace, the time of each position."""
     memo: Any = None
-    """Whatever the sampler carries from step to step."""
+    """Data of the sampler that are carried from step to step."""
 
 
 @dataclass(frozen=True)
 class SamplingContext:
-    """What one call of ``sample`` hands to its sampler; never changed by it."""
+    """Inputs of a sampler in one call of ``sample``; immutable."""
 
     process: ForwardProcess
     predict: Callable[[Tokens, Times], Logits]
-    """``(z, t) -> logits`` of the cavity law, float32 or float64, checked; at every position."""
+    """``(z, t) -> logits`` of the cavity distribution at every position, float32 or float64, checked."""
     sharpen: Sharpen
-    """Temperature and top-p, to be handed to ``process.sample_given_level``."""
+    """Temperature and truncation, an argument of ``process.sample_given_level``."""
     times: Tensor
     """(steps + 1,) float64, decreasing from 1 to 0."""
     free: Tensor
-    """(B, L) bool, True where a word is to be drawn; elsewhere the prompt stands."""
+    """(B, L) bool, True where a token is to be drawn, False at the prompt."""
     generator: Generator
     path: Callable[[Tensor], Times] | None = None
-    """From where on its path each sequence is, (B,), to the times of its positions; None where they are one."""
+    """Map from the progress of sequences along their pace, (B,), to times (B, L); None without a pace."""
 
     @property
     def network(self) -> ModelWrapper:
-        """``predict``, to be asked about some positions only."""
+        """``predict`` as a wrapper that can be evaluated at a subset of the positions."""
         return self.predict if isinstance(self.predict, ModelWrapper) else ModelWrapper(self.process, self.predict)
 
     @property
@@ -61,124 +61,127 @@ class SamplingContext:
 
 
 class Sampler(Part):
-    """Draws words by running a process backwards. A leaf is one file and says how to step.
+    """Base class of samplers, which draw tokens by reversing a process. A subclass implements ``step``.
 
-    The loop calls ``init`` once, ``step`` for k = 0..steps-1, putting the prompt back after each, and ``finalize``.
+    The loop calls ``init`` once, ``step`` for k = 0..steps-1, and ``finalize``. It restores the prompt after each call.
     """
 
     requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
-    """Class of the processes that it serves; ``sample`` checks it."""
+    """Class of the supported processes; ``sample`` checks it."""
 
     instead: ClassVar[str] = ""
-    """Samplers that serve processes of other classes, for the message."""
+    """Samplers that support processes of other classes, for the error message."""
 
     exact_marginals: bool = True
-    """Whether one word, given the best denoiser, follows its law after any number of steps; Euler steps err."""
+    """True if a single token has its exact distribution after any number of steps, given the optimal denoiser; False
+    for Euler steps."""
 
     on_time_grid: bool = True
-    """Whether z follows q_t at every time of the grid, given the best denoiser of one word; not from event to event."""
+    """True if z ~ q_t at every time of the grid, given the optimal denoiser of a single token; False for steps from
+    jump to jump."""
 
     by_times: bool = True
-    """Whether the times of the grid matter; else their number alone, as where steps go from event to event."""
+    """True if the times of the grid matter, False if only their number does, as for steps from jump to jump."""
 
     consistent_joint: bool = True
-    """Whether a text, given the best denoiser, follows its law as the steps grow many; not where several dependent
-    words are drawn at once however many steps there are, or where what is believed least is drawn again."""
+    """True if the distribution of a sequence converges to the exact one as the number of steps grows, given the optimal
+    denoiser; False if dependent tokens are drawn at once at any number of steps, or if the least likely tokens are
+    drawn again."""
 
     max_model_calls: int = 1
-    """Network calls of a step, at most."""
+    """Maximal number of network calls per step."""
 
     supports_stopping: bool = True
-    """Whether texts may be finished early (``Ending``): not where the row that is shown stands for several."""
+    """True if sequences may be finished early (``Ending``), False if a row represents several sequences."""
 
     max_finalize_calls: int = 1
-    """Network calls of ``finalize``, at most."""
+    """Maximal number of network calls of ``finalize``."""
 
     own_times: bool = False
-    """Whether its step takes each position from its own time to its own earlier one, (B, L); else only (B,)."""
+    """True if ``step`` takes one time per position, (B, L), False if only one per sequence, (B,)."""
 
     @property
     def order(self) -> int | None:
-        """How fast the error falls: as steps to the minus ``order``; None for samplers without a ``kernel``."""
+        """Order of convergence: the error falls as steps to the minus ``order``; None without a ``kernel``."""
         return None
 
     @property
     def supports_step_distribution(self) -> bool:
-        """Whether it draws z_s by ``guided_step`` where the denoiser tells its law (``typing.GuidedDenoiser``)."""
+        """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by ``guided_step``."""
         return False
 
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
-        """The law of a step: the probability of each text of states at ``s`` (columns) given each at ``t`` (rows).
+        """Compute the transition matrix of a step, from sequences at ``t`` (rows) to those at ``s`` (columns).
 
-        For small state spaces, to measure errors without drawing.
+        For small state spaces, to measure errors without sampling noise.
 
         Args:
             process: the forward process.
-            predict: ``(z, t) -> logits`` of the cavity law.
-            texts: (N, L) every text of states.
+            predict: ``(z, t) -> logits`` of the cavity distribution.
+            texts: (N, L) all sequences of states.
             t: (N,) times, all equal.
-            s: (N,) the same of an earlier one; 0 is the last step.
+            s: (N,) earlier times, all equal; 0 for the last step.
 
         Raises:
-            TypeError: this sampler does not tell.
+            TypeError: the sampler has no such matrix.
         """
         raise TypeError(f"{type(self).__name__} does not tell the law of its step")
 
     def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless the process is one that this sampler serves."""
+        """Raise TypeError unless the sampler supports the process."""
         if not isinstance(process, self.requires):
             raise TypeError(f"{type(self).__name__} needs a process with levels, {process!r} has none: {self.instead}")
 
     def init(self, run: SamplingContext) -> State:
-        """The state at t = 1: a draw from the prior."""
+        """Draw the state at t = 1 from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
         return State(z, at(run, 0))
 
     @abstractmethod
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        """The state after step ``k``."""
+        """Return the state after step ``k``."""
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
-        """Words only. Where the clean end is not exact, a last network call draws them from p(x | z)."""
+        """Return tokens only. If t = 0 is not noise-free, a last network call draws them from p(x | z)."""
         process, (z, t, _) = run.process, state
-        words = z.clamp_max(process.vocab_size - 1)
-        unsure = run.free & ~((z < process.vocab_size) & (process.likelihood(words, words, t) == 1))
+        tokens = z.clamp_max(process.vocab_size - 1)
+        unsure = run.free & ~((z < process.vocab_size) & (process.likelihood(tokens, tokens, t) == 1))
         if not bool(unsure.any()):
             return z
         u, result = rand(z.shape, run.generator, z.device), z.clone()
-        for said in run.network.at(z, t, unsure):
-            here, now, logits = said.z[:, None], said.t, said.words(torch.zeros_like(said.z))
-            possible = (process.token_likelihood(here, now) > 0).any(-1)
+        for predictions in run.network.at(z, t, unsure):
+            states, times, logits = predictions.z[:, None], predictions.t, predictions.words(0 * predictions.z)
+            possible = (process.token_likelihood(states, times) > 0).any(-1)
             require(
                 bool(possible.all()),
                 f"{self!r} ended with states at t = {float(t.min()):g} to which no word leads: "
                 "its steps must take every position along as time runs to 0",
             )
-            scores = run.sharpen(posterior_logits(process, logits, here, now))
-            result[said.b, said.i] = draw_logits(scores[:, 0], u[said.b, said.i])
+            scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]
+            result[predictions.b, predictions.i] = draw_logits(scores, u[predictions.b, predictions.i])
         return result
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """The state of some rows, in this order, each as often as it is named.
+        """Return the state of selected rows, in the given order and possibly with repetitions.
 
-        ``Particles`` asks, which copies texts and drops others. Of ``memo`` tensors are taken row by row, tuples and
-        lists member by member; numbers and None stay. A leaf that remembers something else, or a tensor that is not of
-        the rows, overrides this.
+        ``Particles`` calls it to copy some sequences and drop others. In ``memo``, tensors are indexed by row, tuples
+        and lists member by member; numbers and None stay. A subclass with other data in the memo, such as a tensor
+        without an axis of rows, overrides this method.
 
         Args:
             state: of B rows.
-            rows: (n,) which of them.
+            rows: (n,) indices of rows.
 
         Raises:
-            TypeError: a memo that this rule has no answer for.
+            TypeError: a memo with other data.
         """
         return State(state.z[rows], state.t[rows], _picked(state.memo, len(state.z), rows))
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
         return [cls()]
 
     def __repr__(self) -> str:
@@ -190,7 +193,7 @@ class Sampler(Part):
 
 
 def _picked(memo: Any, size: int, rows: Tensor) -> Any:
-    """What ``select_rows`` makes of a memo of ``size`` rows."""
+    """Select rows of a memo of ``size`` rows, see ``select_rows``."""
     if memo is None or isinstance(memo, bool | int | float | str):
         return memo
     if isinstance(memo, Tensor) and memo.ndim > 0 and len(memo) == size:
@@ -205,24 +208,27 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
 
 
 def level_process(run: SamplingContext) -> LevelProcess:
-    """Return the process of a sampler that requires a ``LevelProcess``, which ``sample`` has checked."""
+    """Return the process, typed as a ``LevelProcess``; for samplers that require one, as ``sample`` has checked."""
     return cast(LevelProcess, run.process)
 
 
 def at(run: SamplingContext, k: int) -> Times:
-    """The k-th time of the grid for every sequence, (B,), or, on the path of a pace, for every position, (B, L)."""
-    place = run.times[k].expand(run.free.shape[0]).to(torch.float64)
-    return place if run.path is None else run.path(place)
+    """Return the k-th time of the grid for every sequence, (B,), or along a pace for every position, (B, L)."""
+    t = run.times[k].expand(run.free.shape[0]).to(torch.float64)
+    return t if run.path is None else run.path(t)
 
 
-def joint(laws: Tensor, texts: Tokens) -> Float64[Tensor, "*n N"]:
-    """The probability of each text where positions are drawn on their own, for the ``kernel`` of a sampler.
+def joint(probs: Tensor, sequences: Tokens) -> Float64[Tensor, "*n N"]:
+    """Compute the probability of each sequence if positions are drawn independently, for the ``kernel`` of a sampler.
 
     Args:
-        laws: (..., L, S) of each position's state.
-        texts: (N, L).
+        probs: (..., L, S) probabilities of the states of each position.
+        sequences: (N, L) sequences of states.
+
+    Returns:
+        (..., N) float64.
     """
-    result = torch.ones((), dtype=torch.float64, device=laws.device)
-    for i in range(texts.shape[1]):
-        result = result * laws[..., i, :].to(torch.float64)[..., texts[:, i]]
+    result = torch.ones((), dtype=torch.float64, device=probs.device)
+    for i in range(sequences.shape[1]):
+        result = result * probs[..., i, :].to(torch.float64)[..., sequences[:, i]]
     return result

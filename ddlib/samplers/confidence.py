@@ -1,4 +1,4 @@
-"""The positions that the network is surest about come down first."""
+"""Sampling order by confidence: the positions with the most certain predictions descend first."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,33 +16,33 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Confidence(OrderedSampler):
-    r"""Positions go down edge by edge, the surest first: by the law of its children before one of them is drawn.
+    r"""Descent edge by edge, ordered by a score of the distribution of each position's children, before they are drawn.
 
-        probability  the largest of the law             (LLaDA, MaskGIT)
-        margin       the largest less the second        (Dream, DUEL)
-        entropy      minus its entropy in nats, <= 0    (Dream)
+        probability  the largest probability                  (LLaDA, MaskGIT)
+        margin       the largest minus the second largest     (Dream, DUEL)
+        entropy      minus the entropy in nats, <= 0          (Dream)
 
-    Without ``per_step`` and ``threshold`` the edges that a row has left are split evenly over the steps left, as in
-    LLaDA: with as many steps as edges, one goes per network call, and the joint law of a text is exact whatever the
-    order. Several at once are drawn independently of each other. Scores are those of the network, before temperature
-    and top-p. Rows are counted on their own, and one that is finished is asked about no more.
+    Without ``per_step`` and ``threshold`` the remaining edges of a row are split evenly over the remaining steps, as in
+    LLaDA. With as many steps as edges one position descends per network call, and the joint distribution of a sequence
+    is exact in every order. Positions in the same step are drawn independently. Scores are computed from the logits
+    before temperature and truncation. Rows are counted separately; the network is not evaluated at finished rows.
 
     Args:
         score: "probability", "margin" or "entropy".
-        per_step: how many edges of a row go per network call. On the last step all that is left lands on words.
-            "expected": as many as come down on average between the two times of the step, rounded down (Dream): none
-            in many steps of a fine grid, and many in the last ones. "rounded": the same, rounded to the nearest, and
-            half to even (dllm).
-        threshold: all positions whose score is at least this go at once, at least the best one, and at least as many
-            as an even split asks for; a number, or one per edge, words' edge first. Not together with ``per_step``.
-        temperature: of the choice, not of the draw: Gumbel noise times this is added to the scores to find the best
-            (Dream's ``alg_temp``); a threshold is held against scores without it. 0 is deterministic; scores that agree
-            to five digits go by position.
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        per_step: number of edges per row and network call. In the last step all remaining positions become tokens.
+            "expected": the expected number of descents between the two times of the step, rounded down (Dream); this is
+            0 in many steps of a fine grid, and large in the last ones. "rounded": the same, rounded to the nearest
+            integer, halves to even (dllm).
+        threshold: all positions with at least this score descend at once, at least the best one, and at least as many
+            as an even split requires; a number, or one per edge, starting at the tokens. Excludes ``per_step``.
+        temperature: scale of Gumbel noise that is added to the scores for the choice (Dream's ``alg_temp``), not for
+            the draw; a threshold is compared to scores without it. 0 is deterministic; scores that agree to five digits
+            are ordered by position.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
-        TypeError, ValueError: another score, per_step below 1, a threshold that nothing or everything meets,
-            temperature below 0; when sampling, another number of thresholds than the process has edges, more edges than
+        TypeError, ValueError: another score, per_step below 1, a threshold outside the range of the score, temperature
+            below 0; when sampling, another number of thresholds than the process has edges, more edges than
             ``per_step`` times the steps, or a process without levels.
     """
 
@@ -80,17 +80,17 @@ class Confidence(OrderedSampler):
         return self.temperature == 0
 
     def init(self, run: SamplingContext) -> State:
-        """As for every order, after edges were counted."""
+        """Draw the state at t = 1, after a check of the number of edges."""
         state, edges = super().init(run), len(run.process.levels) - 1
         if isinstance(self.threshold, tuple):
             found = len(self.threshold)
             require(found == edges, f"threshold has {found} entries, must have {edges}: one per edge")
         if isinstance(self.per_step, int):
-            most = int(levels(run, state.z).sum(-1).max())
-            need = -(-most // self.per_step)
+            edges = int(levels(run, state.z).sum(-1).max())
+            need = -(-edges // self.per_step)
             require(
                 run.steps >= need,
-                f"steps is {run.steps}, must be at least {need}: a row has {most} edges to go down, "
+                f"steps is {run.steps}, must be at least {need}: a row has {edges} edges to go down, "
                 f"and per_step is {self.per_step}",
             )
         return state
@@ -112,25 +112,26 @@ class Confidence(OrderedSampler):
         return (torch.arange(score.shape[1], device=score.device) < number).expand_as(level)
 
     def num_to_unmask(self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
-        if self.per_step not in _BY_CLOCK:
+        if self.per_step not in _BY_TIMES:
             return None
         times = run.times[k : k + 2].to(torch.float64)
         chances = level_process(run).level_transition(torch.zeros_like(times), times)
         before, after = chances[:, 0] @ torch.arange(chances.shape[-1], dtype=torch.float64, device=times.device)
-        share = (left * (1 - after / before)).round(decimals=9)  # a whole number, or half of one, may be just below
+        share = (left * (1 - after / before)).round(decimals=9)  # rounding errors next to integers and halves
         return (share.floor() if self.per_step == "expected" else share.round()).long()
 
 
-_BY_CLOCK = ("expected", "rounded")
+_BY_TIMES = ("expected", "rounded")
 
 
-def entropy(law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-    """The entropies of normalised log-laws, in nats."""
-    return -torch.linalg.vecdot(law.exp(), law.clamp_min(torch.finfo(law.dtype).min))  # 0 log 0 = 0
+def entropy(log_probs: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
+    """Compute the entropies of distributions from normalised log-probabilities, in nats."""
+    # clamped, so that 0 log 0 = 0
+    return -torch.linalg.vecdot(log_probs.exp(), log_probs.clamp_min(torch.finfo(log_probs.dtype).min))
 
 
-def _margin(law: Tensor) -> Tensor:
-    best = law.topk(min(2, law.shape[-1]), -1).values.exp()
+def _margin(log_probs: Tensor) -> Tensor:
+    best = log_probs.topk(min(2, log_probs.shape[-1]), -1).values.exp()
     return best[:, 0] - best[:, 1:].sum(-1)
 
 
@@ -141,21 +142,21 @@ class _Score(NamedTuple):
     rule: str
 
     def meets(self, value: float) -> str:
-        """What meets a threshold; empty where that depends on the law."""
+        """Return "nothing" or "everything" for a threshold outside the range of the score, else an empty string."""
         return "nothing" if value > self.high else "everything" if value < self.low else ""
 
 
 _SCORES: Mapping[str, _Score] = {
-    "probability": _Score(lambda law: law.amax(-1).exp(), 1e-300, 1.0, "in (0, 1]"),
+    "probability": _Score(lambda log_probs: log_probs.amax(-1).exp(), 1e-300, 1.0, "in (0, 1]"),
     "margin": _Score(_margin, 0.0, 1.0, "in [0, 1]"),
-    "entropy": _Score(lambda law: -entropy(law), -math.inf, 0.0, "at most 0"),
+    "entropy": _Score(lambda log_probs: -entropy(log_probs), -math.inf, 0.0, "at most 0"),
 }
 
 
 def _bound(name: str, value: float, score: str) -> float:
-    """A threshold, checked to lie where the score does."""
-    known = _SCORES[score]
-    number = check_number(name, value, -math.inf, math.inf, f"{known.rule}, where {score} lies")
-    meets = known.meets(number)
-    require(not meets, f"{name} is {value}, must be {known.rule}, where {score} lies: {meets} meets it")
+    """Return a threshold, checked to be in the range of the score."""
+    kind = _SCORES[score]
+    number = check_number(name, value, -math.inf, math.inf, f"{kind.rule}, where {score} lies")
+    meets = kind.meets(number)
+    require(not meets, f"{name} is {value}, must be {kind.rule}, where {score} lies: {meets} meets it")
     return number

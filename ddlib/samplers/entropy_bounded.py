@@ -1,4 +1,4 @@
-"""As many positions at once as their entropies allow."""
+"""Sampling order bounded by entropy: as many positions per step as their entropies allow."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from ddlib.utils.validation import check_number
 
 
 class EntropyBounded(OrderedSampler):
-    r"""In each row the k positions of lowest entropy go down an edge, k as large as :math:`\gamma` allows.
+    r"""Descent of the k positions of lowest entropy in each row, with the largest k that :math:`\gamma` allows.
 
     .. math:: \sum_{i \le k} H_i - \max_{i \le k} H_i \le \gamma
 
-    H is the entropy of the law of a position's children, in nats: the left side bounds what positions drawn at once
-    could say about each other (EB-sampler, arXiv 2505.24857). A choice among few clusters has little entropy, so that
-    many go at once. At least one goes, and at least as many as an even split of the edges left over the steps left
-    asks for. ``gamma = 0``: one edge per network call, but that certain ones go along; infinite: everything goes down
-    a level per call.
+    H is the entropy of the distribution of a position's children, in nats. The left side bounds the mutual information
+    of positions drawn at once (EB-sampler, arXiv 2505.24857). A choice among few clusters has low entropy, so many
+    positions descend at once. At least one descends, and at least as many as an even split of the remaining edges over
+    the remaining steps requires. ``gamma = 0``: one edge per network call, together with positions of entropy 0;
+    infinite: all positions descend one level per call.
 
     Args:
         gamma: in nats, >= 0.
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
         TypeError, ValueError: gamma below 0; when sampling, a process without levels.

@@ -1,4 +1,4 @@
-"""Exact sampling from event to event."""
+"""Exact sampling from jump to jump in continuous time."""
 
 import torch
 
@@ -8,15 +8,15 @@ from ddlib.samplers.runtime.reverse_step import move
 
 
 class FirstHitting(Sampler):
-    """Draws all jump times up front and calls the network once per jump: the continuous-time law, no grid at all.
+    """First-hitting sampler: draws all jump times first and calls the network once per jump, without a time grid.
 
-    A sequence of L tokens with n levels has n L jumps. With as many steps the law is exact; with fewer, that many
-    consecutive jumps share a network call. Needs a process whose jumps do not depend on the network (masked and
-    hierarchical ones). Zheng et al., "Masked diffusion models are secretly time-agnostic masked models" (2024), for
-    masks; here for any number of levels.
+    A sequence of L tokens with n edges per token has n L jumps. With as many steps the distribution is the exact one in
+    continuous time; with fewer, consecutive jumps share a network call. It requires a process whose jumps do not depend
+    on the network (masked and hierarchical ones). Zheng et al., "Masked diffusion models are secretly time-agnostic
+    masked models" (2024), for masks; here for any number of levels.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     requires, instead = LevelProcess, "Ancestral serves it"
@@ -26,7 +26,7 @@ class FirstHitting(Sampler):
         self.force_transition = force_transition
 
     def init(self, run: SamplingContext) -> State:
-        """The state at t = 1, with the time (B, L, n) at which each position enters each level as the memo."""
+        """Draw the state at t = 1; the memo holds the time (B, L, n) at which each position enters each level."""
         entries, z = level_process(run).sample_jump_times(run.free.shape, run.generator, run.free.device)
         entries = torch.where(run.free[..., None], entries, 2.0)
         events = torch.where(entries <= 1, entries, -1.0).flatten(1).sort(-1, descending=True).values
@@ -34,15 +34,15 @@ class FirstHitting(Sampler):
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         entries, events, count = state.memo
-        # each sequence splits its own jumps evenly over the steps, whatever shares its batch
+        # per sequence, its jumps are split evenly over the steps, whatever else is in the batch
         first, last = (k * count + run.steps - 1) // run.steps, ((k + 1) * count + run.steps - 1) // run.steps
         idle = first == last
-        # the network sees the text just before the group's first jump
+        # the network takes the sequence just before the first jump of the group
         t = torch.where(idle, state.t, events.gather(1, first.clamp_max(events.shape[1] - 1)[:, None])[:, 0])
         end = torch.where(idle, state.t, events.gather(1, (last - 1).clamp_min(0)[:, None])[:, 0])
         target = torch.where(idle[:, None], run.process.level_of(state.z), (entries < end[:, None, None]).sum(-1))
         return State(move(run, state.z, t, end, target, self.force_transition), end, state.memo)
 
     def finalize(self, run: SamplingContext, state: State) -> torch.Tensor:
-        """As for every sampler, at t = 0."""
+        """Return tokens only, as ``Sampler`` does, at t = 0."""
         return super().finalize(run, state._replace(t=torch.zeros_like(state.t)))

@@ -1,4 +1,4 @@
-"""Positions come down one after another, as an autoregressive model writes."""
+"""Sampling from left to right, in the order of autoregressive models."""
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -8,14 +8,15 @@ from ddlib.samplers.ordered import OrderedSampler
 
 
 class LeftToRight(OrderedSampler):
-    r"""The leftmost position that is no word goes down an edge, until it is one.
+    r"""Descent of the leftmost position that is not a token yet, one edge at a time.
 
-    With as many steps as edges a text is drawn by the chain rule, :math:`p(x) = \prod_l p(x_l | x_{<l}, masks)`, a word
-    of a hierarchy cluster by cluster. With fewer, the edges that a row has left are split evenly over the steps left,
-    and as many of the leftmost positions go down one each. The network is asked about the positions that go alone.
+    With as many steps as edges a sequence is drawn by the chain rule, :math:`p(x) = \prod_l p(x_l | x_{<l}, masks)`, in
+    a hierarchy cluster by cluster. With fewer steps the remaining edges of a row are split evenly over the remaining
+    steps, and as many of the leftmost positions descend one edge each. The network is evaluated at these positions
+    only.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
         TypeError: when sampling, a process without levels.

@@ -1,4 +1,4 @@
-"""The exact likelihood of a text: what an order that chooses by the states alone would draw, read off instead."""
+"""Exact likelihood of sequences under ordered samplers whose order is a function of the states."""
 
 from typing import NamedTuple
 
@@ -20,14 +20,14 @@ _INSTEAD = "ddlib.bound has an upper bound of -log p(x) for every process"
 
 
 class Likelihood(NamedTuple):
-    """log p(x) of every text, and what it took."""
+    """Log-likelihood of every sequence, and its cost."""
 
     log_likelihood: Float64[Tensor, "B"]
-    """(B,) in nats per text."""
+    """(B,) in nats per sequence."""
     calls: int
-    """Network calls of the batch."""
+    """Number of network calls for the batch."""
     per_position: Float64[Tensor, "B L"]
-    """(B, L) the share of each position in nats, given what came before it in the order; 0 where given or padding."""
+    """(B, L) term of each position in nats, given the earlier ones in the order; 0 at given positions and padding."""
 
 
 @torch.no_grad()
@@ -43,42 +43,44 @@ def likelihood(
     parameterization: Parameterization | None = None,
     compact: bool = True,
 ) -> Likelihood:
-    r"""The log-probability with which ``sample`` draws each text by this order, in as many steps: no bound, no noise.
+    r"""Compute the exact log-probability of each sequence under ``sample`` with this order and number of steps.
 
     .. math:: \log p(x) = \sum_{k} \sum_{l \in A_k} \log \pi(a(x_l) \mid z_l, p(\cdot | z^k))
 
-    A_k are the positions that step k lets down, a(x_l) the ancestor of a word where its position lands, and pi the law
-    of the states below. The order decides by the states, as in a draw, before x has a say: so these numbers sum to one
-    over all texts (DUEL, arXiv 2603.01367, for masks; here for every tree, theory section 10).
+    A_k are the positions that descend in step k, a(x_l) is the ancestor of the token in the level that its position
+    descends to, and pi the distribution over the states of that level. The order chooses positions from the current
+    states, as in sampling, independently of x. The probabilities thus sum to one over all sequences (DUEL, arXiv
+    2603.01367, for masks; here for every tree, theory section 10).
 
-    One edge at a time is one call of the network for each of the n L edges of a text. Fewer ``steps``, and orders that
-    let several positions go, draw these independently of each other: another model of texts, whose likelihood is exact
-    too.
+    One edge at a time takes one network call for each of the n L edges of a sequence. With fewer ``steps``, or orders
+    that select several positions, these are drawn independently. This is another model of sequences, and its likelihood
+    is exact too.
 
     Args:
-        process: masks, or levels that keep a word in its cluster.
+        process: masks, or levels whose tokens stay in their cluster.
         denoiser: ``(z, t) -> logits`` as ``sample`` takes it; put a module into ``eval()`` first.
-        x: (B, L) words.
-        order: a sampler that chooses without chance, such as ``LeftToRight()``; default ``Confidence()``.
-        steps: at most so many calls; default as many as a text has edges.
-        mask: (B, L) bool, True at real tokens, False at padding. Padding counts nothing and stands from the beginning,
-            as words that are ``given`` do: the result is log p(real tokens | padding), where the denoiser ignores
-            padding that of the real tokens alone. 0 for a text without a real token.
-        given: (B, L) bool, True at words that stand from the beginning, as a prompt does: then it is log p(x | given).
-        parameterization: what the logits mean, as in ``nelbo``; by default the denoiser's attribute of that name, and
-            "cavity" where it has none.
+        x: (B, L) tokens.
+        order: a sampler with a deterministic order, such as ``LeftToRight()``; default ``Confidence()``.
+        steps: maximal number of network calls; default the number of edges of a sequence.
+        mask: (B, L) bool, True at real tokens, False at padding. Padding has no term and is fixed from the
+            beginning, like tokens that are ``given``. The result is log p(real tokens | padding), and log p(real
+            tokens) if the denoiser ignores padding. 0 for a sequence without real tokens.
+        given: (B, L) bool, True at tokens that are fixed from the beginning, as a prompt; the result is log p(x |
+            given).
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
+            "cavity" without one.
         compact: as in ``sample``.
 
     Raises:
-        TypeError, ValueError: before the network runs, bad x, mask, given or steps, and what has no exact likelihood:
-            another sampler than an order, or one that chooses by chance; a process without levels, or one in which
-            tokens leave their cluster (xi < 1), or one that does not start at the mask alone. Logits as in ``nelbo``.
+        TypeError, ValueError: before the network runs: invalid x, mask, given or steps; a sampler without an order, or
+            with a random one; a process without levels, with tokens that leave their cluster (xi < 1), or that does not
+            start at the mask alone. Logits as in ``nelbo``.
 
     Example:
         >>> import ddlib as dd
-        >>> process, knows_nothing = dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4)
-        >>> found = likelihood(process, knows_nothing, torch.tensor([[0, 3, 1]]))
-        >>> found.log_likelihood.exp(), found.calls  # one text of 4^3
+        >>> process, uniform = dd.presets.mdlm(4), lambda z, t: torch.zeros(*z.shape, 4)
+        >>> result = likelihood(process, uniform, torch.tensor([[0, 3, 1]]))
+        >>> result.log_likelihood.exp(), result.calls  # one of 4^3 sequences
         (tensor([0.0156], dtype=torch.float64), 3)
     """
     order = Confidence() if order is None else order
@@ -103,30 +105,30 @@ def likelihood(
 
     network = ModelWrapper(process, denoiser, stated(denoiser, parameterization), compact)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
-    # the prior is drawn from though it is certain: not at the cost of the caller's randomness
+    # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
     run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))
-    ways = torch.stack([level_process(run).ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
-    state, calls, found = order.init(run), 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    ancestors = torch.stack([level_process(run).ascend(x, torch.full_like(x, level)) for level in range(edges + 1)])
+    state, calls, terms = order.init(run), 0, torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     state = state._replace(z=torch.where(free, state.z, x))
     while calls < count and bool(levels(run, state.z).any()):
-        said, target = order.plan_step(run, state, calls)
-        z = ways.gather(0, target[None])[0]
-        for some in said:
-            found[some.b, some.i] += transition_log_prob(run, some, z[some.b, some.i], order.force_transition)
+        predictions, target = order.plan_step(run, state, calls)
+        z = ancestors.gather(0, target[None])[0]
+        for part in predictions:
+            terms[part.b, part.i] += transition_log_prob(run, part, z[part.b, part.i], order.force_transition)
         state, calls = State(z, model_time(run, z, state.memo), state.memo), calls + 1
-    return Likelihood(found.sum(-1), calls, found)
+    return Likelihood(terms.sum(-1), calls, terms)
 
 
 def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
-    """Raises unless texts drawn by this order have a likelihood that can be computed.
+    """Raise unless sequences drawn in this order have a likelihood that can be computed.
 
-    It takes an order without chance, a start at the mask, levels that move on their own, and one way only from the mask
-    down to each word: with xi < 1 a word comes from several clusters, and the sum over all ways of a text is
-    exponentially long.
+    This requires a deterministic order, a start at the mask, levels that do not depend on the network, and a single
+    path from the mask to each token. With xi < 1 a token has several paths through different clusters, and the sum over
+    all paths of a sequence has exponentially many terms.
 
     Raises:
-        TypeError: a sampler that is no order; a process that has no such levels, or several ways to a word.
-        ValueError: an order with chance; a process that does not start at the mask.
+        TypeError: a sampler without an order; a process without such levels, or with several paths to a token.
+        ValueError: a random order; a process that does not start at the mask.
     """
     if not isinstance(order, OrderedSampler):
         raise TypeError(

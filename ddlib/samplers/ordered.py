@@ -1,4 +1,4 @@
-"""What samplers share that choose which positions come down next."""
+"""Base class of ordered samplers, which choose the positions that descend next."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -16,39 +16,40 @@ from ddlib.typing import Times, Tokens
 from ddlib.utils.renamed import Renamed
 
 _GRID = 257
-"""Points at which the expected level is known; in between it is interpolated."""
+"""Number of times at which the expected level is tabulated; in between it is interpolated."""
 
 
 class Expected(NamedTuple):
-    """How many edges a position has left, on average, by the time."""
+    """Expected number of remaining edges of a position, tabulated over times."""
 
     times: Float64[Tensor, "n"]
     edges: Float64[Tensor, "n"]
 
 
 class Turn(NamedTuple):
-    """What is settled in a step before anything is drawn."""
+    """Plan of a step: the positions that descend, before their states are drawn."""
 
-    said: Iterable[Predictions]
-    """What the network says at the positions that go, to be gone through once."""
+    predictions: Iterable[Predictions]
+    """Model output at the positions that descend; to be iterated once."""
     target: Int64[Tensor, "B L"]
-    """The level of every position after the step."""
+    """Level of every position after the step."""
 
 
 class OrderedSampler(Sampler):
-    """One edge of the hierarchy at a time, and the laws of the children say whose turn it is.
+    """Base class: descends one hierarchy edge per step, at positions ranked by a score of their child distributions.
 
-    In a process with levels neither these laws nor what the network should say depend on the time, given the states
-    (theory section 10). So a step may choose which positions go down to one of their children next, as long as it
-    chooses *before* it draws: who chooses among drawn children favours the likely ones. A leaf gives each law a score
-    and says how many of the best go. On the last step all that is left lands on words at once.
+    In a process with levels neither these distributions nor the optimal model output depend on the time, given the
+    states (theory section 10). A step may thus choose the positions that descend to one of their children, if it
+    chooses *before* it draws: a choice among drawn children would be biased towards the likely ones. A subclass
+    computes a score of each distribution and selects among the best. In the last step all remaining positions become
+    tokens at once.
 
-    The network is asked about all positions that are no words yet, or only about those that go where the laws have no
-    say in the choice, and is told the time at which as many edges are left on average. An order without noise has an
-    exact likelihood, ``ddlib.likelihood``.
+    The network is evaluated at all positions that are not tokens yet, or, if the choice does not depend on the
+    distributions, at the chosen ones only. Its time input is the time at which the expected number of remaining edges
+    equals the actual one. An order without noise has an exact likelihood, ``ddlib.likelihood``.
 
     Args:
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
     """
 
     requires, instead = LevelProcess, "Psi serves it, in no order"
@@ -61,32 +62,33 @@ class OrderedSampler(Sampler):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the choice is a function of the states: unless a leaf that has noise says so, of one without."""
+        """True if the choice is a function of the states; by default, if the subclass does not override ``noise``."""
         return type(self).noise is OrderedSampler.noise
 
     @property
     def uses_predictions(self) -> bool:
-        """Whether laws have a say in the choice."""
+        """True if the choice depends on the child distributions."""
         return type(self).confidence is not OrderedSampler.confidence
 
     def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
-        """The score of normalised log-laws of children; positions with the highest go first, equals by position.
+        """Compute the scores of child distributions from their normalised log-probabilities.
 
-        Not asked of a leaf that leaves it as it is: there all are equal.
+        Positions with the highest scores descend first, those with equal scores in order of position. Without an
+        override all scores are equal, and the method is not called.
         """
         return law.new_zeros(len(law))
 
     @abstractmethod
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-        """Whether positions go, each row sorted by preference; of words, which come last, the answer has no part.
+        """Select the positions that descend, with each row sorted by preference; entries at level 0 are ignored.
 
         Args:
-            score: (B, L).
-            level: (B, L), 0 at words and at the prompt.
+            score: (B, L) in descending order of preference.
+            level: (B, L), 0 at tokens and at the prompt, which come last.
         """
 
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
-        """What is added to the scores before positions are sorted by them."""
+        """Draw the noise that is added to the scores before positions are sorted; 0 by default."""
         return torch.zeros(z.shape, dtype=torch.float64, device=z.device)
 
     def choose(
@@ -97,30 +99,34 @@ class OrderedSampler(Sampler):
         noise: Float64[Tensor, "B L"] | float = 0.0,
         least: Int64[Tensor, "B 1"] | None = None,
     ) -> Bool[Tensor, "B L"]:
-        """Which positions go down an edge: row by row, and without noise a function of the states and laws alone.
+        """Choose the positions that descend an edge, row by row; deterministic without noise.
 
         Args:
-            score: (B, L) of the laws, highest first; those that agree to five digits go by position.
-            level: (B, L), 0 at words and at the prompt.
-            steps: how many are left, this one included; enough go each time for the rest to be split evenly.
-            noise: (B, L), added to the scores by which positions are sorted.
-            least: (B, 1) how many go at least, in the place of an even split.
+            score: (B, L) scores of the child distributions, highest first; scores that agree to five digits are ordered
+                by position.
+            level: (B, L), 0 at tokens and at the prompt.
+            steps: number of remaining steps, this one included; at least an even split of the edges over them descends.
+            noise: (B, L), added to the scores for sorting.
+            least: (B, 1) minimal number of positions, in place of an even split.
+
+        Returns:
+            (B, L) bool.
         """
-        # masks alone are all alike: without rounding the network's own, another in every batch, would choose among them
+        # equal states have equal scores up to the network's rounding errors, which depend on the batch
         preference = (score + noise).round(decimals=5).masked_fill(level == 0, -torch.inf)
         order = preference.sort(dim=-1, descending=True, stable=True).indices
         if least is None:
             least = (-(-level.sum(-1, keepdim=True) // steps)).clamp_min(1)
-        go = torch.arange(level.shape[1], device=level.device) < least
-        go = go | self.select(score.gather(1, order), level.gather(1, order))
-        return torch.zeros_like(go).scatter(1, order, go) & (level > 0)
+        chosen = torch.arange(level.shape[1], device=level.device) < least
+        chosen = chosen | self.select(score.gather(1, order), level.gather(1, order))
+        return torch.zeros_like(chosen).scatter(1, order, chosen) & (level > 0)
 
     def num_to_unmask(self, run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"] | None:
-        """How many go at least in step ``k``, of those that a row has left; None for an even split."""
+        """Return the minimal number of descents per row in step ``k``, of ``left`` edges; None for an even split."""
         return None
 
     def init(self, run: SamplingContext) -> State:
-        """The state at t = 1, with what the time is told by as the memo, once it is known that there are levels."""
+        """Draw the state at t = 1; the memo holds the table of expected edges for ``model_time``."""
         process, times = level_process(run), torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
         chances = process.level_transition(torch.zeros_like(times), times)
         edges = chances[:, 0] @ torch.arange(len(process.levels), dtype=torch.float64, device=times.device)
@@ -128,49 +134,49 @@ class OrderedSampler(Sampler):
         return State(state.z, state.t, Expected(times, edges.cummax(0).values))
 
     def plan_step(self, run: SamplingContext, state: State, k: int) -> Turn:
-        """Who goes down in step ``k``, and how far: what drawing a text and reading one have in common."""
+        """Choose the positions that descend in step ``k`` and their levels; used for sampling and for likelihoods."""
         z, steps, level = state.z, run.steps - k, levels(run, state.z)
-        noise = self.noise(run, z)  # drawn for all, so that a text's noise is its own
-        score, going = torch.zeros_like(noise), level > 0
+        noise = self.noise(run, z)  # drawn at all positions, so that a sequence's noise does not depend on its states
+        score, chosen = torch.zeros_like(noise), level > 0
         least = self.num_to_unmask(run, k, level.sum(-1, keepdim=True)) if steps > 1 else None
-        counted = {} if least is None else {"least": least}
+        options = {} if least is None else {"least": least}
         if steps > 1 and not self.uses_predictions:
-            going = self.choose(score, level, steps, noise, **counted)
-        said = list(run.network.at(z, state.t, going))
+            chosen = self.choose(score, level, steps, noise, **options)
+        predictions = list(run.network.at(z, state.t, chosen))
         if steps > 1 and self.uses_predictions:
-            for some in said:
-                score[some.b, some.i] = self._scores(run, some, level)
-            going = self.choose(score, level, steps, noise, **counted)
-        target = torch.where(going, level - 1 if steps > 1 else 0, run.process.level_of(z))
-        chosen = (some.take(going[some.b, some.i]) for some in said if bool(going[some.b, some.i].any()))
-        return Turn(chosen, target)
+            for part in predictions:
+                score[part.b, part.i] = self._scores(run, part, level)
+            chosen = self.choose(score, level, steps, noise, **options)
+        target = torch.where(chosen, level - 1 if steps > 1 else 0, run.process.level_of(z))
+        used = (part.take(chosen[part.b, part.i]) for part in predictions if bool(chosen[part.b, part.i].any()))
+        return Turn(used, target)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        said, target = self.plan_step(run, state, k)
+        predictions, target = self.plan_step(run, state, k)
         single = run.steps - k > 1
         z = apply_predictions(
-            run, said, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single
+            run, predictions, state.z, torch.zeros_like(state.t), target, self.force_transition, single=single
         )
         return State(z, model_time(run, z, state.memo), state.memo)
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """The memo is of no row: it tells the time to all."""
+        """Return the state of selected rows; the memo has no axis of rows."""
         return state._replace(z=state.z[rows], t=state.t[rows])
 
-    def _scores(self, run: SamplingContext, said: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
-        score = torch.zeros(len(said.b), dtype=torch.float64, device=said.b.device)
-        for rows, _, _, law in child_log_probs(run, said, level[said.b, said.i] - 1, self.force_transition):
-            score[rows] = self.confidence(law).to(torch.float64)
+    def _scores(self, run: SamplingContext, part: Predictions, level: Int64[Tensor, "B L"]) -> Float64[Tensor, "N"]:
+        score = torch.zeros(len(part.b), dtype=torch.float64, device=part.b.device)
+        for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
+            score[rows] = self.confidence(log_probs).to(torch.float64)
         return score
 
 
 def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
-    """How many edges each position has to go down, none where the prompt stands."""
+    """Return the number of remaining edges of each position, 0 at the prompt."""
     return torch.where(run.free, run.process.level_of(z), 0)
 
 
 def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:
-    """The time of each row at which as many edges are left on average as it has left, (B,)."""
+    """Compute the time of each row at which the expected number of remaining edges equals its own, (B,)."""
     times, edges = expected
     mean = levels(run, z).sum(-1) / run.free.sum(-1).clamp_min(1).to(torch.float64)
     above = torch.searchsorted(edges, mean, right=True).clamp(1, len(times) - 1)

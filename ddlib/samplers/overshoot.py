@@ -1,4 +1,4 @@
-"""Ancestral sampling that goes too far and comes back."""
+"""Ancestral sampling past the next time, followed by forward noising back to it."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -14,16 +14,17 @@ from ddlib.utils.validation import check_number
 
 
 class Overshoot(Sampler):
-    r"""Each step goes back past its goal s, to :math:`u = (1 - amount)\, s`, and then forwards from u to s.
+    r"""Reverse step past the next time s, to :math:`u = (1 - amount)\, s`, then a forward step from u to s.
 
-    ``amount = 0`` is ``Ancestral``, to the bit; with 1 every step draws the whole text and noises it anew. Any process
-    keeps its law at every time of the grid. Where levels move on their own only the net move counts: who ends lower
-    lands there at once, who ends higher climbs without the network, and who went down and up to where it was stays as
-    it is (theory section 8). A little overshoot lifts words mostly to their own clusters, much of it to the mask.
+    ``amount = 0`` is ``Ancestral``, to the bit. With 1 every step draws the whole sequence and noises it again. Every
+    process keeps its distribution at every time of the grid. In a process with levels only the net change of the level
+    counts (theory section 8): a position that ends lower descends in one draw, one that ends higher ascends without the
+    network, and one that returns to its level keeps its state. A small overshoot remasks tokens mostly to their own
+    clusters, a large one to the mask.
 
     Args:
         amount: in [0, 1].
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
         TypeError, ValueError: amount outside [0, 1].
@@ -36,7 +37,7 @@ class Overshoot(Sampler):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(0.5), cls(1.0)]  # so much that a mistake shows
+        return [cls(0.5), cls(1.0)]  # large enough for errors to be detected
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         z, t, s = state.z, at(run, k), at(run, k + 1)

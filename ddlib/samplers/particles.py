@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo: several texts in place of each, and those that a reward prefers go on."""
+"""Sequential Monte Carlo with a reward: several particles per sequence, resampled by weight."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from ddlib.utils.random import KeyedGenerator, rand
 from ddlib.utils.validation import check_count, check_devices, check_number, check_shape
 
 Reward = Callable[[Tokens, Times], Tensor]
-"""``(z, t) -> (N,)``: a number for each of N texts of states z (N, L) at times t (N,), in nats where scale is 1."""
+"""``(z, t) -> (N,)``: the reward of N sequences of states z (N, L) at times t (N,), in nats if the scale is 1."""
 
 
 class Constant:
-    """The reward that prefers nothing: 0 for every text."""
+    """Constant reward: 0 for every sequence."""
 
     def __call__(self, z: Tokens, t: Times) -> Tensor:
         return torch.zeros_like(t)
@@ -32,58 +32,60 @@ class Constant:
 
 
 class Cloud(NamedTuple):
-    """The particles of every row, and what they weigh."""
+    """Particles of every row and their weights."""
 
     state: State
-    """Of the inner sampler, n rows in place of each: row b's particles are its rows b n, ..., b n + n - 1."""
+    """State of the inner sampler, with n rows in place of each: the particles of row b are b n, ..., b n + n - 1."""
     gain: Float64[Tensor, "B n"]
-    """``scale`` times the reward when it was last asked; 0 before."""
+    """``scale`` times the reward at its last evaluation; 0 before."""
     weight: Float64[Tensor, "B n"]
-    """Log weights since their row was last resampled; -inf where nothing can come of a particle any more."""
+    """Log weights since the row was last resampled; -inf for excluded particles."""
     total: Float64[Tensor, "B"]
-    """Log of the mean weights at which the row was resampled, summed."""
+    """Sum of the logs of the mean weights at the times of resampling."""
     u: Float64[Tensor, "B"]
-    """A uniform of each row, by which one of its particles is shown and, in the end, drawn."""
+    """Uniform of each row, for the choice of the particle that represents the row and is returned in the end."""
 
     def log_mean(self) -> Float64[Tensor, "B"]:
-        r"""Of each row the log of :math:`\hat Z`, an estimate of E[exp(scale r)] over what the inner sampler draws.
+        r"""Compute the log of :math:`\hat Z` per row, an estimate of E[exp(scale r)] under the inner sampler.
 
-        Its mean over runs is exact for any number of particles, and so is that of :math:`\hat Z` times any function of
-        the particle ``drawn``, which estimates E[f exp(scale r)].
+        :math:`\hat Z` is unbiased for any number of particles. So is :math:`\hat Z` times any function f of the
+        particle ``drawn``, as an estimate of E[f exp(scale r)].
         """
         return self.total + self.weight.logsumexp(-1) - math.log(self.weight.shape[1])
 
     def drawn(self) -> State:
-        """One particle of each row, by weight."""
+        """Draw one particle per row, in proportion to its weight."""
         rows, number = self.weight.shape
         which = draw(self.weight.softmax(-1), self.u) + number * torch.arange(rows, device=self.u.device)
         return State(self.state.z[which], self.state.t[which])
 
 
 class Particles(Sampler):
-    r"""Runs ``number`` texts, the particles, in place of each; where a reward tells them apart, the better are copied.
+    r"""Sequential Monte Carlo with ``number`` particles per sequence, weighted and resampled by a reward.
 
-    For any inner sampler with the law p of its texts, and any reward r of states, texts follow :math:`p(x) \exp(scale\,
-    r(x, 0))`, normalised, as the number grows. On the way particles at time t are meant to follow :math:`p(z)
-    \exp(scale\, r(z, t))`: the log weight of each grows by scale times what r has grown. Where the effective number of
-    a row, :math:`(\sum w)^2 / \sum w^2`, falls below ``ess`` times ``number``, its particles are drawn anew by weight
-    (systematic resampling, within the row) and weigh the same again. In the end one of each row is drawn by weight.
-    For masked language models arXiv 2505.22524 and 2507.08390; in general Del Moral, Doucet and Jasra (2006).
+    Let the inner sampler have the distribution p over sequences, and let r be a reward of states. The distribution of
+    the result converges to :math:`p(x) \exp(scale\, r(x, 0))`, normalised, as the number of particles grows. The target
+    at time t is :math:`p(z) \exp(scale\, r(z, t))`: each log weight grows by scale times the increase of r. If the
+    effective sample size of a row, :math:`(\sum w)^2 / \sum w^2`, falls below ``ess`` times ``number``, its particles
+    are resampled by weight (systematic resampling, within the row) and have equal weights again. In the end one
+    particle per row is drawn by weight. For masked language models arXiv 2505.22524 and 2507.08390; in general Del
+    Moral, Doucet and Jasra (2006).
 
-    The reward is asked about states: words, clusters, masks. One that knows clusters tells particles apart before any
-    of their words are drawn; one that knows words only may return 0 while t > 0, and the end weighs. -inf says that no
-    text comes of a state that is wanted: that particle weighs nothing until another takes its place.
+    The reward takes states: tokens, clusters, masks. A reward that is defined on clusters separates particles before
+    their tokens are drawn. A reward that is defined on tokens only may return 0 while t > 0; the weights are then set
+    at the end. A reward of -inf excludes a particle until it is replaced in resampling.
 
-    A constant reward leaves the law of the inner sampler, exactly; so does ``scale = 0``. ``number = 1`` is the inner
-    sampler, to the bit. The network is called as often as by it, on ``number`` times as many texts. What a step shows
-    of a row is the particle that would be drawn if it were the last, so that a text's path ends in the text.
+    A constant reward keeps the distribution of the inner sampler, exactly; so does ``scale = 0``. ``number = 1`` is the
+    inner sampler, to the bit. The number of network calls is that of the inner sampler, on ``number`` times as many
+    sequences. The state of a row after a step is the particle that would be drawn if the step were the last, so the
+    final state is the result.
 
     Args:
-        sampler: whatever draws the texts; ``Corrected`` goes inside, not around.
-        reward: ``(z, t) -> (N,)``, numbers of N texts of states z (N, L) at times t (N,); with the prompt in place.
-        number: of particles for each text, at least 1.
+        sampler: the inner sampler; ``Corrected`` goes inside, not around.
+        reward: ``(z, t) -> (N,)``, rewards of N sequences of states z (N, L) at times t (N,); with the prompt in place.
+        number: number of particles per sequence, at least 1.
         ess: in [0, 1]: 0 never resamples (importance sampling), 1 at every step.
-        scale: what the reward is multiplied by; finite.
+        scale: factor of the reward; finite.
 
     Raises:
         TypeError: no sampler, or particles again; a reward that cannot be called, or that returns no numbers.
@@ -115,19 +117,19 @@ class Particles(Sampler):
 
     @property
     def supports_step_distribution(self) -> bool:
-        """As the inner sampler does."""
+        """As for the inner sampler."""
         return self.sampler.supports_step_distribution
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(Ancestral(), Constant(), 2)]  # a law is known; what rewards do has claims of its own
+        return [cls(Ancestral(), Constant(), 2)]  # its distribution is that of Ancestral; separate claims test rewards
 
     def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless the inner sampler serves the process."""
+        """Raise TypeError unless the inner sampler supports the process."""
         self.sampler.check(process)
 
     def init(self, run: SamplingContext) -> State:
-        """The particles at t = 1, all of one weight."""
+        """Draw the particles at t = 1, with equal weights."""
         inner, rows, device = self.sampler.init(self._inner(run)), len(run.free), run.free.device
         none = torch.zeros(rows, self.number, dtype=torch.float64, device=device)
         u = none[:, 0] if self.number == 1 else rand((rows,), run.generator, device)
@@ -136,15 +138,15 @@ class Particles(Sampler):
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         inner, cloud = self._inner(run), state.memo
         here = self._prompted(inner, cloud.state, state.z)
-        if k == 0:  # so that a reward that will not do is refused before the network runs
+        if k == 0:  # so that an invalid reward is rejected before the network runs
             cloud = self._weigh(cloud, here, "before the first step")
         here = self.sampler.step(inner, here, k)
         cloud = self._weigh(cloud, self._prompted(inner, here, state.z), f"at step {k}")
-        # at the end weights say more than copies
+        # after the last step a draw by weight is more accurate than resampling
         return _shown(cloud if k + 1 == run.steps else self._resample(run, cloud))
 
     def weighed(self, run: SamplingContext, state: State) -> Cloud:
-        """All particles as words at t = 0, with their weights: what ``finalize`` draws from.
+        """Return all particles as tokens at t = 0 with their weights; ``finalize`` draws from them.
 
         Args:
             run: the call of ``sample``.
@@ -152,17 +154,17 @@ class Particles(Sampler):
         """
         inner, cloud = self._inner(run), state.memo
         last = self._prompted(inner, cloud.state, state.z)
-        words = torch.where(inner.free, self.sampler.finalize(inner, last), last.z)
-        if torch.equal(words, last.z) and not bool(last.t.any()):  # the last step has asked about these
+        tokens = torch.where(inner.free, self.sampler.finalize(inner, last), last.z)
+        if torch.equal(tokens, last.z) and not bool(last.t.any()):  # the last step has evaluated their reward
             return cloud._replace(state=last)
-        return self._weigh(cloud, State(words, torch.zeros_like(last.t)), "in the end")
+        return self._weigh(cloud, State(tokens, torch.zeros_like(last.t)), "in the end")
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
-        """One particle of each row, by weight."""
+        """Draw one particle per row, in proportion to its weight."""
         return self.weighed(run, state).drawn().z
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """Rows with all their particles."""
+        """Return the state of selected rows with all their particles."""
         cloud: Cloud = state.memo
         each = rows[:, None] * self.number + torch.arange(self.number, device=rows.device)
         inner = self.sampler.select_rows(cloud.state, each.flatten())
@@ -173,18 +175,18 @@ class Particles(Sampler):
         return super().__repr__().replace(f"reward={self.reward!r}", f"reward={name}")
 
     def _inner(self, run: SamplingContext) -> SamplingContext:
-        """The call as the inner sampler sees it: with a row for every particle."""
+        """Return the context of the inner sampler, with one row per particle."""
         if self.number == 1:
             return run
         noise = run.generator.split(self.number) if isinstance(run.generator, KeyedGenerator) else run.generator
         return replace(run, free=run.free.repeat_interleave(self.number, 0), generator=noise)
 
     def _prompted(self, inner: SamplingContext, state: State, shown: Tokens) -> State:
-        """All particles with the prompt in its place, which the loop put into what is shown."""
+        """Return all particles with the prompt in place, as in the state ``shown`` of the loop."""
         return state._replace(z=torch.where(inner.free, state.z, shown.repeat_interleave(self.number, 0)))
 
     def _weigh(self, cloud: Cloud, state: State, when: str) -> Cloud:
-        """The particles at their new states, by what the reward has grown."""
+        """Move the particles to their new states and add the increase of the reward to their log weights."""
         gain = self._gain(state.z, state.t, when).view_as(cloud.gain)
         dead = cloud.weight == -torch.inf
         weight = torch.where(dead, -torch.inf, cloud.weight + gain - torch.where(dead, 0.0, cloud.gain))
@@ -197,34 +199,35 @@ class Particles(Sampler):
         return cloud._replace(state=state, gain=gain, weight=weight)
 
     def _gain(self, z: Tokens, t: Times, when: str) -> Float64[Tensor, "N"]:
-        """``scale`` times the reward, checked."""
-        said = self.reward(z, t)
-        if not isinstance(said, Tensor) or said.is_complex():
-            raise TypeError(f"reward(z, t) is {said!r}, must be a tensor (N,) of real numbers")
-        check_shape("reward(z, t)", said, (len(z),), f"(N,) = ({len(z)},), a number for each text of states")
-        check_devices(reward=said, z=z)
-        said = said.detach().to(torch.float64)
-        gain = self.scale * said if self.scale else torch.zeros_like(said)
-        bad = said.isnan() | (said == torch.inf) | (gain == torch.inf)
+        """Compute ``scale`` times the reward, checked."""
+        reward = self.reward(z, t)
+        if not isinstance(reward, Tensor) or reward.is_complex():
+            raise TypeError(f"reward(z, t) is {reward!r}, must be a tensor (N,) of real numbers")
+        check_shape("reward(z, t)", reward, (len(z),), f"(N,) = ({len(z)},), a number for each text of states")
+        check_devices(reward=reward, z=z)
+        reward = reward.detach().to(torch.float64)
+        gain = self.scale * reward if self.scale else torch.zeros_like(reward)
+        bad = reward.isnan() | (reward == torch.inf) | (gain == torch.inf)
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
             raise ValueError(
-                f"reward is {said[first].item()} for particle {first % self.number} of row {first // self.number} "
+                f"reward is {reward[first].item()} for particle {first % self.number} of row {first // self.number} "
                 f"{when}, must be finite, or -inf for what is not wanted at all, and so must scale * reward be"
             )
         return gain
 
     def _resample(self, run: SamplingContext, cloud: Cloud) -> Cloud:
-        """Rows whose weights have grown too unlike go on with particles drawn by weight."""
+        """Resample the particles of rows with a low effective sample size."""
         if self.number == 1:
             return cloud
         share = cloud.weight.softmax(-1)
-        u = rand((len(share),), run.generator, share.device)  # whether or not it is needed, so that a row's is its own
+        # always drawn, so that a row's noise does not depend on its weights
+        u = rand((len(share),), run.generator, share.device)
         unlike = self._unlike(share)
         if not bool(unlike.any()):
             return cloud
-        own = torch.arange(self.number, device=share.device)
-        ancestors = torch.where(unlike[:, None], systematic(share, u), own)
+        same = torch.arange(self.number, device=share.device)
+        ancestors = torch.where(unlike[:, None], systematic(share, u), same)
         rows = ancestors + self.number * torch.arange(len(share), device=share.device)[:, None]
         return cloud._replace(
             state=self.sampler.select_rows(cloud.state, rows.flatten()),
@@ -234,18 +237,22 @@ class Particles(Sampler):
         )
 
     def _unlike(self, share: Float64[Tensor, "B n"]) -> Bool[Tensor, "B"]:
-        """Whether the effective number of a row's weights, which sum to 1, has fallen too low."""
+        """Return whether the effective sample size of each row is too low; the weights sum to 1."""
         return 1 / share.square().sum(-1) < self.ess * self.number
 
 
 def systematic(share: Float[Tensor, "B n"], u: Float64[Tensor, "B"]) -> Int64[Tensor, "B n"]:
-    """Which of its n particles each row goes on with, ascending: one of share w is taken floor(n w) or ceil(n w) times.
+    """Draw indices by systematic resampling: a particle of weight w is taken floor(n w) or ceil(n w) times.
 
-    n w times in the mean over ``u``, and one without a share never. Carpenter, Clifford and Fearnhead (1999).
+    The expected number over ``u`` is n w; a particle of weight 0 is never taken. Carpenter, Clifford and Fearnhead
+    (1999).
 
     Args:
-        share: (B, n) weights, not negative, some of each row positive.
+        share: (B, n) weights, not negative, at least one of each row positive.
         u: (B,) uniforms in [0, 1).
+
+    Returns:
+        (B, n) indices of particles in each row, ascending.
     """
     number = share.shape[1]
     reached = share.to(torch.float64).cumsum(-1)

@@ -1,4 +1,4 @@
-"""Ancestral sampling that now and then forgets all but the text it believes in."""
+"""Psi-sampler: ancestral steps mixed with re-noising of a predicted clean sequence."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -17,16 +17,16 @@ from ddlib.utils.validation import check_number
 
 
 class Psi(Sampler):
-    r"""A position steps back with probability kappa; else a word is drawn for it, and noised anew.
+    r"""Ancestral step with probability kappa per position; otherwise a token is drawn and noised to time s.
 
-    :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`: the law at s is the same
-    for every kappa, so any process can take back what it drew (Psi-samplers, arXiv 2602.21185; theory section 9). For
-    masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and step; for
-    processes with levels only where something comes down. ``kappa = 1`` is ``Ancestral``, to the bit.
+    :math:`z_s \sim \kappa\, q(z_s|z_t, p) + (1 - \kappa) \sum_x q(x|z_t, p)\, q_s(\cdot|x)`. The distribution at s is
+    the same for every kappa, so this redraws tokens of any process (Psi-samplers, arXiv 2602.21185; theory section 9).
+    For masks it is ReMDM with :math:`\sigma = (1 - \kappa)(1 - \alpha_s)`. The network runs at every position and
+    step; in a process with levels only where a position descends. ``kappa = 1`` is ``Ancestral``, to the bit.
 
     Args:
-        kappa: in [0, 1]; 0 forgets all noise in every step.
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
+        kappa: in [0, 1]; 0 re-noises every position in every step.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
 
     Raises:
         TypeError, ValueError: kappa outside [0, 1].
@@ -40,28 +40,28 @@ class Psi(Sampler):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(0.5)]  # so much that a mistake shows
+        return [cls(0.5)]  # large enough for errors to be detected
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:
             return Ancestral(self.force_transition).step(run, state, k)
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
         keep = rand(z.shape, run.generator, z.device) < self.kappa
-        if isinstance(process, LevelProcess):  # a position that is noised anew descends to a token first
+        if isinstance(process, LevelProcess):  # a position that is re-noised descends to a token first
             target = process.sample_level(z, t, s, run.generator)
-            near = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
-            words = torch.where(keep | ~run.free, 0, near)
+            stepped = move(run, z, t, s, torch.where(keep, target, 0), self.force_transition)
+            tokens = torch.where(keep | ~run.free, 0, stepped)
         else:
             logits = run.predict(z, t)
-            near = process.sample_given_level(
+            stepped = process.sample_given_level(
                 logits, z, t, s, None, run.generator, force=self.force_transition, sharpen=run.sharpen
             )
-            words = self._words(run, logits, z, t)
-        return State(torch.where(keep, near, process.sample(words, s, run.generator)), s)
+            tokens = self._words(run, logits, z, t)
+        return State(torch.where(keep, stepped, process.sample(tokens, s, run.generator)), s)
 
     def _words(self, run: SamplingContext, logits: Logits, z: Tokens, t: Times) -> Tokens:
-        """Draws from q(x|z_t, p)."""
-        if run.process.exact_ends:  # then that is the law of z_0
+        """Draw x ~ q(x | z_t, p)."""
+        if run.process.exact_ends:  # z_0 then has this distribution
             zero = torch.zeros_like(t)
             return run.process.sample_given_level(logits, z, t, zero, None, run.generator, sharpen=run.sharpen)
         scores = run.sharpen(posterior_logits(run.process, logits, z, t))

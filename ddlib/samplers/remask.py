@@ -1,4 +1,4 @@
-"""Ancestral sampling that takes words back."""
+"""Ancestral sampling with remasking."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -24,40 +24,42 @@ _LOOP = {"t_on": 0.55, "t_off": 0.05, "plateau": 0.1}  # those of ReMDM's script
 
 
 class Remask(Sampler):
-    r"""Lets some tokens climb again, and as many more come down: a word drawn too early is drawn anew.
+    r"""Ancestral steps in which some tokens ascend a level and as many more descend, so that early tokens are redrawn.
 
-    On each edge of the hierarchy a token that would stay climbs with probability :math:`\sigma_i`, and tokens above
-    that would stay come down in its place, so that every level keeps its law at every time (theory section 8). For
-    masks it is ReMDM (Wang et al., 2025), :math:`\sigma \le most = \min(1, (1 - \alpha_s) / \alpha_t)`:
+    On each edge of the hierarchy, a position that would stay in its level ascends with probability :math:`\sigma_i`.
+    Positions above that would stay descend in its place. The distribution of the levels thus stays the same at every
+    time (theory section 8). For masks this is ReMDM (Wang et al., 2025), with
+    :math:`\sigma \le most = \min(1, (1 - \alpha_s) / \alpha_t)`:
 
     - cap: sigma = min(eta, most);
     - rescale: sigma = eta most;
-    - loop: the text is drawn down to the time ``plateau``, where the time stands still and tokens climb and come down,
-      sigma = min(eta, most), before the rest is drawn; nobody climbs before or after;
-    - confidence: sigma = min(eta, most) times the share of a position in exp(-psi), among those of its row that came
-      down to its level; psi is the probability that it had when it came down.
+    - loop: ancestral steps to the time ``plateau``; there the time is constant and tokens ascend and descend with
+      sigma = min(eta, most); then ancestral steps to 0;
+    - confidence: sigma = min(eta, most) times the share of a position in exp(-psi), among the positions of its row that
+      descended to its level; psi is the probability of its state when it was drawn.
 
-    In a hierarchy a word climbs to a cluster, which forgets the word and keeps its meaning. Climbing needs no network.
-    With ``eta = 0`` it is ``Ancestral``, to the bit, for "cap" and "rescale". Needs a process with levels; ``Psi``
-    serves any.
+    In a hierarchy a token ascends to its cluster, which retains part of the information. Ascending needs no network
+    call. With ``eta = 0`` it is ``Ancestral``, to the bit, for "cap" and "rescale". It requires a process with levels;
+    ``Psi`` supports every process.
 
-    By "confidence", as published, tokens come down as if none climbed: levels do not keep their law, and what is
-    believed least is drawn again, so that a text does not either. psi is the network's, before temperature and top-p.
+    With "confidence", as published, tokens descend as if none ascended. The distribution of the levels is then not
+    kept, and neither is that of sequences, as the least likely tokens are redrawn. psi is computed from the logits
+    before temperature and truncation.
 
     Args:
-        eta: in [0, 1], how much is taken back.
+        eta: in [0, 1], strength of remasking.
         rule: "cap", "rescale", "loop" or "confidence".
-        lift: one factor in [0, 1] per edge, words' edge first, by which ``eta`` is multiplied; default all 1.
-        force_transition: keep a token inside its cluster on its way down, even where xi < 1 would let it leave.
-        t_on: for "loop", the time of the grid at which the plateau is reached; default 0.55.
-        t_off: for "loop", the time of the grid at which it is left; default 0.05.
-        plateau: for "loop", the time at which the process stands still; default 0.1, at which nine words of ten have
-            come down under the linear clock.
+        lift: factors in [0, 1] of ``eta``, one per edge, starting at the tokens; default all 1.
+        force_transition: keep a token inside its cluster as it descends, even where xi < 1 would let it leave.
+        t_on: for "loop", the time of the grid at which the plateau begins; default 0.55.
+        t_off: for "loop", the time of the grid at which it ends; default 0.05.
+        plateau: for "loop", the constant time of the process; default 0.1, at which nine of ten tokens are unmasked
+            under the linear schedule.
 
     Raises:
-        TypeError, ValueError: eta or a factor outside [0, 1], another rule, times but in 1 > t_on > t_off > 0 and
-            1 > plateau > 0 or for another rule than "loop"; when sampling, another number of factors than the process
-            has edges, or a process without levels.
+        TypeError, ValueError: eta or a factor outside [0, 1]; another rule; times outside 1 > t_on > t_off > 0 or
+            1 > plateau > 0, or given for another rule than "loop"; when sampling, another number of factors than the
+            process has edges, or a process without levels.
     """
 
     t_on: float
@@ -89,7 +91,7 @@ class Remask(Sampler):
         self.own_times = self.consistent_joint
 
     def init(self, run: SamplingContext) -> State:
-        """The state at t = 1; with "confidence" the memo is the probability of each position when it descended."""
+        """Draw the state at t = 1; with "confidence" the memo holds the probability psi of each position."""
         edges = len(run.process.levels) - 1
         if self.lift is not None:
             require(len(self.lift) == edges, f"lift has {len(self.lift)} entries, must have {edges}: one per edge")
@@ -102,45 +104,48 @@ class Remask(Sampler):
         process, z = level_process(run), state.z
         psi = None if state.memo is None else state.memo.clone()
         t, s = self.time(at(run, k)), self.time(at(run, k + 1))
-        lifts = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
-        most = process.max_remask_prob(t, s) if lifts else None
+        remasks = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
+        most = process.max_remask_prob(t, s) if remasks else None
         sigma, level = None if most is None else self.sigma(most), process.level_of(z)
         target = process.sample_level(z, t, s, run.generator, sigma if psi is None else None)
         if sigma is None:
             return State(move(run, z, t, s, target, self.force_transition), s)
         if psi is not None:
-            climbs = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
-            target = torch.where(climbs & (target == level), level + 1, target)
+            ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
+            target = torch.where(ascends & (target == level), level + 1, target)
         return State(shift(run, z, t, s, target, self.force_transition, psi), s, psi)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        # so much that a mistake shows
+        # large enough for errors to be detected
         return [cls(0.5), cls(1.0, "rescale"), cls(1.0, "loop", plateau=0.4), cls(1.0, "confidence")]
 
     def sigma(self, most: Float64[Tensor, "*n levels"]) -> Float64[Tensor, "*n levels"]:
-        """The chance to climb each edge, given the largest that there may be."""
+        """Compute the probability to ascend each edge from its upper bound ``most``."""
         factors = torch.ones(most.shape[-1]) if self.lift is None else torch.tensor(self.lift, dtype=most.dtype)
         return _RULES[self.rule](most, (self.eta * factors.to(most)).expand_as(most))
 
     def time(self, grid: Times) -> Times:
-        """The time of the process at times of the grid, (B,): another one by "loop" only."""
+        """Map times of the grid, (B,), to times of the process; the identity except for "loop"."""
         if self.rule != "loop":
             return grid
-        coming = 1 - (1 - grid) / (1 - self.t_on) * (1 - self.plateau)
-        leaving = self.plateau * grid / self.t_off
-        return torch.where(grid > self.t_on, coming, torch.where(grid < self.t_off, leaving, self.plateau))
+        before = 1 - (1 - grid) / (1 - self.t_on) * (1 - self.plateau)
+        after = self.plateau * grid / self.t_off
+        return torch.where(grid > self.t_on, before, torch.where(grid < self.t_off, after, self.plateau))
 
 
 def doubt(
     psi: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], sigma: Float64[Tensor, "B n"]
 ) -> Float64[Tensor, "B L"]:
-    """The chance of each position to climb by "confidence".
+    """Compute the probability of each position to ascend, for the rule "confidence".
 
     Args:
-        psi: the probability of each position when it came down, infinite if it never did.
-        level: of each position.
-        sigma: for each edge, what the positions below it share.
+        psi: (B, L) probability of each position's state when it was drawn; infinite if it has not descended yet.
+        level: (B, L) level of each position.
+        sigma: (B, n) probability per edge, shared by the positions below the edge.
+
+    Returns:
+        (B, L) float64.
     """
     chance = torch.zeros_like(psi)
     for i, most in enumerate(sigma.unbind(1)):

@@ -1,4 +1,4 @@
-"""``sample``: what is asked for is checked, and drawn."""
+"""Entry point of sampling: ``sample`` checks its arguments and runs a sampler."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,11 +12,10 @@ from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext
 from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.guided import check_guided
+from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
 from ddlib.samplers.runtime.loop import SamplingLoop
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.pace_sampling import along
-from ddlib.samplers.runtime.sharpening import Scheduled, Truncation
-from ddlib.samplers.runtime.wording import LogitProcessors
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
@@ -50,49 +49,50 @@ def sample(
     device: torch.device | str | None = None,
     on_step: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Tokens:
-    """Generates words, (B, L) int64 in [0, V).
+    """Generate tokens, (B, L) int64 in [0, V).
 
     Args:
         process: the forward process to run backwards.
-        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. Of a ``ddlib.typing.SplitDenoiser``, such
-            as a DiT, samplers whose jumps come first compute the logits of jumping positions only; of a
-            ``SparseDenoiser``, which a DiT is too, on a CPU also no more features than that.
+        denoiser: ``(z, t) -> logits``; put a module into ``eval()`` first. With a ``ddlib.typing.SplitDenoiser``, such
+            as a DiT, samplers that draw jumps first compute the logits at the jumping positions only. With a
+            ``SparseDenoiser``, which a DiT is too, the same holds for features on a CPU.
         shape: (B, L).
         sampler: default ``Ancestral()``.
-        steps: number of steps, at least 1, by default 128; no more network calls than that, plus one where t = 0 is not
-            exact.
-        prompt: (P,) or (B, P) words that stand at the front, P <= L; with ``infill`` states, of which the mask means
-            "draw this one".
+        steps: number of steps, at least 1, by default 128. The network is called at most once per step in most samplers
+            (``Sampler.max_model_calls``), and once more if t = 0 is not noise-free.
+        prompt: (P,) or (B, P) tokens at the beginning, which are kept, P <= L; with ``infill`` states, where the mask
+            marks a position to draw.
         infill: whether ``prompt`` may hold masks.
-        times: (steps + 1,) a grid of one's own, decreasing from 1 to 0, in place of ``steps``; for samplers whose steps
-            go by it (``Sampler.by_times``), or functions of the time.
-        temperature: of every law of words or clusters that is drawn from; 0 is greedy. This and ``top_p`` may be
-            functions of the time that a step begins at, from 1 to 0.
-        top_p: keep the fewest of its members that hold this much probability.
-        top_k: keep the likeliest so many of its members; None for all.
-        min_p: keep its members that are at least this share as likely as the likeliest.
-        forbidden: numbers of words that are never drawn; where a prompt has them they stand.
-        repetition_penalty: a word that stands elsewhere in the text counts this many times less, at least 1.
-        endings: when a text is finished early, such as ``EndOfText`` and ``Settled``.
-        parameterization: what the logits mean, as in ``nelbo``; by default the denoiser's attribute of that name, and
-            "cavity" where it has none.
+        times: (steps + 1,) a custom grid, decreasing from 1 to 0, in place of ``steps``; for samplers that use the
+            times (``Sampler.by_times``), or with ``temperature`` or ``top_p`` as functions.
+        temperature: divisor of the logits of every distribution over tokens or clusters that is drawn from; 0 is
+            greedy. ``temperature`` and ``top_p`` may be functions of the time at the start of a step, from 1 to 0.
+        top_p: keep the smallest set of tokens or clusters with at least this probability.
+        top_k: keep this many of the likeliest tokens or clusters; None for all.
+        min_p: keep tokens or clusters that are at least this share as likely as the likeliest.
+        forbidden: numbers of tokens that are never drawn; those in the prompt are kept.
+        repetition_penalty: at least 1; tokens elsewhere in the sequence have their probability divided by it, before
+            normalisation.
+        endings: criteria for finishing a sequence early, such as ``EndOfText`` and ``Settled``.
+        parameterization: meaning of the logits, as in ``nelbo``; by default the denoiser's attribute of that name, or
+            "cavity" without one.
         compact: leave sequences without a jump in a step out of the network's batch. Turn it off for a denoiser that
-            goes by the number of the row, or that is compiled for one batch size.
-        pace: which position when; None is ``Together()``, one time for all. ``Blocks`` draws the text block by block,
-            each by a run of the sampler: ``steps`` and ``times`` are those of a block. Along another pace the steps are
-            those of each of its parts. The denoiser is then told times (B, L).
-        keep: whether a ``ddlib.typing.BlockDenoiser`` keeps what it worked out about the blocks before. The same words
-            for less work; turn it off for less memory.
+            depends on the number of the row, or that is compiled for one batch size.
+        pace: order of the positions; None is ``Together()``, one time for all. With ``Blocks`` the sequence is drawn
+            block by block, each by a run of the sampler; ``steps`` and ``times`` are those of one block. With another
+            pace they are those of each of its parts. The denoiser then takes times (B, L).
+        keep: whether a ``ddlib.typing.BlockDenoiser`` caches its computations for earlier blocks. The tokens are the
+            same; the cache saves time and takes memory.
         generator: source of randomness.
-        seeds: (B,) in its place, one for each row: a text is a function of its own, whatever the batch.
+        seeds: (B,) in place of ``generator``, one for each row: a sequence depends on its seed and not on the batch.
         device: where to sample; default the prompt's, else the process's.
         on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L) along a pace, and
             with k = -1 at the start.
 
     Raises:
-        TypeError, ValueError: a bad shape, steps, grid, prompt, seeds, or knob of the laws; forbidden words that leave
-            a cluster none; logits as in ``nelbo``; a sampler that the process cannot serve; a pace that cannot serve
-            the length, or that the sampler or the denoiser cannot follow.
+        TypeError, ValueError: an invalid shape, steps, grid, prompt, seeds, temperature or truncation; forbidden
+            tokens that are all tokens of a cluster; logits as in ``nelbo``; a sampler that does not support the
+            process; a pace that does not support the length, the sampler or the denoiser.
     """
     sampler = Ancestral() if sampler is None else sampler
     for name, value in (("prompt", prompt), ("times", times)):
@@ -120,21 +120,21 @@ def sample(
         ending.check(process)
         if not sampler.supports_stopping:
             raise TypeError(f"endings holds {ending!r}, which {sampler!r} cannot serve: a row is several texts there")
-    wording = LogitProcessors(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
-    place = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
-    fixed, free = _prompt(process, prompt, tuple(shape), infill, place)
+    processors = LogitProcessors(process, forbidden, repetition_penalty, [ending.forbids for ending in endings])
+    target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
+    fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
     meaning = stated(denoiser, parameterization)
 
-    def network(sight: FullContext | None = None) -> ModelWrapper:
-        return ModelWrapper(process, denoiser, meaning, compact, wording if wording else None, sight)
+    def wrapped(context: FullContext | None = None) -> ModelWrapper:
+        return ModelWrapper(process, denoiser, meaning, compact, processors if processors else None, context)
 
-    whole = network()
-    check_guided(whole, sampler, plain=sharpening.idle and not wording)
-    generator = generator if seeds is None else _seeded(seeds, generator, shape[0], place)
-    run = SamplingContext(process, whole, sharpening.at(1.0), _grid(steps, times).to(place), free, generator)
-    course = SamplingLoop(sampler, sharpening, tuple(endings), on_step)
-    fixed = course.words(run, fixed) if pace is None else along(pace, course, run, fixed, network, keep)
+    model = wrapped()
+    check_guided(model, sampler, plain=sharpening.idle and not processors)
+    generator = generator if seeds is None else _seeded(seeds, generator, shape[0], target)
+    run = SamplingContext(process, model, sharpening.at(1.0), _grid(steps, times).to(target), free, generator)
+    loop = SamplingLoop(sampler, sharpening, tuple(endings), on_step)
+    fixed = loop.words(run, fixed) if pace is None else along(pace, loop, run, fixed, wrapped, keep)
     for ending in endings:
         fixed = ending.trim(fixed, free)
     return fixed
@@ -160,7 +160,7 @@ def _grid(steps: int | None, times: Tensor | None) -> Tensor:
 def _prompt(
     process: ForwardProcess, prompt: Tensor | None, shape: tuple[int, ...], infill: bool, device: torch.device
 ) -> tuple[Tokens, Tensor]:
-    """The words that stand, (B, L), and where the others are to be drawn, (B, L) bool."""
+    """Return the fixed tokens, (B, L), and the positions of the others, which are to be drawn, (B, L) bool."""
     fixed = torch.zeros(shape, dtype=torch.int64, device=device)
     free = torch.ones(shape, dtype=torch.bool, device=device)
     require(prompt is not None or not infill, "infill is True and prompt is None: there are no masks to fill in")
@@ -173,15 +173,15 @@ def _prompt(
     check_tokens("prompt", given, process.num_states, "states")
     require(given.shape[1] <= shape[1], f"prompt has {given.shape[1]} tokens, the sequence only {shape[1]}")
     check_shape("prompt", given.expand(shape[0], -1) if len(given) == 1 else given, (shape[0], None), "(P,) or (B, P)")
-    words = given < process.vocab_size
+    tokens = given < process.vocab_size
     if infill:
         require(process.num_states > process.vocab_size, f"infill needs a mask state, {process!r} has none")
     else:
-        require(bool(words.all()), "prompt holds masks or clusters, must be words unless infill=True")
+        require(bool(tokens.all()), "prompt holds masks or clusters, must be words unless infill=True")
     require(
-        bool((words | (given == process.num_states - 1)).all()),
+        bool((tokens | (given == process.num_states - 1)).all()),
         f"prompt holds clusters, must be words and, to be filled in, the mask {process.num_states - 1}",
     )
-    fixed[:, : given.shape[1]] = torch.where(words, given, 0)
-    free[:, : given.shape[1]] = ~words
+    fixed[:, : given.shape[1]] = torch.where(tokens, given, 0)
+    free[:, : given.shape[1]] = ~tokens
     return fixed, free

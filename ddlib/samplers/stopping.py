@@ -1,4 +1,4 @@
-"""When a text, or a part of it, is finished before the last step."""
+"""Stopping criteria: positions that are finished before the last step."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -17,42 +17,45 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Ending(ABC):
-    """Is asked after every step which positions are finished; these stand from then on, as a prompt does."""
+    """Base class of stopping criteria: after every step, selects finished positions, which are fixed like a prompt."""
 
     def check(self, process: ForwardProcess) -> None:
-        """Raises, before anything is drawn, if the process cannot be served."""
+        """Raise before sampling if the process is not supported."""
         return None
 
     @abstractmethod
     def finished(
         self, run: SamplingContext, state: State, drawn: Tensor, memo: Any
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
-        """Which positions are finished, and with which words.
+        """Select the finished positions and their tokens.
 
         Args:
-            run: the call of ``sample``; ``run.free`` says where nothing stands yet.
+            run: the call of ``sample``; ``run.free`` is True at positions that are not fixed yet.
             state: after a step, or before the first.
-            drawn: (B, L) bool, False where the prompt stands. Of a text that is drawn block by block all of these are
-                of one block.
-            memo: what it returned last, None at first.
+            drawn: (B, L) bool, False at the prompt. If a sequence is drawn block by block, L is the length of a block.
+            memo: the memo of the last call, None at first.
 
         Returns:
-            words (B, L), where they stand from now on (B, L), and a memo.
+            tokens (B, L), the positions at which they are fixed from now on (B, L) bool, and a memo.
         """
 
     def trim(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Tokens:
-        """What becomes of the words of finished texts."""
+        """Post-process the tokens of finished sequences."""
         return words
 
     def closed(self, words: Tokens, drawn: Bool[Tensor, "B L"]) -> Bool[Tensor, "B"]:
-        """Which texts end in these words, their first ones: what follows is left to ``trim``, and not drawn.
+        """Select the sequences that end within these first tokens; the rest is not drawn but left to ``trim``.
 
-        Asked after every block of a text that is drawn block by block.
+        Called after every block of a sequence that is drawn block by block.
+
+        Args:
+            words: (B, n) tokens drawn so far.
+            drawn: (B, n) bool, False at the prompt.
         """
         return torch.zeros_like(drawn[:, 0])
 
     def forbids(self, i: Int64[Tensor, "N"]) -> tuple[int, Bool[Tensor, "N"]] | None:
-        """A word that must not be drawn at some of the positions ``i``, and at which; None for no word."""
+        """Return a forbidden token and the mask of the positions ``i`` at which it is forbidden; None without one."""
         return None
 
     def __repr__(self) -> str:
@@ -60,20 +63,20 @@ class Ending(ABC):
 
 
 class EndOfText(Ending):
-    """Nothing follows the word that ends a text; and it does not end before its time.
+    """End-of-text token: stops a sequence after it, and is forbidden before a minimal length.
 
-    The first that is drawn counts, not those of the prompt. What is free behind it becomes ``fill`` and stands, so that
-    the network is not asked about it. Where a state may still be noise, as any word of uniform noise, that waits for
-    the last step.
+    The first drawn end-of-text token counts, not those of the prompt. All drawn positions after it are fixed to
+    ``fill``, so the network is not evaluated there. If a state may still be noise, as every token under uniform noise,
+    this happens after the last step.
 
     Args:
-        word: the end of the text.
-        least: it is not drawn among the first so many tokens of a row, those of the prompt included.
-        last: whether nothing follows it; else only ``least`` holds.
-        fill: what stands behind it; default: the same word again.
+        word: the end-of-text token.
+        least: minimal length: the token is not drawn at the first ``least`` positions of a row, prompt included.
+        last: whether a sequence stops at the token; if False only ``least`` applies.
+        fill: the token at the positions after the end; by default ``word``.
 
     Raises:
-        TypeError, ValueError: no words of the process.
+        TypeError, ValueError: no tokens of the process.
     """
 
     def __init__(self, word: int, least: int = 0, last: bool = True, fill: int | None = None) -> None:
@@ -105,22 +108,22 @@ class EndOfText(Ending):
         return (self.word, i < self.least) if self.least else None
 
     def _found(self, end: Tensor) -> tuple[Tensor, Tensor]:
-        """The first end of each row, and what follows it."""
+        """Return the masks of the first end in each row and of the positions after it."""
         after = end.cumsum(1) - end.long() > 0
         return end & ~after & self.last, after & self.last
 
 
 class Settled(Ending):
-    """A text is finished when the network is sure of all of it and does not change its mind any more.
+    """Convergence: a sequence is finished when its likeliest tokens no longer change and their entropy is low.
 
-    Its words are then the likeliest everywhere: a stop is greedy. The rule of DiffusionGemma, for every process: the
-    likeliest words of p(x | z) were the same ``steps`` times in a row, and their entropies are small on average. To
-    know it the network is asked about all unfinished positions after every step; a step that asks about the same time,
-    as those on the grid do, shares that call.
+    It then ends with the likeliest token at every position, so stopping is greedy. This is the rule of DiffusionGemma,
+    for every process: the likeliest tokens of p(x | z) have been the same ``steps`` times in a row, and the mean
+    entropy of p(x | z) is low. The network is evaluated at all unfinished positions after every step. A step from the
+    same states and times, as on a grid, shares that call.
 
     Args:
         entropy: the largest mean entropy, in nats per unfinished position.
-        steps: how many times nothing has changed.
+        steps: required number of consecutive comparisons without a change.
     """
 
     def __init__(self, entropy: float = 0.005, steps: int = 1) -> None:
@@ -132,15 +135,15 @@ class Settled(Ending):
     ) -> tuple[Tokens, Bool[Tensor, "B L"], Any]:
         process, (z, t, _) = run.process, state
         unsure = run.free & ((z >= process.vocab_size) | process.reachable_from_all_tokens(z))
-        words, total = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
+        tokens, entropies = z.clone(), torch.zeros(z.shape, dtype=torch.float64, device=z.device)
         run.network.cache_last = True
-        for said in run.network.at(z, t, unsure):
-            logits = said.words(torch.zeros_like(said.z))
-            law = posterior_logits(process, logits, said.z[:, None], said.t)[:, 0].log_softmax(-1)
-            words[said.b, said.i] = law.argmax(-1)
-            total[said.b, said.i] = entropy(law).to(total)
-        before, times = (words.new_full(z.shape, -1), words.new_zeros(len(z))) if memo is None else memo
-        times = torch.where((words == before).all(1), times + 1, 0)
-        mean = total.sum(1) / unsure.sum(1).clamp_min(1)
-        done = (times >= self.steps) & (mean <= self.entropy)
-        return words, unsure & done[:, None], (words, times)
+        for part in run.network.at(z, t, unsure):
+            logits = part.words(torch.zeros_like(part.z))
+            log_probs = posterior_logits(process, logits, part.z[:, None], part.t)[:, 0].log_softmax(-1)
+            tokens[part.b, part.i] = log_probs.argmax(-1)
+            entropies[part.b, part.i] = entropy(log_probs).to(entropies)
+        before, count = (tokens.new_full(z.shape, -1), tokens.new_zeros(len(z))) if memo is None else memo
+        count = torch.where((tokens == before).all(1), count + 1, 0)
+        mean = entropies.sum(1) / unsure.sum(1).clamp_min(1)
+        done = (count >= self.steps) & (mean <= self.entropy)
+        return tokens, unsure & done[:, None], (tokens, count)

@@ -1,4 +1,4 @@
-"""Two looks a step, for an error that falls as their square."""
+"""Theta-trapezoidal solver: two network calls per step, second-order accurate."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -18,25 +18,25 @@ from ddlib.utils.validation import check_number
 
 
 class ThetaTrapezoidal(Sampler):
-    r"""Goes a part theta of the step, looks again, and goes on by what was said now and then, extrapolated.
+    r"""Two-stage solver: a step to an intermediate time, then a step with predictions extrapolated from both times.
 
-    With :math:`u = t - \theta (t - s)`, both stages are exact steps of a single word:
+    With :math:`u = t - \theta (t - s)`, both stages are exact steps of a single token:
 
         z* from q(z_u | z_t, p), then z_s from q(z_s | z*, x) with x from (a_1 P* - a_2 P)_+, normalised
 
-    where P* and P are p(x | z*) at u by what the network says about (z*, u) and about (z_t, t), :math:`a_1 = 1 /
-    (2 \theta (1 - \theta))` and :math:`a_2 = a_1 - 1`. One word follows its law in any number of steps; the joint law
-    errs as 1 / steps^2, for every process, because rates are linear in p(x | z). This holds where
-    :math:`a_1 P^* \ge a_2 P`: words that depend on each other strongly are cut off at 0, and the error falls as 1 /
-    steps again. At theta = 1/2 the least is cut off.
+    where P* and P are p(x | z*) at u, computed from the model output at (z*, u) and at (z_t, t), :math:`a_1 = 1 /
+    (2 \theta (1 - \theta))` and :math:`a_2 = a_1 - 1`. A single token has its exact distribution for any number of
+    steps. The error of the joint distribution falls as 1 / steps^2, for every process, because rates are linear in
+    p(x | z). This requires :math:`a_1 P^* \ge a_2 P`. For strongly dependent tokens the difference is clamped at 0, and
+    the error falls as 1 / steps. At theta = 1/2 the least is clamped.
 
-    After the theta-trapezoidal method of Ren et al. (arXiv 2502.00234), which extrapolates the rates of a leap; here
-    only what the network says is extrapolated, and nothing leaps within a position. Two calls a step. For processes
-    with levels all jumps are drawn first: the network runs on sequences in which a position jumps, the second time on
-    those with a jump in the second stage.
+    It follows the theta-trapezoidal method of Ren et al. (arXiv 2502.00234), which extrapolates the rates of
+    tau-leaping. Here only the model output is extrapolated, and each position takes exact steps. Two network calls per
+    step. In a process with levels all jumps are drawn first: the network runs on sequences in which a position jumps,
+    and the second time on those with a jump in the second stage.
 
     Args:
-        theta: in (0, 1), how far the second look is.
+        theta: in (0, 1), the intermediate time as a fraction of the step.
 
     Raises:
         TypeError, ValueError: theta outside (0, 1).
@@ -50,7 +50,7 @@ class ThetaTrapezoidal(Sampler):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(), cls(0.3)]  # at 1/2 many wrong weights are right
+        return [cls(), cls(0.3)]  # at 1/2 several wrong weights equal the right ones
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
@@ -60,31 +60,31 @@ class ThetaTrapezoidal(Sampler):
             return State(self._by_levels(run, z, t, s, torch.where(run.free, target, process.level_of(z))), s)
         before = run.predict(z, t)
         middle = process.sample_given_level(before, z, t, u, None, run.generator, sharpen=run.sharpen)
-        z = torch.where(run.free, middle, z)  # the second look is at the prompt too
+        z = torch.where(run.free, middle, z)  # the second call takes the prompt too
         logits = self.extrapolated(process, before, run.predict(z, u), z, u)
         return State(process.sample_given_level(logits, z, u, s, None, run.generator, sharpen=run.sharpen), s)
 
     def between(self, t: Times, s: Times) -> Times:
-        """The time of the second look."""
+        """Compute the time u of the second network call."""
         return t - self.theta * (t - s)
 
     def extrapolated(self, process: ForwardProcess, before: Logits, after: Logits, z: Tokens, u: Times) -> Logits:
-        """Logits of the cavity law whose p(x | z) at ``u`` is (a_1 P* - a_2 P)_+.
+        """Compute logits of the cavity distribution whose p(x | z) at ``u`` is (a_1 P* - a_2 P)_+, normalised.
 
-        As a_1 - a_2 = 1, at least all of the mass of a law is left.
+        As a_1 - a_2 = 1, the total mass before normalisation is at least 1.
 
         Args:
             process: the forward process.
-            before: P without the evidence of ``z``, (B, L, V) logits.
-            after: P* without it.
+            before: (B, L, V) logits of P without the evidence of ``z``.
+            after: (B, L, V) logits of P* without the evidence of ``z``.
             z: (B, L) states at ``u``.
             u: (B,) times.
         """
         a = 1 / (2 * self.theta * (1 - self.theta))
-        known = evidence(process, z, u)[0].to(after.dtype)
-        now, then = ((logits.log_softmax(-1) + known).softmax(-1) for logits in (after, before))
-        law = (a * now - (a - 1) * then).clamp_min(0)
-        return torch.where(law > 0, law.log() - known, -torch.inf)
+        log_evidence = evidence(process, z, u)[0].to(after.dtype)
+        second, first = ((logits.log_softmax(-1) + log_evidence).softmax(-1) for logits in (after, before))
+        probs = (a * second - (a - 1) * first).clamp_min(0)
+        return torch.where(probs > 0, probs.log() - log_evidence, -torch.inf)
 
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
@@ -98,30 +98,31 @@ class ThetaTrapezoidal(Sampler):
         return (first[..., None] * second.view(number, number, number)).sum(1)
 
     def _by_levels(self, run: SamplingContext, z: Tokens, t: Times, s: Times, first: Tokens) -> Tokens:
-        """Both stages, given the levels after the first; where a position goes does not depend on where it is."""
+        """Take both stages, given the levels ``first`` after the first; they do not depend on states within levels."""
         process, u = level_process(run), self.between(t, s)
-        some = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]  # a state of its level
-        last = torch.where(run.free, process.sample_level(some, u, s, run.generator), first)
-        moves, still = first != process.level_of(z), last != first
-        heard = list(run.network.at(z, t, moves | still))
-        going = (said.take(moves[said.b, said.i]) for said in heard if bool(moves[said.b, said.i].any()))
-        middle, far = apply_predictions(run, going, z, u, first, False), Uniforms(z, run.generator)
-        result, done, then = middle.clone(), 0, _all([said.take(still[said.b, said.i]) for said in heard])
-        for said in run.network.at(middle, u, still):
-            places = torch.arange(done, done + len(said.z), device=z.device)
-            done += len(places)
-            target = last[said.b, said.i]
-            assert then is not None  # who moves in the second stage was asked about in the first
-            words = then.take(places).words(target), said.words(target)
-            logits = self.extrapolated(process, *words, said.z[:, None], said.t)
-            result[said.b, said.i] = process.sample_given_level(
-                logits, said.z[:, None], said.t, s[said.b], target[:, None], far.at(said.b, said.i), sharpen=run.sharpen
+        members = torch.tensor([0, *accumulate(process.levels[:-1])], device=z.device)[first]  # one per level
+        last = torch.where(run.free, process.sample_level(members, u, s, run.generator), first)
+        moves, moves_later = first != process.level_of(z), last != first
+        predicted = list(run.network.at(z, t, moves | moves_later))
+        moving = (part.take(moves[part.b, part.i]) for part in predicted if bool(moves[part.b, part.i].any()))
+        middle, uniforms = apply_predictions(run, moving, z, u, first, False), Uniforms(z, run.generator)
+        result, done, before = middle.clone(), 0, _all([part.take(moves_later[part.b, part.i]) for part in predicted])
+        for part in run.network.at(middle, u, moves_later):
+            rows = torch.arange(done, done + len(part.z), device=z.device)
+            done += len(rows)
+            target = last[part.b, part.i]
+            assert before is not None  # the first call has predictions at all positions of the second stage
+            both = before.take(rows).words(target), part.words(target)
+            logits = self.extrapolated(process, *both, part.z[:, None], part.t)
+            draws = uniforms.at(part.b, part.i)
+            result[part.b, part.i] = process.sample_given_level(
+                logits, part.z[:, None], part.t, s[part.b], target[:, None], draws, sharpen=run.sharpen
             )[:, 0]
         return result
 
 
 def _all(parts: list[Predictions]) -> Predictions | None:
-    """Chunks of what was said, in one; None if nothing was."""
+    """Concatenate chunks of predictions; None without any."""
     if not parts:
         return None
     return Predictions(

@@ -13,7 +13,7 @@ from ddlib.utils.random import rand
 
 LEVELLED = sys.modules["ddlib.processes.level_process"].LevelProcess
 MIXING = sys.modules["ddlib.processes.interpolating"].Interpolating
-LEAP = sys.modules["ddlib.samplers.leap"]
+LEAP = sys.modules["ddlib.samplers.rate_based"]
 
 
 @fault("R sums Q_t(y, z) q_t(y|p) / q_t(z|p)", Euler, within=LEVELLED)

@@ -1,4 +1,4 @@
-"""The contract of a corrector: what moves a text while the time stands still."""
+"""Abstract interface of a corrector: moves of the states at a constant time."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,48 +12,49 @@ from ddlib.utils.repr import shown
 
 
 class Corrector(Part):
-    """Moves states at a time t, which they follow q_t at before and after. A leaf is one file and says how.
+    """Base class of correctors, which move states at a time t and keep their distribution q_t.
 
-    ``Corrected`` asks ``check`` once, ``correct`` after each step of its predictor, ``end`` about the finished words.
+    ``Corrected`` calls ``check`` once, ``correct`` after each step of its predictor, and ``end`` on the final tokens.
     """
 
     exact_marginals: bool = True
-    """Whether one token, given the best denoiser, keeps its law q_t."""
+    """True if a single token keeps its distribution q_t, given the optimal denoiser."""
 
     consistent_joint: bool = True
-    """Whether a text, given the best denoiser, follows its law as the steps grow many, the corrections small with
-    them. Each token of it keeps its law q_t in every correction, then, while others' noise is what it was."""
+    """True if the distribution of a sequence converges to the exact one as steps and corrections get smaller, given the
+    optimal denoiser. Each token then keeps its distribution q_t in every correction, with the other tokens' noise
+    fixed."""
 
     exact_joint: bool = False
-    """Whether every correction, however large, keeps the joint law of a whole text."""
+    """True if every correction, however large, keeps the joint distribution of a sequence."""
 
     max_model_calls: int = 1
-    """Network calls of a correction, at most."""
+    """Maximal number of network calls per correction."""
 
     max_finalize_calls: int = 0
-    """Network calls of ``end``, at most."""
+    """Maximal number of network calls of ``end``."""
 
-    def check(self, process: ForwardProcess) -> None:  # most serve every process
-        """Raises TypeError where a process cannot be served, with the reason and what serves it."""
+    def check(self, process: ForwardProcess) -> None:  # by default every process is supported
+        """Raise TypeError if the process is not supported, with the reason and an alternative."""
 
     @abstractmethod
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
-        """The states after one correction, (B, L). What stands at the prompt does not matter.
+        """Return the states after one correction, (B, L); the caller restores the prompt.
 
         Args:
             run: the call of ``sample``.
             z: (B, L) states at ``t``, with the prompt in its place.
             t: (B,) times, in (0, 1).
-            h: (B,) the lengths of the steps that led to ``t``, from ``t + h``.
+            h: (B,) lengths of the last steps, from ``t + h`` to ``t``.
         """
 
     def end(self, run: SamplingContext, words: Tokens) -> Tokens:
-        """The finished words, (B, L); as they are, unless a leaf corrects them too."""
+        """Return the final tokens, (B, L); unchanged by default."""
         return words
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        """Objects on which a registered class is verified; override where the constructor needs arguments."""
+        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
         return [cls()]
 
     def __repr__(self) -> str:

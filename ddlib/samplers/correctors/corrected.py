@@ -1,4 +1,4 @@
-"""Any sampler, corrected after its steps."""
+"""Predictor-corrector sampling: any sampler with corrections after its steps."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -21,21 +21,21 @@ from ddlib.utils.validation import check_count, check_number, require
 
 
 class Corrected(Sampler):
-    """Steps of one sampler, the predictor, each followed by corrections at the time it leads to.
+    """Predictor-corrector sampler: steps of a sampler, each followed by corrections at the time that it reaches.
 
-    A corrector keeps what is right and mends what the steps before did wrong, such as words that were drawn at once
-    and do not go together. Song et al. (2021), for discrete states Campbell et al. (2022).
+    A corrector keeps the distribution at a time and reduces errors of earlier steps, such as tokens that were drawn at
+    once and do not match. Song et al. (2021), for discrete states Campbell et al. (2022).
 
     Args:
-        predictor: a sampler whose states are at the times of the grid; ``FirstHitting`` goes from event to event.
-        corrector: what to do after its steps.
-        steps: corrections after each, at least 1.
-        interval: two times; corrections are made where a step ends between them, ends included, and not at t = 0.
+        predictor: a sampler with states at the times of the grid, unlike ``FirstHitting``.
+        corrector: the corrector to apply after its steps.
+        steps: number of corrections after each step, at least 1.
+        interval: two times; corrections follow steps that end between them, bounds included, and not at t = 0.
 
     Raises:
         TypeError: no sampler, no corrector, a predictor that is not ``on_time_grid``; when sampling, a process that the
-            corrector cannot serve.
-        ValueError: steps below 1, an interval outside [0, 1] or without a width.
+            corrector does not support.
+        ValueError: steps below 1, an interval outside [0, 1] or of length 0.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Corrected(Sampler):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [  # so much that a mistake shows
+        return [  # large enough for errors to be detected
             cls(Ancestral(), ForwardBackward(3.0)),
             cls(Ancestral(), EdgeBalance(3.0)),
             cls(Psi(0.9), Gibbs(), 2, (0.0, 0.6)),
@@ -71,30 +71,30 @@ class Corrected(Sampler):
         ]
 
     def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless predictor and corrector serve the process."""
+        """Raise TypeError unless predictor and corrector support the process."""
         self.predictor.check(process)
         self.corrector.check(process)
 
     def init(self, run: SamplingContext) -> State:
-        """The state of the predictor at t = 1."""
+        """Draw the state of the predictor at t = 1."""
         return self.predictor.init(run)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        here, (low, high), s = state.z, self.interval, float(run.times[k + 1])
+        before, (low, high), s = state.z, self.interval, float(run.times[k + 1])
         state = self.predictor.step(run, state, k)
         if s == 0 or not low <= s <= high:
             return state
         t, h = at(run, k + 1), at(run, k) - at(run, k + 1)
-        z = torch.where(run.free, state.z, here)  # the prompt stands, whatever the predictor made of it
+        z = torch.where(run.free, state.z, before)  # restores the prompt
         for _ in range(self.steps):
             z = torch.where(run.free, self.corrector.correct(run, z, t, h), z)
         return state._replace(z=z)
 
     def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """The predictor's: the memo is."""
+        """Return the state of selected rows; the memo is the predictor's."""
         return self.predictor.select_rows(state, rows)
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
-        """The predictor's words, and what the corrector makes of them in the end."""
-        words = torch.where(run.free, self.predictor.finalize(run, state), state.z)
-        return self.corrector.end(run, words)
+        """Return the tokens of the predictor after the final correction."""
+        tokens = torch.where(run.free, self.predictor.finalize(run, state), state.z)
+        return self.corrector.end(run, tokens)

@@ -1,4 +1,4 @@
-"""A corrector that lets as many climb each edge of a hierarchy as come down."""
+"""Corrector with balanced ascents and descents on each edge of a hierarchy."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -15,15 +15,16 @@ from ddlib.utils.validation import check_number
 
 
 class EdgeBalance(Corrector):
-    r"""On each edge tokens climb with probability :math:`\sigma_i`, and as many come down in their place.
+    r"""Ascents on each edge with probability :math:`\sigma_i`, balanced by as many descents.
 
-    :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times what the forward process climbs in a step
-    of the same length, T its level transition, and no more than ``max_remask_prob``. Every level keeps its law (theory
-    section 8). For masks and small steps it is the corrector of discrete flow matching with :math:`B = strength` (Gat
-    et al., 2024). The network runs where somebody comes down. Needs a process with levels.
+    :math:`\sigma_i = \min(strength\, (1 - T_{ii}), most)`: ``strength`` times the probability that the forward process
+    ascends in a step of the same length, with T its level transition, and at most ``max_remask_prob``. The distribution
+    of levels is kept (theory section 8). For masks and small steps it is the corrector of discrete flow matching with
+    :math:`B = strength` (Gat et al., 2024). The network runs on sequences in which a position descends. It requires a
+    process with levels.
 
     Args:
-        strength: in [0, 10]; 0 moves nothing.
+        strength: in [0, 10]; 0 changes nothing.
 
     Raises:
         TypeError, ValueError: another strength; when sampling, a process without levels.
@@ -34,7 +35,7 @@ class EdgeBalance(Corrector):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(3.0)]  # so much that a mistake shows
+        return [cls(3.0)]  # large enough for errors to be detected
 
     def check(self, process: ForwardProcess) -> None:
         if not isinstance(process, LevelProcess):
@@ -49,6 +50,6 @@ class EdgeBalance(Corrector):
         return shift(run, z, t, t, target, force=False)
 
     def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "B n"]:
-        """The chance to climb each edge in a correction after a step of length ``h``, (B, n)."""
+        """Compute the probability to ascend each edge in a correction after a step of length ``h``, (B, n)."""
         stay, most = process.level_transition(t, (t + h).clamp_max(1.0)), process.max_remask_prob(t, t)
         return (self.strength * (1 - stay.diagonal(dim1=-2, dim2=-1)[:, :-1])).clamp_min(0).minimum(most)

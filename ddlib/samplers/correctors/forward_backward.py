@@ -1,4 +1,4 @@
-"""A corrector that noises a little and takes the noise away again."""
+"""Corrector with a forward step followed by a reverse step."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -13,14 +13,15 @@ from ddlib.utils.validation import check_number
 
 
 class ForwardBackward(Corrector):
-    r"""Forward by :math:`q_{u|t}`, back by :math:`q(z_t | z_u, p)`, for any process: Campbell et al. (2022).
+    r"""Forward step by :math:`q_{u|t}`, then a reverse step by :math:`q(z_t | z_u, p)`: Campbell et al. (2022).
 
-    :math:`u = \min(1, t + amount\, h)` after a step of length h. Every token keeps its law exactly, however large the
-    amount; the joint law of a text up to what is drawn at once, which vanishes as the steps grow many. A mask model
-    masks a word with probability :math:`1 - \alpha_u / \alpha_t`.
+    :math:`u = \min(1, t + amount\, h)` after a step of length h. It supports every process. Each token keeps its
+    distribution exactly, however large the amount. The joint distribution of a sequence has an error from tokens drawn
+    at once, which vanishes as the number of steps grows. In a masked process a token is remasked with probability
+    :math:`1 - \alpha_u / \alpha_t`.
 
     Args:
-        amount: how far, in steps, from 0.001 to 1000; 1 undoes one step and makes it anew.
+        amount: length of the forward step, in units of h, from 0.001 to 1000; 1 redraws the last step.
 
     Raises:
         TypeError, ValueError: another amount.
@@ -31,7 +32,7 @@ class ForwardBackward(Corrector):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(3.0)]  # so much that a mistake shows
+        return [cls(3.0)]  # large enough for errors to be detected
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         u = (t + self.amount * h).clamp_max(1.0)

@@ -1,4 +1,4 @@
-"""A corrector that draws single positions anew, given all others."""
+"""Corrector that resamples single positions given all others."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -20,24 +20,26 @@ _SELECT = ("random", "margin")
 
 
 class Gibbs(Corrector):
-    r"""Draws some positions anew: a word x from the cavity, its state from :math:`q_t(\cdot|x)`.
+    r"""Gibbs sampling: at some positions draws a token x from the cavity distribution and its state from q_t(. | x).
 
-    That is the law of a position given the others (theory section 9). One position drawn at random keeps the joint law
-    of a text, whatever the size of the steps. Several at once ("Hogwild") do not know of each other, and a choice that
-    depends on the states is no Gibbs step: both are approximate, a lone token aside.
+    This is the conditional distribution of a position given the others (theory section 9). One position chosen at
+    random keeps the joint distribution of a sequence, for steps of any size. Several positions at once ("Hogwild") are
+    drawn independently, and a choice that depends on the states is not a Gibbs step. Both are approximate, except for
+    sequences of one token.
 
-    The network knows the cavity only in states that every word may have become (``process.reachable_from_all_tokens``):
-    all of uniform noise and GIDD, clusters with xi < 1 and the mask. A position that is in another state stays, and so
-    does one that would be drawn into another; so the law of those states among themselves, given the rest, is kept
-    (detailed balance). Words of a hierarchy stay therefore, and masks alone could become nothing else.
+    The model output is the cavity distribution only in states that are reachable from every token
+    (``process.reachable_from_all_tokens``): all states of uniform noise and GIDD, clusters with xi < 1 and the mask. A
+    position in another state keeps it, and so does a position whose proposal is another state. The conditional
+    distribution restricted to these states is thus kept (detailed balance). Tokens of a hierarchy therefore never
+    change, and a masked process has no other state for a mask.
 
     Args:
-        positions: how many, at least 1, of each text.
-        select: "random", or "margin": those whose state is least likely beside the likeliest other one, drawn without
-            replacement in proportion to the ratio of both (informed correctors, arXiv 2407.21243).
+        positions: number of positions per sequence, at least 1.
+        select: "random", or "margin": positions whose state is unlikely compared to the likeliest other one, drawn
+            without replacement in proportion to the ratio of both (informed correctors, arXiv 2407.21243).
 
     Raises:
-        TypeError, ValueError: positions below 1, another way to select; when sampling, a process with fewer than two
+        TypeError, ValueError: positions below 1, another selection; when sampling, a process with fewer than two
             such states.
     """
 
@@ -52,7 +54,7 @@ class Gibbs(Corrector):
         return [cls(), cls(2, "margin")]
 
     def check(self, process: ForwardProcess) -> None:
-        number = int(_known(process).sum())
+        number = int(_reachable(process).sum())
         if number < 2:
             raise TypeError(
                 f"{type(self).__name__} needs at least two states that every word may have become, {process!r} has "
@@ -62,33 +64,33 @@ class Gibbs(Corrector):
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         process = run.process
         noise, u = (rand(z.shape, run.generator, z.device) for _ in range(2))
-        known = run.free & process.reachable_from_all_tokens(z)
+        eligible = run.free & process.reachable_from_all_tokens(z)
         random = self.select == "random"
-        asked = known & self._most(noise.masked_fill(~run.free, -1.0)) if random else known
-        words, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
-        for said in run.network.at(z, t, asked):
-            logits = said.words(torch.zeros_like(said.z))
-            words[said.b, said.i] = draw_logits(run.sharpen(logits[:, 0]), u[said.b, said.i])
+        chosen = eligible & self._top(noise.masked_fill(~run.free, -1.0)) if random else eligible
+        tokens, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
+        for part in run.network.at(z, t, chosen):
+            logits = part.words(torch.zeros_like(part.z))
+            tokens[part.b, part.i] = draw_logits(run.sharpen(logits[:, 0]), u[part.b, part.i])
             if not random:
-                odds[said.b, said.i] = _odds(process, said, logits).to(odds)
+                odds[part.b, part.i] = _log_odds(process, part, logits).to(odds)
         if not random:  # Gumbel noise: without replacement, in proportion
-            asked = known & self._most(odds - (-noise.log()).log())
-        proposed = process.sample(words, t, run.generator)
-        return torch.where(asked & process.reachable_from_all_tokens(proposed), proposed, z)
+            chosen = eligible & self._top(odds - (-noise.log()).log())
+        proposed = process.sample(tokens, t, run.generator)
+        return torch.where(chosen & process.reachable_from_all_tokens(proposed), proposed, z)
 
-    def _most(self, score: Tensor) -> Bool[Tensor, "B L"]:
-        """The positions of each text with the highest scores."""
+    def _top(self, score: Tensor) -> Bool[Tensor, "B L"]:
+        """Select the positions of each sequence with the highest scores."""
         best = score.topk(min(self.positions, score.shape[1]), dim=1).indices
         return torch.zeros_like(score, dtype=torch.bool).scatter(1, best, True)
 
 
-def _known(process: ForwardProcess) -> Bool[Tensor, "n"]:
-    """Which states every word may have become."""
+def _reachable(process: ForwardProcess) -> Bool[Tensor, "n"]:
+    """Return the mask of the states that are reachable from all tokens."""
     return process.reachable_from_all_tokens(torch.arange(process.num_states, device=process.device)[None])[0]
 
 
-def _odds(process: ForwardProcess, said: Predictions, logits: Tensor) -> Tensor:
-    """Log of how much likelier the likeliest other state is than the one that is there, (N,)."""
-    law = process.predictive(logits.softmax(-1), said.t)[:, 0].masked_fill(~_known(process), 0.0)
-    here = said.z[:, None]
-    return law.scatter(1, here, 0.0).amax(1).log() - law.gather(1, here)[:, 0].log()
+def _log_odds(process: ForwardProcess, part: Predictions, logits: Tensor) -> Tensor:
+    """Compute the log of the ratio of probabilities, (N,): the likeliest other state over the present one."""
+    probs = process.predictive(logits.softmax(-1), part.t)[:, 0].masked_fill(~_reachable(process), 0.0)
+    here = part.z[:, None]
+    return probs.scatter(1, here, 0.0).amax(1).log() - probs.gather(1, here)[:, 0].log()

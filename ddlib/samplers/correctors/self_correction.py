@@ -1,4 +1,4 @@
-"""GIDD's way to mend finished words."""
+"""Self-correction of final tokens, as in GIDD."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -15,26 +15,25 @@ from ddlib.utils.validation import check_count, check_number
 
 
 class SelfCorrection(Corrector):
-    """Replaces words by what the network would rather see there, one at a time, until it has no better idea.
+    """Fixed-point iteration that replaces one token per step by a likelier one, after von Rütte et al. (2025, GIDD).
 
-    Of von Rütte et al. (2025, GIDD). It acts once, on the finished words: each step draws a candidate for every
-    position, and the most probable of those that differ from what is there replaces it. A text is done when no
-    candidate differs, or when the share of its words that are the network's first choice has not grown for ``patience``
-    steps.
+    It acts once, on the final tokens. Each step draws a candidate for every position, and the most probable of the
+    candidates that differ from the present tokens replaces one. A sequence is finished if no candidate differs, or if
+    the share of tokens that are the argmax of the model output has not grown for ``patience`` steps.
 
-    This is a fixed-point iteration, not a draw: the words do not follow the law of the model afterwards, they lie
-    nearer to its modes; look at the entropy beside the quality. ``Gibbs`` keeps the law. What the network says is read
-    as the cavity, with a temperature of its own; that of ``sample``, and top-p, have no say here. Needs words that can
-    be wrong, as those of GIDD and of uniform noise.
+    The result does not have the distribution of the model: it is closer to the modes, so measure the entropy besides
+    the quality. ``Gibbs`` keeps the distribution. The model output is taken as the cavity distribution, with the
+    temperature given here; temperature and truncation of ``sample`` do not apply. It requires a process whose tokens
+    can be wrong, such as GIDD and uniform noise.
 
     Args:
-        steps: at most so many, each with a network call on the texts that are not done.
-        time: in (0, 1), what the network is told.
-        temperature: of the candidates, above 0.
-        patience: steps without a gain.
+        steps: maximal number of steps, each with a network call on the unfinished sequences.
+        time: in (0, 1), the time input of the network.
+        temperature: temperature of the candidates, above 0.
+        patience: number of steps without an increase.
 
     Raises:
-        TypeError, ValueError: an argument out of range; when sampling, a process whose words are never wrong.
+        TypeError, ValueError: an argument out of range; when sampling, a process whose tokens are never wrong.
     """
 
     exact_marginals = consistent_joint = False
@@ -60,31 +59,31 @@ class SelfCorrection(Corrector):
             )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
-        """The states as they are."""
+        """Return the states unchanged."""
         return z
 
     def end(self, run: SamplingContext, words: Tokens) -> Tokens:
         t = torch.full((len(words),), self.time, dtype=torch.float64, device=words.device)
-        going = run.free.any(1)
-        best, idle = torch.full_like(t, -1.0), torch.zeros_like(going, dtype=torch.int64)
+        active = run.free.any(1)
+        best, idle = torch.full_like(t, -1.0), torch.zeros_like(active, dtype=torch.int64)
         for _ in range(self.steps):
-            if not bool(going.any()):
+            if not bool(active.any()):
                 break
-            u, asked = rand(words.shape, run.generator, words.device), run.free & going[:, None]
-            candidate, gain, first = words.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
-            for said in run.network.at(words, t, asked):
-                logits = said.words(torch.zeros_like(said.z))[:, 0].to(torch.float64)
+            u, where = rand(words.shape, run.generator, words.device), run.free & active[:, None]
+            candidate, score, is_argmax = words.clone(), torch.full_like(u, -torch.inf), torch.zeros_like(u)
+            for part in run.network.at(words, t, where):
+                logits = part.words(torch.zeros_like(part.z))[:, 0].to(torch.float64)
                 log_probs = (logits / self.temperature).log_softmax(-1)
-                drawn = draw_logits(log_probs, u[said.b, said.i])
-                own = log_probs.gather(1, drawn[:, None])[:, 0]
-                candidate[said.b, said.i] = drawn
-                gain[said.b, said.i] = torch.where(drawn != said.z, own, -torch.inf)
-                first[said.b, said.i] = (logits.argmax(-1) == said.z).to(u)
-            share = first.sum(1) / run.free.sum(1).clamp_min(1)
+                drawn = draw_logits(log_probs, u[part.b, part.i])
+                log_prob = log_probs.gather(1, drawn[:, None])[:, 0]
+                candidate[part.b, part.i] = drawn
+                score[part.b, part.i] = torch.where(drawn != part.z, log_prob, -torch.inf)
+                is_argmax[part.b, part.i] = (logits.argmax(-1) == part.z).to(u)
+            share = is_argmax.sum(1) / run.free.sum(1).clamp_min(1)
             idle = torch.where(share > best, 0, idle + 1)
             best = best.maximum(share)
-            most, where = gain.max(1, keepdim=True)
-            going = going & (idle < self.patience) & (most[:, 0] > -torch.inf)
-            mended = words.scatter(1, where, candidate.gather(1, where))
-            words = torch.where(going[:, None], mended, words)
+            highest, position = score.max(1, keepdim=True)
+            active = active & (idle < self.patience) & (highest[:, 0] > -torch.inf)
+            corrected = words.scatter(1, position, candidate.gather(1, position))
+            words = torch.where(active[:, None], corrected, words)
         return words

@@ -1,4 +1,4 @@
-"""What a denoiser is shown when a sampler asks about its tokens: they are the whole text, or stand in one."""
+"""Model inputs: the full sequence, or a window of it with or without cached keys and values."""
 
 from typing import Any
 
@@ -10,48 +10,48 @@ from ddlib.typing import Denoiser, Times, Tokens
 
 
 class FullContext:
-    """The tokens of the sampler are the whole text.
+    """Model input without a context: the tokens of the sampler are the full sequence.
 
-    Rows, where they are named, are those that are asked about: (B,) bool; of them alone states and times are given.
+    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are those of these rows.
 
     Args:
         denoiser: ``(z, t) -> logits``, split or not.
     """
 
     first: int = 0
-    """The position in the text of the sampler's first token."""
+    """Position in the sequence of the sampler's first token."""
 
     def __init__(self, denoiser: Denoiser) -> None:
         self.denoiser = denoiser
 
     def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
-        """The texts that the tokens stand in; what says nothing, such as noise behind them, is no word."""
+        """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
         return z
 
     def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """What the denoiser says of the tokens, (B, L, K)."""
+        """Compute the logits of the tokens, (B, L, K)."""
         return self.denoiser(z, t)
 
     def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """What a ``SplitDenoiser`` has before its output layer, (B, L, D)."""
+        """Compute the features of a ``SplitDenoiser`` before its output layer, (B, L, D)."""
         return self.denoiser.features(z, t)  # type: ignore[attr-defined]
 
     def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The same of a ``SparseDenoiser``, of some of the tokens, (B, n, D)."""
+        """Compute the features of a ``SparseDenoiser`` at some positions, (B, n, D)."""
         return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class WindowContext(FullContext):
-    r"""The tokens are a window of a text: before it are words, whose time is 0, behind it noise and words of a prompt.
+    r"""Model input with a window: tokens before it at time 0, noise and prompt tokens behind it.
 
     .. math:: \mathrm{logits}(z, t) = \mathrm{denoiser}([x\ z\ y],\ [0\ t\ u])\ \text{at the window}
 
     Args:
-        denoiser: that is told times (B, L).
-        before: (B, n) the words x in front of the window.
-        after: (B, m) the words that stand behind it, and where none does a number that is no word.
-        behind: (B, m) the states y that are shown behind it, or (B, 0) to a denoiser that does not look there.
-        times: their times u, of the same shape.
+        denoiser: a denoiser that takes times (B, L).
+        before: (B, n) tokens x before the window.
+        after: (B, m) fixed tokens behind the window; numbers that are not tokens at the other positions.
+        behind: (B, m) input states y behind the window; (B, 0) for a denoiser that does not use them.
+        times: times u of ``behind``, of the same shape.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class WindowContext(FullContext):
 
     def _whole(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         before, behind, times = (v if rows is None else v[rows] for v in (self.before, self.behind, self.times))
-        own = t if t.ndim == 2 else t[:, None].expand(z.shape)
-        return torch.cat([before, z, behind], 1), torch.cat([torch.zeros_like(before).to(t), own, times.to(t)], 1)
+        here = t if t.ndim == 2 else t[:, None].expand(z.shape)
+        return torch.cat([before, z, behind], 1), torch.cat([torch.zeros_like(before).to(t), here, times.to(t)], 1)
 
-    def _window(self, said: Tensor, z: Tokens) -> Tensor:
-        whole = self.first + z.shape[1] + self.behind.shape[1]
-        if said.shape[:2] != (len(z), whole):
-            return said  # which is refused, by its shape
-        return said[:, self.first : self.first + z.shape[1]]
+    def _window(self, output: Tensor, z: Tokens) -> Tensor:
+        length = self.first + z.shape[1] + self.behind.shape[1]
+        if output.shape[:2] != (len(z), length):
+            return output  # later checks reject the shape
+        return output[:, self.first : self.first + z.shape[1]]
 
 
 class CachedContext(WindowContext):
-    """The same of a ``BlockDenoiser``, which keeps what it worked out about the words before and sees nothing behind.
+    """Model input with a window for a ``BlockDenoiser``: cached computations for the tokens before, nothing behind.
 
     Args:
-        denoiser: that can ``extend``.
-        before: (B, n) the words in front of the window.
-        after: (B, m) as ``WindowContext`` has them.
-        cache: what the denoiser made of the words before.
+        denoiser: a denoiser with ``extend``.
+        before: (B, n) tokens before the window.
+        after: (B, m) as in ``WindowContext``.
+        cache: result of the denoiser's ``prefill`` for the tokens before.
     """
 
     def __init__(self, denoiser: Denoiser, before: Tokens, after: Int64[Tensor, "B m"], cache: Any) -> None:
@@ -109,7 +109,7 @@ class CachedContext(WindowContext):
         return self.denoiser.features_at(z, t, positions, cache=self._of(rows))  # type: ignore[attr-defined]
 
     def _of(self, rows: Tensor | None) -> Any:
-        """The cache of some rows; those of the last call are remembered, as texts that have ended stay out."""
+        """Return the cache of selected rows; the last selection is kept, as finished sequences stay excluded."""
         if rows is None or bool(rows.all()):
             return self.cache
         if self._some is None or not torch.equal(self._some[0], rows):

@@ -1,4 +1,4 @@
-"""Steps whose law the denoiser tells itself, where no law of words does."""
+"""Reverse steps for guidance that defines the transition distribution directly."""
 
 import torch
 
@@ -11,12 +11,12 @@ from ddlib.utils.random import rand
 
 
 def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
-    """Raises TypeError where the denoiser tells the law of z_s, and the sampler or the knobs cannot use it.
+    """Raise TypeError for a denoiser with a step distribution that the sampler or the options do not support.
 
     Args:
-        network: of a call of ``sample``.
-        sampler: its sampler.
-        plain: whether all knobs of laws are at their defaults.
+        network: the model wrapper of a call of ``sample``.
+        sampler: the sampler.
+        plain: whether all options that change token distributions have their defaults.
     """
     if network.step_distribution is None:
         return
@@ -33,9 +33,9 @@ def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
 
 
 def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
-    """Draw z_s from ``step_distribution`` of the denoiser, in the levels of s where these do not depend on it.
+    """Draw z_s from ``step_distribution`` of the denoiser; in a process with levels, given the levels at s.
 
-    It is asked about sequences in which a position moves, and the prompt does not.
+    It is evaluated at sequences in which a position moves. The prompt does not move.
 
     Args:
         run: the call of ``sample``.
@@ -43,19 +43,19 @@ def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
         t: (B,) times.
         s: (B,) earlier times.
     """
-    process, tell = run.process, run.network.step_distribution
-    assert tell is not None
+    process, step_distribution = run.process, run.network.step_distribution
+    assert step_distribution is not None
     target = process.sample_level(z, t, s, run.generator) if isinstance(process, LevelProcess) else None
     u = rand(z.shape, run.generator, z.device)
     moves = run.free if target is None else run.free & (target != process.level_of(z))
     if not bool(moves.any()):
         return z
     kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
-    law, going = tell(z[kept], t[kept], s[kept]), moves[kept]
+    log_probs, moving = step_distribution(z[kept], t[kept], s[kept]), moves[kept]
     if target is not None:
         level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
-        law = law.masked_fill(level != target[kept][..., None], -torch.inf)
-    landed, result = z[kept], z.clone()
-    landed[going] = draw_logits(law[going], u[kept][going])
-    result[kept] = landed
+        log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
+    drawn, result = z[kept], z.clone()
+    drawn[moving] = draw_logits(log_probs[moving], u[kept][moving])
+    result[kept] = drawn
     return result

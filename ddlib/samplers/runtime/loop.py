@@ -1,4 +1,4 @@
-"""The loop that every sampler runs in."""
+"""Loop over the steps of a sampler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
-from ddlib.samplers.runtime.sharpening import Truncation
+from ddlib.samplers.runtime.logit_processors import Truncation
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Tokens
 
 
 @dataclass(frozen=True)
 class SamplingLoop:
-    """What a run goes by from step to step, whether it draws a whole text or a part of one."""
+    """Loop over the steps of a sampler, for full sequences or for a block of them."""
 
     sampler: Sampler
     sharpening: Truncation
@@ -23,11 +23,11 @@ class SamplingLoop:
     on_step: Callable[[int, Tensor, Tensor], None] | None
 
     def words(self, run: SamplingContext, fixed: Tokens) -> Tokens:
-        """Words where the run is free, ``fixed`` elsewhere.
+        """Draw the tokens at the free positions; the others are ``fixed``.
 
         Args:
-            run: its network, its noise, its grid, and where it is free.
-            fixed: (B, L) the words that stand.
+            run: model, noise, grid and free positions.
+            fixed: (B, L) the fixed tokens.
         """
         sampler, sharpening = self.sampler, self.sharpening
         drawn = free = run.free
@@ -40,8 +40,8 @@ class SamplingLoop:
             state = state._replace(z=torch.where(free, state.z, fixed))
             if k < run.steps - 1:
                 for i, ending in enumerate(self.endings):
-                    words, now, memos[i] = ending.finished(run, state, drawn, memos[i])
-                    fixed, free = torch.where(now & free, words, fixed), free & ~now
+                    tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
+                    fixed, free = torch.where(done & free, tokens, fixed), free & ~done
                     run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
             if self.on_step is not None:
                 self.on_step(k, state.t, state.z)
@@ -51,7 +51,7 @@ class SamplingLoop:
         return torch.where(free, sampler.finalize(run, state), fixed)
 
     def _step(self, run: SamplingContext, state: State, k: int) -> State:
-        """A step, in which positions whose time stands still, along a pace, are left as they are."""
+        """Take a step; along a pace, positions whose time does not change keep their states."""
         if run.path is None:
             return self.sampler.step(run, state, k)
         moves = at(run, k) > at(run, k + 1)

@@ -1,4 +1,4 @@
-"""The output layer as samplers use it: the logits of the words, or of the children, that decide where a row lands."""
+"""Output layer of split denoisers, restricted to the logits that a descent depends on."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,15 @@ from ddlib.utils.validation import check_devices, check_shape
 
 
 class Head:
-    """The output layer of a split denoiser.
+    """Output layer of a split denoiser.
 
     Args:
         process: the forward process.
-        denoiser: in halves.
-        children: of which tree's states it gives logits; None for words.
+        denoiser: the split denoiser.
+        children: tree whose states have logits; None for logits over tokens.
 
     Raises:
-        ValueError: a matrix for another vocabulary, or for another tree.
+        ValueError: a weight matrix for another vocabulary, or for another tree.
     """
 
     def __init__(self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None) -> None:
@@ -44,28 +44,28 @@ class Head:
     def logits(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"], target: Int64[Tensor, "N"], force: bool
     ) -> Float[Tensor, "N K"]:
-        """All logits of the rows ``hidden``; on a CPU -inf at words that have no say where states ``z`` land."""
+        """Compute all logits of the rows ``hidden``; on a CPU -inf at tokens that descents from ``z`` ignore."""
         if self.children is not None or hidden.device.type != "cpu":
-            logits = self.product(hidden)  # one launch, not several for every cluster
+            logits = self.product(hidden)  # one kernel launch instead of several per cluster
             rows = None if self.children is None else self.children.rows
             return logits if rows is None else logits[:, rows]
         distinct, which = torch.stack([z, target]).unique(dim=1, return_inverse=True)
-        words = [self._words(state, to, force) for state, to in distinct.t().tolist()]
-        if all(one is None for one in words):
+        columns = [self._words(state, to, force) for state, to in distinct.t().tolist()]
+        if all(tokens is None for tokens in columns):
             return self.product(hidden)
         wide = torch.promote_types(self.weight.dtype, torch.float32)
         logits = torch.full((len(hidden), len(self.weight)), -torch.inf, dtype=wide, device=hidden.device)
-        for k, one in enumerate(words):
-            if one is not None:
-                mine = (which == k).nonzero()
-                logits[mine, one] = self.product(hidden[mine[:, 0]], one)
-        everything = torch.tensor([one is None for one in words], device=which.device)[which]
-        if bool(everything.any()):
-            logits[everything] = self.product(hidden[everything])
+        for k, tokens in enumerate(columns):
+            if tokens is not None:
+                rows = (which == k).nonzero()
+                logits[rows, tokens] = self.product(hidden[rows[:, 0]], tokens)
+        full = torch.tensor([tokens is None for tokens in columns], device=which.device)[which]
+        if bool(full.any()):
+            logits[full] = self.product(hidden[full])
         return logits
 
     def product(self, hidden: Float[Tensor, "N D"], columns: Tensor | slice = slice(None)) -> Float[Tensor, "N K"]:
-        """Logits of some rows of the matrix, in float32 or wider; of all of them by default."""
+        """Compute the logits of some rows of the weight matrix, by default all, in float32 or wider."""
         bias = None if self.bias is None else self.bias[columns]
         logits = linear(hidden.to(self.weight.dtype), self.weight[columns], bias)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -73,31 +73,31 @@ class Head:
     def family(
         self, hidden: Float[Tensor, "N D"], level: int, parent: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Logits of the children, members of ``level`` of the tree, of one parent per row; and which they are.
+        """Compute the logits of the children of one parent per row, and their indices in ``level`` of the tree.
 
-        The largest family fills the K columns, a smaller one is followed by -inf.
+        K is the largest number of children; rows with fewer are padded with -inf.
         """
         assert self.children is not None
         families = self.children.families(level)
         return grouped(
-            parent, families.members, lambda mine, one, _: self.product(hidden[mine], families.of(one).columns)
+            parent, families.members, lambda rows, key, _: self.product(hidden[rows], families.of(key).columns)
         )
 
     def under(
         self, hidden: Float[Tensor, "N D"], z: Int64[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-        """Logits of the words under one state per row, and which they are, as ``family`` has them."""
+        """Compute the logits of the tokens below one state per row, and the tokens, padded as in ``family``."""
         assert self.process.hierarchy is not None
-        return grouped(z, self.process.hierarchy.under, lambda mine, _, words: self.product(hidden[mine], words))
+        return grouped(z, self.process.hierarchy.under, lambda rows, _, tokens: self.product(hidden[rows], tokens))
 
     def check(self, features: Tensor, z: Tensor, number: int) -> None:
-        """Raises ValueError unless features are (B, number, D), on the device of the matrix and of the states."""
+        """Raise ValueError unless features are (B, number, D), on the device of the weights and of the states."""
         want = (len(z), number, self.weight.shape[1])
         check_shape("features", features, want, f"(B, L, D) = {want}")
         check_devices(features=features, weight=self.weight, z=z)
 
     def _words(self, z: int, target: int, force: bool) -> Tensor | None:
-        """The tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
+        """Return the tokens whose logits determine the descendant of state ``z`` in level ``target``; None for all."""
         process = self.process
         if not isinstance(process, LevelProcess) or z == process.num_states - 1:
             return None
@@ -108,22 +108,25 @@ class Head:
 def grouped(
     key: Int64[Tensor, "N"], members: Callable[[int], Tensor], logits: Callable[[Tensor, int, Tensor], Tensor]
 ) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
-    """What is computed for all positions with one key at once: logits (N, K), and whose they are.
+    """Compute logits group by group, for all positions with the same key at once.
 
     Args:
-        key: of each position.
-        members: of a key, those that logits are computed of.
-        logits: ``(rows, key, its members) -> logits`` of these for some of the N.
+        key: (N,) key of each position.
+        members: map from a key to the indices that have logits.
+        logits: ``(rows, key, members) -> logits`` of the members at some of the N positions.
+
+    Returns:
+        logits (N, K), padded with -inf, and the indices of the members (N, K), padded with 0.
     """
     distinct, which = key.unique(return_inverse=True)
-    theirs = [members(one) for one in distinct.tolist()]
-    shape = (len(key), max(map(len, theirs)))
-    found, whose = None, key.new_zeros(shape)
-    for k, (one, own) in enumerate(zip(distinct.tolist(), theirs, strict=True)):
-        mine = (which == k).nonzero()[:, 0]
-        here = logits(mine, one, own)
-        found = here.new_full(shape, -torch.inf) if found is None else found
-        found[mine, : len(own)] = here
-        whose[mine, : len(own)] = own
-    assert found is not None
-    return found, whose
+    groups = [(value, members(value)) for value in distinct.tolist()]
+    shape = (len(key), max(len(group) for _, group in groups))
+    result, indices = None, key.new_zeros(shape)
+    for k, (value, group) in enumerate(groups):
+        rows = (which == k).nonzero()[:, 0]
+        output = logits(rows, value, group)
+        result = output.new_full(shape, -torch.inf) if result is None else result
+        result[rows, : len(group)] = output
+        indices[rows, : len(group)] = group
+    assert result is not None
+    return result, indices

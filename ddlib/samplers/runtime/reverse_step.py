@@ -1,4 +1,4 @@
-"""From where positions go to what they become: the part of a step that asks the network."""
+"""Reverse steps: new states given the new levels, which is the part that depends on the network."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,11 +15,11 @@ from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_finite
 
 _ROWS = 64
-"""Laws of words that are looked at together."""
+"""Number of token distributions that are computed at a time."""
 
 
 def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: bool) -> Tokens:
-    """Draw z_s ~ q(z_s | z_t, p): in a ``LevelProcess`` the levels first, and the network runs where they change.
+    """Draw z_s ~ q(z_s | z_t, p): in a ``LevelProcess`` levels first, then the network where they change.
 
     Args:
         run: the call of ``sample``.
@@ -38,10 +38,10 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
 def move(
     run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
 ) -> Tokens:
-    """The states at ``s`` of all sequences, given the levels that their positions are in by then.
+    """Draw the states at ``s``, given the levels at ``s``.
 
-    The process lands each moving position as a sequence of its own. The network runs on sequences with one; without
-    any it does not run.
+    Each moving position is drawn as a separate sequence of length 1. The network runs on sequences with moving
+    positions only, and not at all without any.
 
     Args:
         run: the call of ``sample``.
@@ -50,95 +50,104 @@ def move(
         s: (B,) earlier times.
         target: (B, L) levels at ``s``; a position that keeps its level keeps its state.
         force: see ``ForwardProcess.sample_given_level``.
-        chance: (B, L), filled in where a position moves: the probability of where it landed, as the network has it,
-            without temperature and top-p. Not computed without.
+        chance: (B, L), overwritten at moving positions with the model's probability of the drawn state, without
+            temperature and truncation. Not computed if None.
     """
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
-    said = run.network.at(z, t, target != level)
-    return apply_predictions(run, said, z, s, target, force, chance)
+    predictions = run.network.at(z, t, target != level)
+    return apply_predictions(run, predictions, z, s, target, force, chance)
 
 
 def shift(
     run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
 ) -> Tokens:
-    """``move`` to levels that may be higher too: there positions climb by their own noise, without the network."""
+    """Draw the states given levels that may be higher too, as ``move``; ascents do not need the network."""
     level = run.process.level_of(z)
     target = torch.where(run.free, target, level)
     moved = move(run, z, t, s, target.minimum(level), force, chance)
-    # drawn whether or not anybody climbs, so that a text's noise is its own
+    # always drawn, so that a sequence's noise does not depend on the other sequences
     ascended = level_process(run).ascend(z, target.maximum(level), run.generator)
     return torch.where(target > level, ascended, moved)
 
 
 def apply_predictions(
-    run: SamplingContext, answers: Iterable[Predictions], z: Tokens, s: Times, target: Tokens, force: bool,
+    run: SamplingContext, predictions: Iterable[Predictions], z: Tokens, s: Times, target: Tokens, force: bool,
     chance: Tensor | None = None, single: bool = False,
 ) -> Tokens:  # fmt: skip
-    """``move`` of the positions that the network was asked about, by what it said.
+    """Draw the states at the positions of the predictions, as in ``move``.
 
-    ``single``: everybody goes down one edge, so that nobody draws more than once.
+    Args:
+        run: the call of ``sample``.
+        predictions: model output at the moving positions.
+        z: (B, L) states.
+        s: (B,) times of the new states, or (B, L).
+        target: (B, L) new levels.
+        force: see ``ForwardProcess.sample_given_level``.
+        chance: as in ``move``.
+        single: whether each position descends one edge, and so draws once.
     """
     single = single or run.sharpen is not unchanged
-    walks = run.network.can_descend_tree(force, single)
-    turns = 0 if walks is None or single else max(_known(run)) - 1
-    uniforms, result = Uniforms(z, run.generator, turns), z.clone()
-    for said in answers:
-        to = target[said.b, said.i]
-        walking = None if walks is None else walks[run.process.level_of(said.z[:, None])[:, 0], to]
-        if walking is None:
-            result[said.b, said.i] = _by_tokens(run, said, s, to, force, uniforms.at(said.b, said.i))
+    by_tree = run.network.can_descend_tree(force, single)
+    extra_draws = 0 if by_tree is None or single else max(_tree_levels(run)) - 1
+    uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
+    for part in predictions:
+        to = target[part.b, part.i]
+        if by_tree is None:
+            result[part.b, part.i] = _by_tokens(run, part, s, to, force, uniforms.at(part.b, part.i))
         else:
-            for chosen, draw_states in ((walking, _by_children), (~walking, _by_tokens)):
+            descends = by_tree[run.process.level_of(part.z[:, None])[:, 0], to]
+            for chosen, draw_states in ((descends, _by_children), (~descends, _by_tokens)):
                 if bool(chosen.any()):
-                    some, draws = said.take(chosen), uniforms.at(said.b[chosen], said.i[chosen])
+                    some, draws = part.take(chosen), uniforms.at(part.b[chosen], part.i[chosen])
                     result[some.b, some.i] = draw_states(run, some, s, to[chosen], force, draws)
         if chance is not None:
-            chance[said.b, said.i] = transition_log_prob(run, said, result[said.b, said.i], force).exp()
+            chance[part.b, part.i] = transition_log_prob(run, part, result[part.b, part.i], force).exp()
     return result
 
 
 def child_log_probs(
-    run: SamplingContext, said: Predictions, target: Int64[Tensor, "N"], force: bool
+    run: SamplingContext, predictions: Predictions, target: Int64[Tensor, "N"], force: bool
 ) -> Iterator[tuple[Int64[Tensor, "n"], int, Int64[Tensor, "n K"], Float[Tensor, "n K"]]]:
-    """The laws by which positions land in levels below theirs, without temperature and top-p.
+    """Compute the distributions over states in lower levels, without temperature and truncation.
 
     Args:
         run: the call of ``sample``.
-        said: what the network says at N positions.
-        target: (N,) the level that each lands in, below its own.
+        predictions: model output at N positions.
+        target: (N,) level to which each position descends, below its own.
         force: see ``ForwardProcess.sample_given_level``.
 
     Yields:
-        For a few positions of one level at a time, so that what is computed of them stays in the processor's cache:
-        which of the N, the first state of the level that they land in, the members of it that they may land on, and
-        the log-law of these, normalised. By child logits alone where one step of the output's tree leads there.
+        chunks of positions with the same levels, small enough for the processor's cache: their indices among the N
+        (n,), the first state of the target level, the reachable members of that level (n, K), and their normalised
+        log-probabilities (n, K). Child logits alone are used for descents by one level of the output's tree.
     """
-    process, walks = run.process, run.network.can_descend_tree(force, single=True)
-    level = process.level_of(said.z[:, None])[:, 0]
+    process, by_tree = run.process, run.network.can_descend_tree(force, single=True)
+    level = process.level_of(predictions.z[:, None])[:, 0]
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
-        some, first = said if len(rows) == len(level) else said.take(rows), sum(process.levels[:i])
-        found = _members(run, some, j, i, walks, force)
+        some, first = predictions if len(rows) == len(level) else predictions.take(rows), sum(process.levels[:i])
+        found = _members(run, some, j, i, by_tree, force)
         logits = some.words(target[rows], force)[:, 0] if found is None else found[0]
-        which = (
+        members = (
             torch.arange(process.levels[i], device=level.device).expand(len(rows), -1) if found is None else found[1]
         )
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            law = (
-                logits[part] if found else level_process(run).descendant_logits(logits[part], some.z[part], j, i, force)
-            )
-            yield rows[part], first, which[part], law.log_softmax(-1)
+            if not found:
+                scores = level_process(run).descendant_logits(logits[part], some.z[part], j, i, force)
+            else:
+                scores = logits[part]
+            yield rows[part], first, members[part], scores.log_softmax(-1)
 
 
 def _members(
-    run: SamplingContext, said: Predictions, level: int, target: int, walks: Tensor | None, force: bool
+    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor | None, force: bool
 ) -> tuple[Float[Tensor, "n K"], Int64[Tensor, "n K"]] | None:
-    """Logits of the members that are within reach alone, and which they are; None where others have a say."""
-    if walks is not None and bool(walks[level, target]):
-        found = said.family(_known(run)[target], said.z - sum(run.process.levels[:level]))
+    """Compute logits of the reachable members alone, and their indices; None if other logits matter too."""
+    if by_tree is not None and bool(by_tree[level, target]):
+        found = predictions.family(_tree_levels(run)[target], predictions.z - sum(run.process.levels[:level]))
     elif target == 0 and run.network.can_restrict_columns(level, force):
-        found = said.under()
+        found = predictions.under()
     else:
         return None
     check_finite(found[0])
@@ -146,75 +155,75 @@ def _members(
 
 
 def transition_log_prob(
-    run: SamplingContext, said: Predictions, landed: Int64[Tensor, "N"], force: bool
+    run: SamplingContext, predictions: Predictions, states: Int64[Tensor, "N"], force: bool
 ) -> Float64[Tensor, "N"]:
-    """The log-probability that positions land on these states, in lower levels than theirs, as the network has it.
+    """Compute the model's log-probability of descending to the given states in lower levels.
 
     Args:
-        run: the call of ``sample``; its temperature and top-p have no part.
-        said: what the network says at N positions.
-        landed: (N,) states.
+        run: the call of ``sample``; its temperature and truncation are ignored.
+        predictions: model output at N positions.
+        states: (N,) states in lower levels.
         force: see ``ForwardProcess.sample_given_level``.
 
     Returns:
-        (N,) in nats, -inf at states that are out of reach.
+        (N,) in nats, -inf at unreachable states.
     """
-    found = torch.zeros(len(landed), dtype=torch.float64, device=landed.device)
-    target = run.process.level_of(landed[:, None])[:, 0]
-    for rows, first, which, law in child_log_probs(run, said, target, force):
-        mine = which == landed[rows, None] - first
-        found[rows] = torch.where(mine, law.to(torch.float64), -torch.inf).amax(-1)
-    return found
+    result = torch.zeros(len(states), dtype=torch.float64, device=states.device)
+    target = run.process.level_of(states[:, None])[:, 0]
+    for rows, first, members, log_probs in child_log_probs(run, predictions, target, force):
+        drawn = members == states[rows, None] - first
+        result[rows] = torch.where(drawn, log_probs.to(torch.float64), -torch.inf).amax(-1)
+    return result
 
 
-def _known(run: SamplingContext) -> list[int]:
-    """The level of the output's tree that each level of the process is, -1 for none."""
+def _tree_levels(run: SamplingContext) -> list[int]:
+    """Return the level of the output's tree for each level of the process, -1 for none."""
     hierarchy, children = run.process.hierarchy, run.network.children
     assert hierarchy is not None and children is not None
     return [-1 if j is None else j for j in children.levels_of(hierarchy)]
 
 
 def _by_tokens(
-    run: SamplingContext, said: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
+    run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
 ) -> Tensor:
-    """By the law of words."""
-    now = s[said.b] if s.ndim == 1 else s[said.b, said.i]
+    """Draw states from token distributions."""
+    times = s[part.b] if s.ndim == 1 else s[part.b, part.i]
     return run.process.sample_given_level(
-        said.words(target, force), said.z[:, None], said.t, now, target[:, None], draws, force=force,
+        part.words(target, force), part.z[:, None], part.t, times, target[:, None], draws, force=force,
         sharpen=run.sharpen,
     )[:, 0]  # fmt: skip
 
 
 def _by_children(
-    run: SamplingContext, said: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
+    run: SamplingContext, part: Predictions, s: Times, target: Tensor, force: bool, draws: Generator
 ) -> Tensor:
-    """From child to child of the output's tree: a product over each family on the way, and over no other state."""
+    """Draw states from child to child down the output's tree; only the children on the path are evaluated."""
     hierarchy = run.process.hierarchy
     assert hierarchy is not None
-    known = torch.tensor(_known(run), device=said.z.device)
-    level = hierarchy.level_of(said.z)
-    member = said.z - hierarchy.starts[level]
-    top, bottom = known[level], known[target]
+    tree_levels = torch.tensor(_tree_levels(run), device=part.z.device)
+    level = hierarchy.level_of(part.z)
+    member = part.z - hierarchy.starts[level]
+    top, bottom = tree_levels[level], tree_levels[target]
     first = rand((len(member), 1), draws, member.device)[:, 0]
     several = bool((top - bottom > 1).any())
-    then = rand((len(member), 1, max(_known(run)) - 1), draws, member.device)[:, 0] if several else None
+    others = rand((len(member), 1, max(_tree_levels(run)) - 1), draws, member.device)[:, 0] if several else None
     for at in range(int(top.max()) - 1, int(bottom.min()) - 1, -1):
-        going = (at < top) & (at >= bottom)
-        if not bool(going.any()):
+        moving = (at < top) & (at >= bottom)
+        if not bool(moving.any()):
             continue
-        logits, which = said.take(going).family(at, member[going])
+        logits, members = part.take(moving).family(at, member[moving])
         check_finite(logits)
-        u = first if then is None else torch.where(top - 1 == at, first, then[:, min(at, then.shape[1] - 1)])
-        child = draw_logits(run.sharpen(logits), u[going])
-        member[going] = which.gather(1, child[:, None])[:, 0]
+        u = first if others is None else torch.where(top - 1 == at, first, others[:, min(at, others.shape[1] - 1)])
+        child = draw_logits(run.sharpen(logits), u[moving])
+        member[moving] = members.gather(1, child[:, None])[:, 0]
     return member + hierarchy.starts[target]
 
 
 class Uniforms:
-    """Uniforms drawn for a whole batch, so that a position's do not depend on which others ask for theirs.
+    """Uniforms drawn for the whole batch, so that those of a position do not depend on the other positions.
 
-    The first (B, L), and (B, L, more) if there are to be more, are drawn at once: a step without a jump draws as many
-    as one with jumps.
+    The first ones, (B, L) and with ``more`` also (B, L, more), are drawn on construction. A step without a jump thus
+    draws as many as a step with jumps.
     """
 
     def __init__(self, z: Tokens, generator: Generator, more: int = 0) -> None:
@@ -224,24 +233,24 @@ class Uniforms:
             self.draw(1, (more,))
 
     def at(self, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> "Places":
-        """A generator for N sequences of length 1: position ``i`` of sequence ``b`` for each."""
+        """Return a generator for N sequences of length 1: position ``i`` of sequence ``b`` for each."""
         return Places(self, b, i)
 
     def draw(self, number: int, extra: tuple[int, ...]) -> Tensor:
-        """The draw of this number, (B, L, *extra); made at the first request."""
+        """Return the draw of this number, (B, L, *extra), made on first use."""
         if number == len(self._drawn):
             self._drawn.append(rand((*self._z.shape, *extra), self._generator, self._z.device))
         return self._drawn[number]
 
 
 class Places(KeyedGenerator):
-    """Some of ``Uniforms``, for a process to draw from; its draws count anew for every chunk of positions."""
+    """Generator over selected positions of ``Uniforms``; draws are numbered from 0 for every chunk of positions."""
 
     def __init__(self, uniforms: Uniforms, b: Int64[Tensor, "N"], i: Int64[Tensor, "N"]) -> None:
         self._uniforms, self.index, self._position, self._draws = uniforms, b, i, 0
 
     def rand(self, shape: Sequence[int]) -> Float64[Tensor, "..."]:
-        """The next uniforms of these positions, (N, 1, ...)."""
-        whole = self._uniforms.draw(self._draws, tuple(shape[2:]))
+        """Return the next uniforms of these positions, (N, 1, ...)."""
+        drawn = self._uniforms.draw(self._draws, tuple(shape[2:]))
         self._draws += 1
-        return whole[self.index, self._position].reshape(tuple(shape))
+        return drawn[self.index, self._position].reshape(tuple(shape))
