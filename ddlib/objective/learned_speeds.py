@@ -34,9 +34,9 @@ def speed_loss(
     The first part is pathwise: through weights, and through rates of tokens. The baseline b of each of the ``draws`` of
     z is the mean of the other draws (leave-one-out; Shi et al., 2024, appendix). Where levels are a Markov chain the
     other draws also estimate the divergence of each level: that part of the bound is differentiated in closed form, and
-    the draw contributes the remainder alone. Sequences share no baseline, so the gradient of a batch is the sum of the
-    gradients of its parts. ``dd.nelbo`` and ``training_loss`` have the pathwise part of the gradient alone, which is no
-    gradient of the bound.
+    the draw contributes the remainder alone. Sequences share no baseline, so the gradient of a batch is the mean of the
+    gradients of its parts, weighted by tokens. ``dd.nelbo`` and ``training_loss`` have the pathwise part of the
+    gradient alone, which is no gradient of the bound.
 
     The gradient by the network's parameters is that of the bound too, over all draws. To train the speeds alone pass a
     denoiser that runs under ``torch.no_grad()``. The bound is valid for any speeds, also for those that avoid states at

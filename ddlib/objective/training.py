@@ -111,8 +111,8 @@ def training_loss(
 ) -> Tensor:
     """Compute the training loss in nats per token: ``nelbo`` with other weights, more edges, and a padding mask.
 
-    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. For evaluation use
-    ``nelbo`` or ``bound``, which change no weight.
+    With the defaults it is the mean of ``nelbo`` over the tokens inside the mask. For evaluation use ``nelbo`` or
+    ``bound``, which change no weight.
 
     Args:
         process: the forward process.

@@ -32,7 +32,7 @@ def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times
     flows = (rates > 0) & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()
-    # where q_t(z|x) underflows, a is infinite at states y whose rate into z is 0
+    # where q_t(z|x) is tiny, a may be infinite at states y whose rate into z is 0
     terms = torch.where(both, a, 0.0) * log_ratio + torch.where(flows, b - a, 0.0)
     value = (torch.where(flows, rates, 0.0) * terms).sum(-1).clamp_min(0)
     # the bound is infinite where the model gives z the probability 0 in float64; 0 / 0 would be NaN
