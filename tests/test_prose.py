@@ -23,6 +23,7 @@ CHECKED = {
     "ddlib/plugins": (),
     "ddlib/presets.py": (),
     "ddlib/processes": (),
+    "ddlib/samplers": (),
     "ddlib/schedules": (),
     "ddlib/testing": (),
     "ddlib/times": ("draws.py",),
