@@ -2,7 +2,7 @@
 
     python -m benchmarks.versions OTHER [--pairs 5]
 
-OTHER is a checkout of another version. The two are measured in turns, each in a process of its own that runs this file
+OTHER is a checkout of another version. The two are measured in turns, each in a separate process that runs this file
 with that checkout's packages, so this file uses only what 0.1.0 has. Ratios are time of OTHER over time of this one,
 pair by pair; the medians are reported.
 """
@@ -55,7 +55,7 @@ class Backbone(torch.nn.Module):
 
 
 def cases() -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
+    """Functions to time, by name."""
     found: dict[str, Callable[[], Any]] = {}
     x = torch.randint(V, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
     for name in PROCESSES:
@@ -122,7 +122,7 @@ def measure() -> dict[str, float]:
 
 
 def measured(checkout: Path) -> dict[str, float]:
-    """What this file prints when it runs with the packages of a checkout, and the CPU seconds of ``import ddlib``."""
+    """Run this file with the packages of a checkout; add the CPU seconds of ``import ddlib``."""
     kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     environment = os.environ | kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(checkout)}
     imports = "import time, torch; begin = time.process_time(); import ddlib; print(time.process_time() - begin)"

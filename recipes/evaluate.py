@@ -2,15 +2,13 @@
 
     python -m recipes.evaluate runs/owt/hdlm                             # scored by gpt2-large
     python -m recipes.evaluate runs/owt/hdlm --scorer models/gpt2-large  # a local causal language model
-    python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 1000
     python -m recipes.evaluate runs/owt/hdlm --scorer none --bound-steps 1000    # in discrete time, as D3PM
     python -m recipes.evaluate runs/owt/hdlm --scorer none --sequences 64 --likelihood confidence
     python -m recipes.evaluate runs/owt/mdlm-block16 --scorer none --pace blocks:size=32
     torchrun --nproc-per-node 8 -m recipes.evaluate runs/owt/hdlm
 
 Prints a table and writes evaluation.json, with all settings that determine the numbers, into the folder of the run. The
-numbers do not depend on the batch size or the number of processes, except for the rounding of float32. Bound and
-samples are at the pace that the model was trained at; ``--pace`` selects another.
+numbers do not depend on batch size or number of processes, up to rounding. ``--pace`` selects another pace.
 """
 
 import json
@@ -67,11 +65,9 @@ class Options:
     """Coupling of the noise between tokens of a sequence, "independent" or "balanced", with the same mean and less
     variance; by default balanced, where the process supports it."""
     times: str = "optimal"
-    """Density that times are drawn from: optimal, with the smallest error for the process; uniform, beta:a=2,b=1,
-    bell:mean=0,spread=1. The bound is the same."""
+    """Density of the times: optimal, with the smallest error; uniform, beta:a=2,b=1, bell:mean=0,spread=1."""
     likelihood: str | None = None
-    """An order, named like a sampler, such as confidence or left_to_right: adds the exact likelihood by it, which takes
-    as many network calls per batch as a sequence has edges, its tokens times the levels."""
+    """An order, such as confidence or left_to_right: adds the exact likelihood by it, one network call per edge."""
     likelihood_steps: int | None = None
     """Maximum number of calls, several edges in each; by default one per edge."""
     scorer: str = "gpt2-large"

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from ddlib.arguments import Identified
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes import inputs, optimal_times
+from ddlib.processes import argument_checks, optimal_times
 from ddlib.processes.broadcasting import (
     beside,
     columns_at,
@@ -140,19 +140,19 @@ class ForwardProcess(Identified):
     def _finish(self) -> None:
         """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
         if "_place" in vars(self):  # else a subclass has not called super().__init__
-            self._place = inputs.place_of(self, self._place)
+            self._place = argument_checks.place_of(self, self._place)
 
     def check_inputs(
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
         s: Tensor | None = None, p: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Raise TypeError or ValueError unless the arguments are of the right type, shape, range and device."""
-        inputs.check_inputs(self.vocab_size, self.num_states, self._place, x=x, z=z, t=t, s=s, p=p)
+        argument_checks.check_inputs(self.vocab_size, self.num_states, self._place, x=x, z=z, t=t, s=s, p=p)
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
-        inputs.check_forwards(z, s, t)
+        argument_checks.check_forwards(z, s, t)
 
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]

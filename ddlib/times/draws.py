@@ -58,7 +58,7 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
 
     Positions of one process, of every n-th process and of accumulated batches lie side by side, or a constant apart.
     The median of their distances, over the greatest common divisor, is then 1. For n numbers drawn from N it is about
-    0.7 N / n. The threshold leaves room for rows picked from a batch: few of them may lie further apart than many.
+    0.7 N / n. The threshold allows for rows picked from a batch: few of them may lie further apart than many.
     """
     if generator.scattered or len(generator.index) < 2 or not visible(generator.index):
         return
@@ -149,7 +149,7 @@ def sample_times(
 
 
 class Place(NamedTuple):
-    """Where in time draws are, and what each counts."""
+    """Times of draws, and the weight of each."""
 
     t: Float64[Tensor, "*n"]
     weight: Float64[Tensor, "*n"]

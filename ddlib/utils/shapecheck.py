@@ -1,7 +1,7 @@
 """Run-time checks of shapes and types by jaxtyping and beartype; off by default, never in compiled code.
 
-``DDLIB_SHAPECHECK=1`` in the environment checks every function of ddlib and ddlib_models. ``checked`` checks one
-function or class, ``install`` another package. Annotations may be jaxtyping's, torchtyping's, or both in one signature.
+``DDLIB_SHAPECHECK=1`` in the environment checks all of ddlib and ddlib_models, ``checked`` one function or class,
+``install`` another package. Annotations may be jaxtyping's, torchtyping's, or both in one signature.
 """
 
 import ast
@@ -22,7 +22,6 @@ from jaxtyping import AbstractDtype, Shaped, config, jaxtyped
 from torch import Tensor
 
 T = TypeVar("T")
-
 _MARK = "__ddlib_checked__"
 _Axes = type(Shaped[Tensor, "..."])
 

@@ -51,8 +51,7 @@ class CausalLM(CachedHFBackbone):
         block_size: positions of a block: each attends to its block and all blocks before it. 0: all positions.
         shift: 1 takes the logits of position i from i - 1, where a causal model has them; 0 from i. The first position
             has none before it and takes its logits from itself.
-        anneal: steps over which attention to later positions is phased in during training, see ``at_step``; 0: no
-            annealing.
+        anneal: steps over which attention to later positions is phased in during training, see ``at_step``; 0: none.
         lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none: requires peft. Saving
             merges them.
 

@@ -1,4 +1,4 @@
-"""What a run is: typed, frozen, plain values; checked when it is built, before any work.
+"""Configuration of a run: typed, frozen, plain values; checked when it is built, before any work.
 
 The papers' numbers stand in the recipes (``recipes.owt``, ``recipes.lm1b``), not here.
 """
@@ -43,7 +43,7 @@ class Data:
         at_least(1, length=self.length)
 
     def whole(self) -> "Data":
-        """The same with the corpus that the folder was prepared from, if none is said.
+        """Return the same with the corpus that the folder was prepared from, if none is given.
 
         Raises:
             FileNotFoundError, ValueError: as ``recipes.data.corpus_of``.
@@ -57,7 +57,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """AdamW, with Muon beside it if asked for, the learning rate over the steps, and the average of the weights."""
+    """AdamW, optionally with Muon, the learning rate over the steps, and the average of the weights."""
 
     lr: float = field(metadata=FIRST)
     """Peak of the learning rate."""
@@ -95,7 +95,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """How the work is laid out; it changes no number but by rounding, and which units dropout drops."""
+    """Layout of the work; it changes no number but by rounding, and the units that dropout drops."""
 
     micro_batch: int | None = field(default=None, metadata=FIRST)
     """Sequences that one device takes at a time; None takes its share of the batch at once."""
@@ -118,7 +118,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """What a run leaves behind, and how often."""
+    """Files that a run writes, and how often."""
 
     folder: Path = field(metadata=FIRST)
     """Folder of the run."""
@@ -168,12 +168,12 @@ PARTS: dict[str, tuple[str, Any]] = {
 
 
 def part(holder: Any, place: str) -> Any:
-    """What stands in a recipe at a place such as ``loss.weighting``."""
+    """Return the value of a recipe at a place such as ``loss.weighting``."""
     return reduce(getattr, place.split("."), holder)
 
 
 def with_parts(holder: Any, values: Mapping[str, Any]) -> Any:
-    """A recipe with other values at some places, all at once: they may only fit each other."""
+    """Return a recipe with other values at some places, all at once: they may only fit each other."""
     own, inner = dict[str, Any](), dict[str, dict[str, Any]]()
     for place, value in values.items():
         name, _, rest = place.partition(".")
@@ -232,19 +232,19 @@ class Recipe:
             raise ValueError(f"loss.levels={self.loss.levels!r}: not with data.packed, whose rows are many texts")
 
     def order(self) -> Pace:
-        """The pace itself.
+        """Build the pace.
 
         Raises:
-            ValueError: what it refuses of its values.
+            ValueError: bad values.
         """
         return make_pace(self.pace)
 
     @property
     def network(self) -> Values:
-        """The values that the network is built from.
+        """Values from which the network is built.
 
-        With the auxiliary loss they ask for its head. A network that can be built by blocks and names no size gets that
-        of the pace; one whose positions are all to see each other names the length of the text.
+        With the auxiliary loss they include its head. A network that can be built by blocks and names no size gets that
+        of the pace; one whose positions all attend to each other names the length of the sequence.
         """
         values = self.model | ({"num_clusters": parts.RUN} if self.loss.auxiliary else {})
         block, can = self.order().block, "block_size" in parts.keys("backbones", self.model["kind"])

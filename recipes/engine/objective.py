@@ -25,25 +25,25 @@ _NEXT_PIECE = 2**40 + 0x9E3779B1
 
 @dataclass(frozen=True)
 class Noisy:
-    """A batch at its times: words, states and padding (B, L), times (B,), or (B, L) at a pace of their own.
+    """A batch at its times: tokens, states and padding (B, L), times (B,), or (B, L) with a pace.
 
-    Of packed rows every token is a sequence of its own, (T, 1) and (T,); the network sees them as one row.
+    In packed rows every token is one sequence, (T, 1) and (T,); the network takes them as one row.
     """
 
     x: Int[Tensor, "B L"]
     z: Int[Tensor, "B L"]
     t: Times
     measure: Float[Tensor, "*n"]
-    """What each draw of a time counts, in the shape of ``t``; 0 of what is not being noised."""
+    """Weight of each draw of a time, in the shape of ``t``; 0 where nothing is noised."""
     mask: Bool[Tensor, "B L"]
     cu_seqlens: Int[Tensor, " n"] | None = None
-    """Where packed documents begin, and the total."""
+    """Starts of packed documents, and the total."""
     piece_t: Float[Tensor, " N"] | None = None
-    """The time of each packed document."""
+    """Time of each packed document."""
     balance: Float[Tensor, " B"] | None = None
-    """By what each text's loss is multiplied where its levels were drawn balanced."""
+    """Factor of each sequence's loss where its levels were drawn balanced."""
     at_once: bool = False
-    """Whether each block has a time of its own, and the network is told the words in front of it."""
+    """True if each block has a separate time, and the network takes the clean tokens in front of it."""
 
 
 def noised(
@@ -56,7 +56,7 @@ def noised(
     pace: dd.paces.Pace | None = None,
     at_once: bool = False,
 ) -> Noisy:
-    """The batch with times and noise that depend on (seed, step, example) alone, drawn as the loss says.
+    """Noise a batch, with times and noise that depend on (seed, step, example) alone, by the options of the loss.
 
     Args:
         process: the noise.
@@ -160,22 +160,22 @@ class Objective(nn.Module):
             total, losses = total + scale * self.loss.auxiliary * own.sum(), losses + self.loss.auxiliary * own.detach()
         return total, losses
 
-    def predict(self, z: Int[Tensor, "B L"], t: Times, **told: Any) -> Float[Tensor, "B L K"]:
-        """The network's logits; a method of its own, before which FSDP gathers the weights."""
-        return self.model(z, t, **told)
+    def predict(self, z: Int[Tensor, "B L"], t: Times, **options: Any) -> Float[Tensor, "B L K"]:
+        """Return the network's logits; a separate method, before which FSDP gathers the weights."""
+        return self.model(z, t, **options)
 
     @property
     def denoiser(self) -> Denoiser:
-        """The network as ``ddlib`` calls it."""
+        """The network as a denoiser of ``ddlib``."""
         return called(self.model, self.half, self.predict)
 
     @cached_property
     def parameterization(self) -> Parameterization:
-        """What the network's output means; asked for once the network is on its device."""
+        """Parameterization of the network's output; determined once the network is on its device."""
         return meaning(self.model, self.loss.parameterization)
 
     def _fused(self, hidden: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss with the output layer in it: only the logits that it depends on, a chunk of them at a time."""
+        """Compute the loss with the output layer in it: only the logits that it depends on, a chunk at a time."""
         weight, bias = output_layer(self.model, self.parameterization)
         if noisy.balance is not None:
             scale = scale * noisy.balance.repeat_interleave(noisy.x.shape[1])  # of every token
@@ -201,7 +201,7 @@ class Objective(nn.Module):
         return total, losses if noisy.balance is None else losses * noisy.balance[:, None].to(losses)
 
     def _plain(self, logits: Tensor, noisy: Noisy, kept: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of a network that gives logits and nothing else."""
+        """Compute the loss of a network that returns logits and nothing else."""
         losses = dd.training_loss(
             self._process[0],
             logits,
@@ -226,7 +226,7 @@ class Objective(nn.Module):
         return self._called(self.model.features, noisy), None
 
     def _called(self, network: Callable[..., Any], noisy: Noisy) -> Any:
-        """What the network says, with packed rows as the process has them: a sequence of its own for every token."""
+        """Call the network; the output for packed rows is that of one sequence for every token."""
         if noisy.cu_seqlens is None:
             return network(noisy.z, noisy.t, **({"clean": noisy.x} if noisy.at_once else {}))
         return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1)
@@ -235,7 +235,7 @@ class Objective(nn.Module):
 def cluster_loss(
     process: dd.processes.ForwardProcess, logits: Float[Tensor, "B L K"], noisy: Noisy
 ) -> Float[Tensor, "B L"]:
-    """-log c(k(x) | z, t) of the second head in nats per token, where the finest cluster of the word is not known."""
+    """Return -log c(k(x) | z, t) of the second head in nats per token, where the finest cluster is not visible."""
     cluster = process.hierarchy.maps[0].parents[noisy.x]
     nats = F.cross_entropy(logits.flatten(0, 1), cluster.flatten(), reduction="none").view_as(noisy.x)
     return torch.where(process.level_of(noisy.z) >= 2, nats, 0.0)
@@ -244,7 +244,7 @@ def cluster_loss(
 def level_sums(
     process: dd.processes.ForwardProcess, losses: Float[Tensor, "B L"], noisy: Noisy, kept: Bool[Tensor, "B L"]
 ) -> Float[Tensor, "n 2"]:
-    """Sum of the loss and number of tokens, of those that count, for every level of the noise."""
+    """Sum the loss and the number of tokens that count, for every level of the noise."""
     level = process.level_of(noisy.z).flatten()
     sums = torch.zeros(len(process.levels), 2, dtype=torch.float64, device=noisy.z.device)
     values = torch.stack([losses.detach().flatten().double(), kept.flatten().double()], -1)

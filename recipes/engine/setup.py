@@ -32,7 +32,7 @@ from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 
 
 class FromText(RunContext):
-    """What a run knows by its prepared text.
+    """Run context from the prepared text.
 
     Args:
         recipe: of the run.
@@ -41,7 +41,7 @@ class FromText(RunContext):
     """
 
     clusters: Clusters | None = None
-    """Those that a part asked for."""
+    """Clusters that a part required."""
 
     _asked: int | list[int] | str | None = None
 
@@ -78,12 +78,12 @@ class FromText(RunContext):
 
     @property
     def counted(self) -> Int[Tensor, " V"] | None:
-        """The counts, if a part asked for them."""
+        """The counts, if a part required them."""
         return self.__dict__.get("_counts")
 
 
 class _Rehearsal(FromText):
-    """The same with clusters that are there at once."""
+    """Run context with clusters that need no work."""
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if isinstance(clusters, str):
@@ -92,7 +92,7 @@ class _Rehearsal(FromText):
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Hash of everything in a recipe that decides the numbers: not where they go, nor on what machine."""
+    """Return a hash of all values of a recipe that determine the numbers: not folders, not the machine."""
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
 
 
@@ -153,10 +153,10 @@ def make_process(recipe: Recipe, known: RunContext, data: Prepared, world: World
 
 
 def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
-    """The pace, able to serve the recipe's texts.
+    """Return the pace, checked for the recipe's sequences.
 
     Raises:
-        ValueError: it cannot; an option that knows only one time per text.
+        ValueError: it does not fit; an option that takes one time per sequence only.
     """
     pace = fitting(recipe.order(), recipe.data.length)
     if own_times(pace, recipe.data.length):
@@ -172,7 +172,7 @@ def fitting_pace(recipe: Recipe) -> dd.paces.Pace:
 
 
 def published(recipe: Recipe) -> Path:
-    """The folder of the weights that the recipe starts from.
+    """Return the folder of the weights that the recipe starts from.
 
     Raises:
         ValueError: nothing was published there.
@@ -187,10 +187,10 @@ def published(recipe: Recipe) -> Path:
 
 
 def make_model(recipe: Recipe, known: ModelContext) -> nn.Module:
-    """The network, from the recipe's seed alone; able to do what the recipe asks for.
+    """Build the network, from the recipe's seed alone, and check the capabilities that the recipe requires.
 
     Raises:
-        ValueError: what the network refuses or cannot do.
+        ValueError: an argument that the network rejects, or a capability that it lacks.
     """
     torch.manual_seed(recipe.seed)
     model = parts.build("backbones", recipe.network, known, "model")
@@ -213,7 +213,7 @@ def start(
     data: Prepared,
     clusters: Clusters | None = None,
 ) -> None:
-    """Gives an untrained network the start that the recipe asks for, on every process the same.
+    """Initialise an untrained network as ``recipe.start`` specifies, on every process the same.
 
     Raises:
         ValueError: weights that do not fit; weights for other ``clusters`` than those of the process.
