@@ -66,7 +66,7 @@ class Gibbs(Corrector):
         noise, u = (rand(z.shape, run.generator, z.device) for _ in range(2))
         eligible = run.free & process.reachable_from_all_tokens(z)
         random = self.select == "random"
-        chosen = eligible & self._top(noise.masked_fill(~run.free, -1.0)) if random else eligible
+        chosen = eligible & self._most(noise.masked_fill(~run.free, -1.0)) if random else eligible
         tokens, odds = torch.zeros_like(z), torch.full_like(noise, -torch.inf)
         for part in run.network.at(z, t, chosen):
             logits = part.words(torch.zeros_like(part.z))
@@ -74,11 +74,11 @@ class Gibbs(Corrector):
             if not random:
                 odds[part.b, part.i] = _log_odds(process, part, logits).to(odds)
         if not random:  # Gumbel noise: without replacement, in proportion
-            chosen = eligible & self._top(odds - (-noise.log()).log())
+            chosen = eligible & self._most(odds - (-noise.log()).log())
         proposed = process.sample(tokens, t, run.generator)
         return torch.where(chosen & process.reachable_from_all_tokens(proposed), proposed, z)
 
-    def _top(self, score: Tensor) -> Bool[Tensor, "B L"]:
+    def _most(self, score: Tensor) -> Bool[Tensor, "B L"]:
         """Select the positions of each sequence with the highest scores."""
         best = score.topk(min(self.positions, score.shape[1]), dim=1).indices
         return torch.zeros_like(score, dtype=torch.bool).scatter(1, best, True)
