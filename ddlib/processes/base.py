@@ -141,6 +141,10 @@ class ForwardProcess(Identified):
         """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
         if "_place" in vars(self):  # else a subclass has not called super().__init__
             self._place = argument_checks.place_of(self, self._place)
+        implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
+        if implemented and not self.closed_form:  # it would never be used, without a word
+            name = type(self).__name__
+            raise TypeError(f"{name} implements weighted_divergence and has closed_form = False, must set it to True")
 
     def check_inputs(
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,

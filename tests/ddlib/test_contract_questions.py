@@ -111,6 +111,15 @@ def test_the_default_marginal_is_the_transition_from_time_zero():
         assert torch.allclose(process.marginal(x, t), process.inner.marginal(x, t), atol=1e-15)
 
 
+def test_a_closed_form_that_would_not_be_used_is_refused():
+    class Forgetful(TwoFunctions):
+        def weighted_divergence(self, logits, x, z, t):
+            return self.loss_weight(x, z, t), torch.ones_like(z)
+
+    with pytest.raises(TypeError, match=r"Forgetful implements weighted_divergence and has closed_form = False"):
+        Forgetful()
+
+
 def test_methods_of_levels_are_those_of_level_processes():
     own = {name for name, member in vars(LevelProcess).items() if not isinstance(member, Renamed) and name[0] != "_"}
     new = {name for name in own if not hasattr(ForwardProcess, name)}

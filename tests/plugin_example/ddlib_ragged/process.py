@@ -87,6 +87,8 @@ class Ragged(ForwardProcess):
         tensor([[7, 7, 7, 7, 7]])
     """
 
+    closed_form = True
+
     def __init__(
         self, hierarchy: Hierarchy, punctuation: Sequence[int], schedule: Schedule, speed: float = 1.0
     ) -> None:
