@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ddlib.utils.renamed import module_getattr
+
 _OWN = frozenset(vars(nn.Module()))
 """Attributes of every ``nn.Module``, which torch moves itself."""
 
@@ -65,3 +67,6 @@ def _each(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_each(item, to) for item in value)
     return value
+
+
+__getattr__ = module_getattr(__name__, {"ExactModule": "Float64Module"})

@@ -283,7 +283,7 @@ def test_a_wrong_answer_is_told_in_words(method, new, name, told):
         mine = Paced()
         mine.within = torch.nn.Module()  # of torch, which moves no attribute
         mine.within.table = new
-        assert "as an attribute of a ddlib.utils.precision.ExactModule" in failed(mine, name)
+        assert "as an attribute of a ddlib.utils.precision.Float64Module" in failed(mine, name)
     else:
         mine = wrong(method, new)
     assert told in failed(mine, name)

@@ -52,6 +52,8 @@ def test_a_pickle_of_a_class_at_a_former_path_loads():
         (dd.typing, "Levelled", "HasLevelWeights"),
         (dd.typing, "StateLaw", "StateProbs"),
         (dd.typing, "WordLaw", "TokenProbs"),
+        (dd.utils.precision, "ExactModule", "Float64Module"),
+        (dd.utils.positive, "Learned", "PositiveParameter"),
     ],
 )
 def test_a_former_name_gives_the_same_object_with_a_warning(module, old, new):

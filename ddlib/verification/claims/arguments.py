@@ -36,7 +36,9 @@ def _state(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     learned = {name for name, _ in process.named_parameters()}
     held = [name for name in process.state_dict() if name not in learned and not name.endswith("_extra_state")]
     says = f"{', '.join(held)}: in state_dict(), must follow from the constructor's arguments"
-    hint = "write self.name = tensor in a ddlib.utils.precision.ExactModule, no buffer; a parameter where it is learned"
+    hint = (
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, no buffer; a parameter where it is learned"
+    )
     yield stated("tensors in the state that are not learned", not held, says, hint)
     other = copy.deepcopy(process)
     other.load_state_dict(process.state_dict())
@@ -55,7 +57,7 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     found = [name for name, value in process.named_buffers() if not torch.equal(value, mean.get_buffer(name))]
     says = f"{', '.join(found)}: changed by torch.optim.swa_utils.AveragedModel(network, use_buffers=True)"
     hint = (
-        "write self.name = tensor in a ddlib.utils.precision.ExactModule, which no average touches; not register_buffer"
+        "write self.name = tensor in a ddlib.utils.precision.Float64Module, no register_buffer: no average changes it"
     )
     yield stated("constants that an average of weights changes", not found, says, hint)
     if not list(process.parameters()):

@@ -67,7 +67,7 @@ def _moves(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     away = copy.deepcopy(process).to("meta")
     left = sorted({name for module in away.modules() for name in _left_behind(module)})
     says = f"{', '.join(left)}: left behind by .to(device), must move with the process"
-    hint = "a tensor moves as an attribute of a ddlib.utils.precision.ExactModule, which every process is"
+    hint = "a tensor moves as an attribute of a ddlib.utils.precision.Float64Module, which every process is"
     yield stated("tensors left behind by .to(device)", not left, says, hint)
 
 
