@@ -120,6 +120,16 @@ def test_a_closed_form_that_would_not_be_used_is_refused():
         Forgetful()
 
 
+def test_levels_that_disagree_with_level_of_are_refuted():
+    class Forgetful(Plain):
+        def level_of(self, z):
+            return self.inner.level_of(z)
+
+    report = dd.verify(Forgetful(Hierarchical(dd.hierarchies.Tree([[0, 0, 1, 1]]), Linear())))
+    (check,) = [check for check in report.failures if check.name == "answers"]
+    assert "levels is (4, 3), level_of has (4, 2, 1)" in str(check)
+
+
 def test_methods_of_levels_are_those_of_level_processes():
     own = {name for name, member in vars(LevelProcess).items() if not isinstance(member, Renamed) and name[0] != "_"}
     new = {name for name in own if not hasattr(ForwardProcess, name)}

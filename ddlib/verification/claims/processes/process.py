@@ -26,6 +26,9 @@ def _answers(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         else:
             is_, right, hint = f"{type(got).__name__}", False, f"{call} must return a tensor"
         yield stated(call, right, f"{call} is {is_}, must be torch.float64 of shape {shape}", hint)
+    counted = tuple(torch.bincount(process.level_of(torch.arange(process.num_states)[None])[0]).tolist())
+    hint = "a subclass with other levels than tokens and one mask overrides levels and level_of"
+    yield stated("levels", counted == process.levels, f"levels is {process.levels}, level_of has {counted}", hint)
 
 
 def _transposed(matrix: torch.Tensor, total: float) -> str:
