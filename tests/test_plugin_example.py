@@ -256,7 +256,7 @@ def test_a_process_keeps_its_precision_wherever_it_is_moved():
     assert all(buffer.device.type == "meta" for buffer in moved.to("meta").buffers())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # minutes: 20,331 states are checked as given
 def test_a_large_process_shrinks_to_a_small_one_of_its_kind():
     counts = torch.arange(20_000, 0, -1)
     large = Ragged(Bands(counts, 300, xi=0.9, speed=[2.0, 1.0]), range(100, 130), LogOdds(), speed=0.5)

@@ -275,7 +275,7 @@ def test_the_preset_is_the_process_by_the_counts_of_a_run():
     assert dd.presets.hdlm_noisy([[0, 0, 1, 1]], [0.2, 0.1]).frequency is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # most of a minute
 def test_a_large_one_is_proved_on_a_small_one():
     words = torch.arange(3000)
     tree = Tree([words % 300, torch.arange(300) % 20], xi=[0.9, 1.0])

@@ -192,7 +192,10 @@ def test_intervals_of_uniform_noise_hold_the_truth_or_state_why_not(own):
 @pytest.mark.slow
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("own", [True, False], ids=["own density", "uniform times"])
-@pytest.mark.parametrize(("name", "number"), REGISTERED)
+@pytest.mark.parametrize(
+    ("name", "number"),  # half a minute for each rate matrix
+    [pytest.param(*case, marks=pytest.mark.nightly) if case[0] == "rate_matrix" else case for case in REGISTERED],
+)
 def test_intervals_hold_the_truth_or_state_why_not(name, number, own):
     process = registered(name, number)
     if process.vocab_size == 1:

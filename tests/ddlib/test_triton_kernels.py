@@ -17,15 +17,15 @@ assert "triton" not in sys.modules
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from ddlib.kernels.gpu import families, online, row
+from ddlib.kernels.gpu import forward_kernel, grouped_gemm, inplace_softmax
 
-tiles = online.default_tiles(torch.empty(1, 1, dtype=torch.bfloat16))
+tiles = forward_kernel.default_tiles(torch.empty(1, 1, dtype=torch.bfloat16))
 constants = dict(
     HAS_BIAS=True, EVEN=True, PRECISION="ieee", SPLITS=4, BT=tiles.rows, BV=tiles.columns, BD=tiles.depth
 )
 wide = dict.fromkeys(("WORDS", "INDEX", "WORD"), "*i64") | dict.fromkeys(("H", "W", "BIAS", "Z"), "*bf16")
 wide["OUT"] = "*fp32"
-for kernel, constant in ((online._sums, constants), (row._row, dict(BV=row.COLUMNS))):
+for kernel, constant in ((forward_kernel._sums, constants), (inplace_softmax._row, dict(BV=inplace_softmax.COLUMNS))):
     types = {
         name: "constexpr" if name in constant else wide.get(name, "*i32" if name.isupper() and len(name) > 1 else "i32")
         for name in kernel.arg_names
@@ -35,15 +35,16 @@ for kernel, constant in ((online._sums, constants), (row._row, dict(BV=row.COLUM
     options = dict(num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True)
     made = compile(source, GPUTarget("cuda", 90, 32), options)
     print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "wgmma" in made.asm["ptx"])
-cut = families.Tiles()
+cut = grouped_gemm.Tiles()
 constants = dict(
     HAS_BIAS=True, PRECISION="ieee", BT=cut.tokens, BV=cut.columns, BD=cut.depth, DERIVE=True
 )
 long = ("COLUMNS", "TOKEN", "OWN", "FAMILY", "TILE_FAMILY", "TILE_TOKEN", "START", "FIRST")
 wide = dict.fromkeys(long, "*i64") | dict.fromkeys(("H", "W"), "*bf16")
-for kernel in (families._logits, families._slopes, families._by_hidden, families._by_weight):
-    given = {name: 4096 if name == "BV" and kernel is families._slopes else value for name, value in constants.items()}
-    given = {name: value for name, value in given.items() if name in kernel.arg_names}
+for kernel in (grouped_gemm._logits, grouped_gemm._slopes, grouped_gemm._by_hidden, grouped_gemm._by_weight):
+    given = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    if kernel is grouped_gemm._slopes:
+        given["BV"] = 4096
     types = {
         name: "constexpr" if name in given else wide.get(name, "i32" if name == "D" or name.islower() else "*fp32")
         for name in kernel.arg_names
