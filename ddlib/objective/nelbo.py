@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import beside
+from ddlib.processes.broadcasting import beside
 from ddlib.processes.integrand import dense_integrand
 from ddlib.typing import Logits, PerToken, Times, Tokens
 from ddlib.utils.validation import require, visible

@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.plot.axes import TIME_LABEL, Axes, axes_or_new, dress
 from ddlib.plot.colors import BLUE, Band, band_of, bands
 from ddlib.processes import ForwardProcess
-from ddlib.processes.base import interior
+from ddlib.processes.broadcasting import interior
 from ddlib.schedules import Schedule
 from ddlib.typing import HasLevelWeights, Times
 from ddlib.utils.validation import check_count

@@ -1,6 +1,7 @@
 """Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
-from ddlib.processes.base import ForwardProcess, beside, each_time, elapsed, interior, into, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.broadcasting import beside, each_time, elapsed, interior, into, scalar, span
 from ddlib.processes.gidd import GIDD
 from ddlib.processes.hierarchical import Hierarchical
 from ddlib.processes.interpolating import Interpolating

@@ -1,8 +1,12 @@
 """Checks of the arguments of a process's methods: type, shape, range, order and device."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from ddlib.hierarchies import Hierarchy
+from ddlib.schedules import Schedule
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_devices, check_order, check_times, check_tokens, require, visible
 
@@ -48,6 +52,27 @@ def check_inputs(
             bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
             require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
     check_devices(x=x, z=z, t=t, s=s, p=p, process=place)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases from 1 to 0."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+    schedule.check()
+
+
+def check_tree(hierarchy: Hierarchy, schedule: Schedule) -> None:
+    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge.
+
+    Raises:
+        TypeError: arguments of another kind.
+        ValueError: alpha not decreasing from 1 to 0, or 0 in float64 before the slowest edge has ended.
+    """
+    if not isinstance(hierarchy, Hierarchy):
+        raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
+    check_schedule(schedule)
+    slowest = min(hierarchy.speeds)
+    schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
 
 
 def check_forwards(z: Tokens, s: Times, t: Times) -> None:

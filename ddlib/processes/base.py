@@ -13,20 +13,7 @@ from torch.nn.functional import one_hot
 from ddlib.arguments import Identified
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import argument_checks, optimal_times
-from ddlib.processes.broadcasting import (
-    beside,
-    columns_at,
-    each_time,
-    elapsed,
-    interior,
-    into,
-    products_at,
-    rows_at,
-    scalar,
-    span,
-    taken,
-    through,
-)  # fmt: skip
+from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
@@ -35,11 +22,6 @@ from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_count, require
-
-__all__ = [
-    "ForwardProcess", "beside", "columns_at", "each_time", "elapsed", "interior", "into", "products_at", "reduction",
-    "rows_at", "scalar", "span", "taken", "through", "unchanged",
-]  # fmt: skip
 
 LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""

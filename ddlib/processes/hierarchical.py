@@ -10,7 +10,8 @@ from torch.nn.functional import one_hot
 
 from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes.base import beside, interior, reduction, scalar, span, taken
+from ddlib.processes.base import reduction
+from ddlib.processes.broadcasting import beside, interior, scalar, span, taken
 from ddlib.processes.hierarchical_kl import children, descendants
 from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens

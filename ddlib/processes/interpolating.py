@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.processes.base import ForwardProcess, beside, interior, scalar, span, unchanged
+from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.broadcasting import beside, interior, scalar, span
 from ddlib.processes.mixture import Mixture, compared, log1p_exp, log_ratio
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits

@@ -1,6 +1,5 @@
 """Base class of processes with a hierarchy and a schedule, whose levels are a Markov chain."""
 
-import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,7 +9,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
+from ddlib.processes.argument_checks import check_tree
+from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.broadcasting import beside, elapsed, interior, into, taken
 from ddlib.processes.level_chain import LevelChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
@@ -40,13 +41,7 @@ class LevelProcess(ForwardProcess):
     hierarchy: Hierarchy
 
     def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
-        if not isinstance(hierarchy, Hierarchy):
-            raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        schedule.check()
-        slowest = min(hierarchy.speeds)
-        schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+        check_tree(hierarchy, schedule)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
         self._fixed = LevelChain(hierarchy.speeds) if hierarchy.learned is None else None

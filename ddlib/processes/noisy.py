@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes.base import beside, elapsed, interior, into, scalar, span, taken
+from ddlib.processes.broadcasting import beside, elapsed, interior, into, scalar, span, taken
 from ddlib.processes.mixture import falls_short, log1p_exp
 from ddlib.processes.resampling_chain import LevelProbs
 from ddlib.processes.resampling_process import ResamplingProcess

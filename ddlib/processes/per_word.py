@@ -9,7 +9,9 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, scalar, span, taken, unchanged
+from ddlib.processes.argument_checks import check_schedule
+from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.broadcasting import beside, elapsed, interior, scalar, span, taken
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
@@ -50,9 +52,7 @@ class PerWord(ForwardProcess):
     learned: PositiveParameter | None
 
     def __init__(self, schedule: Schedule, powers: Sequence[float] | Tensor, learn_speeds: bool = False) -> None:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        schedule.check()
+        check_schedule(schedule)
         values = _numbers(powers)
         super().__init__(len(values), len(values) + 1)
         self.schedule = schedule

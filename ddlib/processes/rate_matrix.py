@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, products_at, rows_at, scalar, span
+from ddlib.processes.base import ForwardProcess
+from ddlib.processes.broadcasting import beside, elapsed, interior, products_at, rows_at, scalar, span
 from ddlib.processes.matrix_exponential import MatrixExponential
 from ddlib.schedules import Cosine, Linear, Schedule
 from ddlib.typing import StateMatrix, StateProbs, Times, TokenProbs, Tokens

@@ -1,6 +1,5 @@
 """Sampling of a process whose noise is a chain of a level and a flag for resampling."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,7 +9,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes.base import ForwardProcess, beside, elapsed, interior, into, taken, unchanged
+from ddlib.processes.argument_checks import check_tree
+from ddlib.processes.base import ForwardProcess, unchanged
+from ddlib.processes.broadcasting import beside, elapsed, interior, into, taken
 from ddlib.processes.resampling_chain import LevelProbs, ResamplingChain, checked_shares, ratio_of, token_frequencies
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
@@ -31,13 +32,7 @@ class ResamplingProcess(ForwardProcess):
         self, hierarchy: Hierarchy, schedule: Schedule, p_uniform: float | Sequence[float] | Tensor,
         frequency: Any = None,
     ) -> None:  # fmt: skip
-        if not isinstance(hierarchy, Hierarchy):
-            raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
-        schedule.check()
-        slowest = min(hierarchy.speeds)
-        schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+        check_tree(hierarchy, schedule)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
         self.hierarchy, self.schedule = hierarchy, schedule
         self.p_uniform = checked_shares(p_uniform, hierarchy.depth)

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from ddlib.processes.base import elapsed
+from ddlib.processes.broadcasting import elapsed
 from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import Mixture
 from ddlib.schedules import Cosine, Geometric, Linear, Schedule

@@ -131,8 +131,7 @@ class Sampler(Part):
 
     def check(self, process: ForwardProcess) -> None:
         """Raise TypeError unless the sampler supports the process."""
-        if not isinstance(process, self.requires):
-            raise TypeError(f"{type(self).__name__} needs a process with levels, {process!r} has none: {self.instead}")
+        check_required(self, process)
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1 from the prior."""
@@ -205,6 +204,22 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
     raise TypeError(
         f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
     )
+
+
+def check_required(part: Any, process: ForwardProcess) -> None:
+    """Raise TypeError unless the process is of the class that a sampler or corrector requires.
+
+    Args:
+        part: a sampler or corrector, with ``requires`` and ``instead``.
+        process: the process of a call.
+    """
+    if isinstance(process, part.requires):
+        return
+    if part.requires is LevelProcess:
+        lacking = f"needs a process with levels, {process!r} has none"
+    else:
+        lacking = f"needs a {part.requires.__name__}, {process!r} is not one"
+    raise TypeError(f"{type(part).__name__} {lacking}: {part.instead}")
 
 
 def level_process(run: SamplingContext) -> LevelProcess:

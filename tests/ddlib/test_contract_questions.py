@@ -120,6 +120,16 @@ def test_a_closed_form_that_would_not_be_used_is_refused():
         Forgetful()
 
 
+def test_a_sampler_names_the_class_of_processes_that_it_requires():
+    class OnlyUniform(dd.samplers.Ancestral):
+        requires, instead = Uniform, "Ancestral serves it"
+
+    dd.samplers.EdgeBalance().check(Masked(3, Linear()))
+    OnlyUniform().check(Uniform(3, Linear()))
+    with pytest.raises(TypeError, match=r"OnlyUniform needs a Uniform, GIDD\(.*\) is not one: Ancestral serves it"):
+        OnlyUniform().check(GIDD(3, 0.2))
+
+
 def test_levels_that_disagree_with_level_of_are_refuted():
     class Forgetful(Plain):
         def level_of(self, z):

@@ -2,11 +2,11 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from ddlib.arguments import Part
 from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import SamplingContext
+from ddlib.samplers.base import SamplingContext, check_required
 from ddlib.typing import Times, Tokens
 from ddlib.utils.repr import shown
 
@@ -34,8 +34,15 @@ class Corrector(Part):
     max_finalize_calls: int = 0
     """Maximal number of network calls of ``end``."""
 
-    def check(self, process: ForwardProcess) -> None:  # by default every process is supported
+    requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
+    """Class of the supported processes, as of a sampler."""
+
+    instead: ClassVar[str] = ""
+    """Alternatives for processes of other classes, for the error message."""
+
+    def check(self, process: ForwardProcess) -> None:
         """Raise TypeError if the process is not supported, with the reason and an alternative."""
+        check_required(self, process)
 
     @abstractmethod
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:

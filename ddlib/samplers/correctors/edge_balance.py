@@ -6,7 +6,7 @@ from typing import Self
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import LevelProcess
 from ddlib.samplers.base import SamplingContext, level_process
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.runtime.reverse_step import shift
@@ -30,19 +30,14 @@ class EdgeBalance(Corrector):
         TypeError, ValueError: another strength; when sampling, a process without levels.
     """
 
+    requires, instead = LevelProcess, "ForwardBackward serves it, and the sampler Psi"
+
     def __init__(self, strength: float = 1.0) -> None:
         self.strength = check_number("strength", strength, 0, 10, "in [0, 10]")
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(3.0)]  # large enough for errors to be detected
-
-    def check(self, process: ForwardProcess) -> None:
-        if not isinstance(process, LevelProcess):
-            raise TypeError(
-                f"{type(self).__name__} needs a process with levels, {process!r} has none: "
-                "ForwardBackward serves it, and the sampler Psi"
-            )
 
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         process = level_process(run)

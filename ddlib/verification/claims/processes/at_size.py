@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.objective.nelbo import nelbo
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import entropy
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
@@ -196,8 +196,7 @@ def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n = max(100, min(n, 2 * 10**7 // (3 * process.vocab_size)))
     scores = logits(process, 1)
     start = process.sample(x[None], at(t), generator).expand(n, -1).contiguous()
-    target = process.sample_level(start, at(t, n), at(s, n), generator) if isinstance(process, LevelProcess) else None
-    landed = process.sample_given_level(scores.expand(n, 3, -1), start, at(t, n), at(s, n), target, generator)
+    landed = process.sample_given_level(scores.expand(n, 3, -1), start, at(t, n), at(s, n), None, generator)
     expected = process.posterior(scores.exp().expand(1, 3, -1), start[:1], at(t), at(s))[0]
     counts = tally(landed, process.num_states)
     yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": start[0]})

@@ -9,7 +9,7 @@ from ddlib.kernels import linear_training_loss
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import ForwardProcess
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
@@ -71,8 +71,7 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z, count = reached.repeat(2).expand(n, -1), len(reached)
     noise, t, s = torch.Generator().manual_seed(23), at_times(late, count), at_times(early, count)
-    levels = process.sample_level(z, t, s, noise) if isinstance(process, LevelProcess) else None
-    earlier = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, levels, noise)
+    earlier = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, None, noise)
     p = scores.exp().expand(1, count, -1)
     probs = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
     yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(earlier, size), probs, n)
