@@ -11,6 +11,7 @@ from ddlib.schedules import Linear
 from ddlib.times import Bell, Beta, Tabulated, TimeDensity, Uniform
 
 DRAW, OPTIMAL = sys.modules["ddlib.times.draws"], sys.modules["ddlib.processes.optimal_times"]
+LEVELS = sys.modules["ddlib.processes.level_process"]
 SHIFT, RING = torch.diag(torch.ones(5), 1), torch.eye(5, dtype=torch.float64).roll(1, 0)
 
 
@@ -70,7 +71,7 @@ def the_mean_square_is_the_square_of_the_mean(time_moments, self, t, divergences
     return mean, mean**2
 
 
-@fault("m = sum a_i w_i k_i", Hierarchical, deep(), Linear(), within=OPTIMAL)
+@fault("m = sum a_i w_i k_i", Hierarchical, deep(), Linear(), within=LEVELS)
 def what_is_paid_is_given_to_the_levels_in_reverse(nats_of_levels, levels, given):
     return nats_of_levels(levels, given)[::-1]
 
