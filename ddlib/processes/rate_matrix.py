@@ -1,7 +1,7 @@
 """Process with an arbitrary constant rate matrix."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float64
@@ -55,6 +55,11 @@ class RateMatrix(ForwardProcess):
     def matrix(self) -> StateMatrix:
         """The rates per unit of -log alpha, (S, S) float64, row = from."""
         return self.exponential.matrix
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments with the rates in float64: rows of a float32 matrix sum to 0 within its rounding only."""
+        found = dict(super().arguments())
+        return found | {"matrix": self.matrix} if "matrix" in found else found
 
     @classmethod
     def examples(cls) -> Sequence[Self]:

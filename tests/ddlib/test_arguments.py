@@ -463,3 +463,10 @@ def test_a_network_laid_out_on_meta_has_a_process_with_numbers(process):
 def test_every_part_but_guidance_is_recorded():
     """No base class of a kind is left out; a guidance is made of networks, which are no plain values."""
     assert all(issubclass(registry.made(kind), Part) for kind in registry.PROVED)
+
+
+def test_the_rates_of_a_float32_matrix_are_made_again():
+    process = dd.processes.RateMatrix(torch.full((60, 60), 1 / 60) - torch.eye(60), dd.schedules.Linear())
+    again = dd.build("processes", dd.values(process))
+    assert torch.equal(again.matrix, process.matrix)
+    again.load_state_dict(process.state_dict())
