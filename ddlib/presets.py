@@ -8,7 +8,7 @@ import torch
 from ddlib.hierarchies import Tree
 from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
-from ddlib.schedules import Linear
+from ddlib.schedules import Linear, Schedule, Window
 from ddlib.utils.validation import check_number, require
 
 
@@ -69,6 +69,43 @@ def hdlm_levels(
 ) -> Hierarchical:
     """Hierarchical diffusion with any number of levels under the linear schedule; arguments as in ``Tree``."""
     return Hierarchical(Tree(parents, xi=xi, speed=speed, learn_speeds=learn_speeds), Linear())
+
+
+def staged(parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float = 1.0) -> Hierarchical:
+    """Next scale in the strict sense: tokens become clusters in [0, 1/2], and clusters the mask in [1/2, 1].
+
+    Two masked diffusions, one after the other: in generation every cluster is known before the first token.
+
+    Args:
+        parents: as in ``hdlm``.
+        overlap: in [0, 1], how much the windows of the two edges overlap: 0 for [0, 1/2] and [1/2, 1], 1 for [0, 1]
+            both, which is ``hdlm`` with equal speeds.
+        schedule: the schedule within each window, with exact ends; ``Linear()`` by default.
+        xi: as in ``hdlm``.
+
+    Raises:
+        TypeError, ValueError: as ``Tree`` and ``Window``; an overlap outside [0, 1].
+
+    Example:
+        >>> staged([0, 0, 1, 1]).occupancies(torch.tensor([0.25, 0.5, 0.75]))
+        tensor([[0.5000, 0.5000, 0.0000],
+                [0.0000, 1.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000]], dtype=torch.float64)
+    """
+    levels = len(parent_vectors(parents))
+    require(levels == 1, f"parents holds {levels} levels of clusters, staged has one; staged_levels has any")
+    return staged_levels(parents, overlap, schedule, xi)
+
+
+def staged_levels(
+    parents: Any, overlap: float = 0.0, schedule: Schedule | None = None, xi: float | Sequence[float] = 1.0
+) -> Hierarchical:
+    """Next scale with any number of levels: edge i of n acts in [i/n, (i + 1)/n]; arguments as ``staged``, ``Tree``."""
+    check_number("overlap", overlap, 0, 1, "in [0, 1]")
+    tree, inner = Tree(parents, xi=xi), Linear() if schedule is None else schedule
+    starts = [(1 - overlap) * i / tree.depth for i in range(tree.depth + 1)]
+    ends = [start + overlap for start in starts[1:-1]] + [1.0]
+    return Hierarchical(tree, [Window(inner, start, end) for start, end in zip(starts[:-1], ends, strict=True)])
 
 
 def hdlm_noisy(

@@ -1,6 +1,8 @@
 """Checks of the arguments of a process's methods: type, shape, range, order and device."""
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,24 +57,78 @@ def check_inputs(
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases from 1 to 0."""
+    """Raise TypeError unless the argument is a schedule, ValueError unless alpha decreases all the time from 1 to 0."""
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
     schedule.check()
+    start, end = schedule.support
+    require(
+        (start, end) == (0, 1),
+        f"schedule acts from t = {start:g} to {end:g}, must act from 0 to 1: a window is for one of several edges",
+    )
 
 
-def check_tree(hierarchy: Hierarchy, schedule: Schedule) -> None:
-    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge.
+def check_tree(hierarchy: Hierarchy, *schedules: Schedule) -> None:
+    """Raise unless the arguments are a hierarchy and a schedule that resolves its slowest edge, or one for each edge.
 
     Raises:
         TypeError: arguments of another kind.
-        ValueError: alpha not decreasing from 1 to 0, or 0 in float64 before the slowest edge has ended.
+        ValueError: alpha not decreasing from 1 to 0, or 0 in float64 before the slowest edge has ended; another number
+            of schedules than of edges; supports that leave an edge no time or a time without a jump.
     """
     if not isinstance(hierarchy, Hierarchy):
         raise TypeError(f"hierarchy is {hierarchy!r}, must be a ddlib.hierarchies.Hierarchy")
-    check_schedule(schedule)
+    if len(schedules) != 1:
+        check_schedules(hierarchy.depth, schedules)
+        return
+    check_schedule(schedules[0])
     slowest = min(hierarchy.speeds)
-    schedule.check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+    schedules[0].check_resolves(f"speed {slowest:g}", lambda duration: math.exp(-slowest * duration))
+
+
+def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
+    """Raise unless the schedules are one per edge, and every level empties before or as the next one does.
+
+    Raises:
+        TypeError: one that is not a schedule.
+        ValueError: see ``check_tree``; a schedule without exact ends, or that is 0 in float64 before its end.
+    """
+    require(
+        len(schedules) == edges,
+        f"schedule holds {len(schedules)} schedules, must be one, or one for each of the {edges} edges",
+    )
+    for i, schedule in enumerate(schedules):
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule[{i}] is {schedule!r}, must be a ddlib.schedules.Schedule")
+        schedule.check()
+        require(
+            schedule.exact_ends,
+            f"schedule[{i}] is {schedule!r}, must be 1 at its start and 0 at its end: with a schedule for each edge, "
+            "jumps at t = 0 have no order",
+        )
+        last = torch.tensor([schedule.support[1]], dtype=torch.float64).nextafter(torch.zeros(1, dtype=torch.float64))
+        require(
+            bool(schedule.hazard(last).isfinite()),
+            f"schedule[{i}] is {schedule!r}, which is 0 in float64 before its end: tokens that enter level {i} later "
+            "would never leave it. Use a schedule that overrides hazard",
+        )
+    check_supports(schedules)
+
+
+def check_supports(schedules: Sequence[Schedule]) -> None:
+    """Raise ValueError unless supports end in order, the last at 1, and some edge acts at every time."""
+    for i, (lower, upper) in enumerate(pairwise(schedules)):
+        require(
+            lower.support[1] <= upper.support[1] + 1e-9,
+            f"schedule[{i + 1}] ends at {upper.support[1]:g}, must end no earlier than schedule[{i}] at "
+            f"{lower.support[1]:g}: states that enter level {i + 1} later would have no time to leave it",
+        )
+    end = schedules[-1].support[1]
+    require(end == 1, f"schedule[{len(schedules) - 1}] ends at {end:g}, must end at 1, where all tokens are noise")
+    reached = 0.0
+    for start, end in sorted(schedule.support for schedule in schedules):
+        require(start <= reached + 1e-9, f"no schedule acts from t = {reached:g} to {start:g}, must be at least one")
+        reached = max(reached, end)
 
 
 def check_forwards(z: Tokens, s: Times, t: Times) -> None:

@@ -71,8 +71,8 @@ class ForwardProcess(Identified):
     hierarchy: Hierarchy | None
     """The hierarchy of the states; None where there is none."""
 
-    schedule: Schedule | None = None
-    """The schedule; None where there is none."""
+    schedule: Schedule
+    """The schedule; not set where there is none, or one for each edge (``schedules``)."""
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
     """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists."""
@@ -81,9 +81,14 @@ class ForwardProcess(Identified):
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
 
     @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The schedules: one, one for each edge, or none."""
+        return (self.schedule,) if hasattr(self, "schedule") else ()
+
+    @property
     def exact_ends(self) -> bool:
-        """True unless the schedule truncates alpha at either end."""
-        return self.schedule is None or self.schedule.exact_ends
+        """True unless a schedule truncates alpha at either end."""
+        return all(schedule.exact_ends for schedule in self.schedules)
 
     @property
     def device(self) -> torch.device:
@@ -143,7 +148,7 @@ class ForwardProcess(Identified):
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
         fields += [f"hierarchy={self.hierarchy!r}"] * (self.hierarchy is not None)
-        fields += [f"schedule={self.schedule!r}"] * (self.schedule is not None)
+        fields += [f"schedule={schedule!r}" for schedule in self.schedules]
         return f"{type(self).__name__}({', '.join(fields)})"
 
     # ---- forwards: draws and probabilities

@@ -1,7 +1,7 @@
 """Hierarchical diffusion: a process from a hierarchy and a schedule."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float64
@@ -9,14 +9,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.arguments import made_by
-from ddlib.hierarchies import Flat, Tree
+from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.processes.base import reduction
 from ddlib.processes.broadcasting import beside, interior, scalar, span, taken
 from ddlib.processes.hierarchical_kl import children, descendants
 from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
-from ddlib.schedules import Linear
+from ddlib.schedules import Cosine, Linear, Polynomial, Window
 from ddlib.typing import Logits, PerToken, StateMatrix, StateProbs, Times, TokenProbs, Tokens
+from ddlib.utils.validation import require
 
 
 class Hierarchical(LevelProcess):
@@ -28,12 +29,44 @@ class Hierarchical(LevelProcess):
 
     Args:
         hierarchy: the levels, and the transition matrices between them.
-        schedule: the schedule; ``alpha`` is the survival of a token on an edge of speed 1.
+        schedule: the schedule; ``alpha`` is the survival of a token on an edge of speed 1. Or one schedule for each
+            edge in a list, the edge above the tokens first (theory section 15).
 
     Raises:
         TypeError: arguments of another kind.
-        ValueError: alpha not decreasing from 1 to 0.
+        ValueError: see ``LevelProcess``.
     """
+
+    @staticmethod
+    def from_occupancies(hierarchy: Hierarchy, formulas: Sequence[Any]) -> "Hierarchical":
+        r"""Return the process whose levels have these occupancies, the paper's arbitrary :math:`\alpha_t, \beta_{t,c}`.
+
+        Args:
+            hierarchy: the levels, all edges of speed 1.
+            formulas: the probability of each level below the mask over time, tokens first, as in
+                ``schedules.Occupancies``: strings or sympy expressions in t.
+
+        Raises:
+            TypeError, ValueError: as ``schedules.Occupancies``; another number of formulas than of edges; a speed other
+                than 1.
+
+        Example:
+            >>> process = Hierarchical.from_occupancies(Tree([[0, 0, 1, 1]]), ["1 - t", "t*(1 - t)"])
+            >>> process.occupancies(torch.tensor([0.5]))
+            tensor([[0.5000, 0.2500, 0.2500]], dtype=torch.float64)
+        """
+        from ddlib.schedules import Occupancies  # imported here: sympy takes a while to load
+
+        require(
+            len(formulas) == hierarchy.depth,
+            f"formulas holds {len(formulas)} formulas, must be one for each of the {hierarchy.depth} levels below the "
+            "mask",
+        )
+        speeds = hierarchy.speeds
+        require(
+            set(speeds) == {1.0}, f"speed of the hierarchy is {speeds}, must be 1: formulas say how fast levels empty"
+        )
+        return Hierarchical(hierarchy, Occupancies(formulas).schedules())
 
     modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
     closed_form = True
@@ -54,10 +87,10 @@ class Hierarchical(LevelProcess):
         return reach_of_tokens(self.hierarchy, z) * taken(self.occupancies(t), self.level_of(z))[..., None]
 
     def rate_matrix(self, t: float | Tensor) -> StateMatrix:
-        return self.schedule.rate(interior(scalar(t, "t", self.device))) * dense(self.hierarchy, self.chain.rates())
+        return dense(self.hierarchy, self.chain.rate_matrix(scalar(t, "t", self.device)))
 
     def transition(self, s: float | Tensor, t: float | Tensor) -> StateMatrix:
-        return dense(self.hierarchy, self.chain.transition(self._duration(*span(s, t, self.device))))
+        return dense(self.hierarchy, self.chain.transition(*span(s, t, self.device)))
 
     def posterior(self, p: TokenProbs, z: Tokens, t: Times, s: Times) -> StateProbs:
         self.check_inputs(z=z, t=t, s=s, p=p)
@@ -173,16 +206,20 @@ class Hierarchical(LevelProcess):
         A subclass with further arguments must override it.
         """
         other = type(self).__new__(type(self))
-        Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedule)
+        Hierarchical.__init__(other, self.hierarchy.small_copy(vocab_size), self.schedules)
         made: Self = made_by(other, reduction, process=self, vocab_size=vocab_size)
         return made
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(tree, Linear()) for tree in (*Flat.examples(), *Tree.examples())]
+        staged = [Window(Linear(), 0.0, 0.5), Window(Linear(), 0.5, 1.0)]
+        tree, deep = Tree([[0, 0, 1, 1]]), Tree([[0, 0, 1, 1, 2, 2], [0, 0, 1]], xi=[0.8, 0.9], speed=[2.0, 1.0, 0.7])
+        plain = [cls(each, Linear()) for each in (*Flat.examples(), *Tree.examples())]
+        return [*plain, cls(tree, staged), cls(deep, [Cosine(), Polynomial(2.0), Linear()])]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.hierarchy!r}, {self.schedule!r})"
+        schedule = self.schedules[0] if len(self.schedules) == 1 else list(self.schedules)
+        return f"{type(self).__name__}({self.hierarchy!r}, {schedule!r})"
 
     def _model_terms(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
         """Terms of the network that the bound needs: log p(x), (B, L), and log u_1(.|p), (B, L, clusters)."""

@@ -1,5 +1,6 @@
 """Markov chain of the level of a position, independent of the state within the level."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -7,47 +8,96 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from ddlib.processes.broadcasting import beside, into
+from ddlib.processes.broadcasting import beside, elapsed, interior, into
 from ddlib.processes.matrix_exponential import LevelExponential
+from ddlib.schedules import Schedule
 from ddlib.utils.precision import Float64Module
 
 
 class LevelChain(Float64Module):
-    r"""Pure-birth chain through the levels 0..n, with rate :math:`\gamma_i` of edge i per unit of :math:`\sigma`.
+    """Pure-birth chain through the levels 0..n, as functions of time; rates are per unit of time.
 
-    Here :math:`\sigma = -\log \alpha` is the integrated rate of the schedule. Occupancies follow the hypoexponential
+    A subclass implements ``rates``, ``occupancies``, ``transition`` and ``entry_times``. Times are float64.
+    """
+
+    def inside(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Return times clamped by a rounding error from those at which rates are infinite."""
+        return interior(t)
+
+    @abstractmethod
+    def rates(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        """Return the rate of each edge at times that ``inside`` returned."""
+
+    @abstractmethod
+    def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        """Return a_i(t), the probability of each level, from tokens at t = 0."""
+
+    @abstractmethod
+    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        """Return T_ij, the probability of level j at t given level i at s <= t."""
+
+    @abstractmethod
+    def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
+        """Return the times at which levels 1..n are entered, 2 for never, from standard exponential draws."""
+
+    def inflow(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        """Return F_{i-1}, the flux into each level, per unit of time; 0 for tokens."""
+        t = self.inside(t)
+        occupied = self.occupancies(t)[..., :-1]
+        return pad(torch.where(occupied > 0, occupied * self.rates(t), 0.0), (1, 0))
+
+    def weights(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        r"""Return :math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy; 0 for tokens and empty levels."""
+        t = self.inside(t)
+        inflow, occupancies = self.inflow(t)[..., 1:], self.occupancies(t)[..., 1:]
+        occupied = occupancies > 0
+        return pad(torch.where(occupied, inflow / torch.where(occupied, occupancies, 1.0), 0.0), (1, 0))
+
+    def rate_matrix(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        """Return the rate matrix between levels; rows sum to 0."""
+        rates = self.rates(self.inside(t))
+        return torch.diag_embed(rates, 1) - torch.diag_embed(pad(rates, (0, 1)))
+
+
+class PowerChain(LevelChain):
+    r"""Level chain of one schedule: edge i has the survival :math:`\alpha^{\gamma_i}`, a power of the schedule.
+
+    In units of :math:`\sigma = -\log \alpha` the rates are constant. So occupancies follow the hypoexponential
     distribution, accurately for distinct, equal and nearly equal speeds.
 
     Args:
-        speeds: one positive speed per edge; a tensor has exact gradients, near equal speeds too.
+        schedule: the schedule alpha.
+        speeds: one positive power per edge; a tensor has exact gradients, near equal speeds too.
     """
 
     speeds: Tensor
 
-    def __init__(self, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
+    def __init__(self, schedule: Schedule, speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
-        self.speeds = torch.as_tensor(speeds, dtype=torch.float64)
-        self.generator = LevelExponential(self.rates())
+        self.schedule, self.speeds = schedule, torch.as_tensor(speeds, dtype=torch.float64)
+        self.generator = LevelExponential(torch.diag(self.speeds, 1) - torch.diag(pad(self.speeds, (0, 1))))
 
-    def rates(self) -> Float64[Tensor, "m m"]:
-        """Return the rates between levels per unit of sigma; rows sum to 0."""
-        return torch.diag(self.speeds, 1) - torch.diag(pad(self.speeds, (0, 1)))
+    def rates(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        return self.speeds * self.schedule.rate(t)[..., None]
 
-    def transition(self, duration: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        """Return T_ij, the probability of level j after a ``duration`` in units of sigma, from level i."""
-        return self.generator(duration)
+    def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        return self.generator(self.schedule.hazard(t))[..., 0, :]
 
-    def occupancies(self, sigma: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        """Return a_i, the probability of each level at ``sigma``, from tokens at 0."""
-        return self.generator(sigma)[..., 0, :]
+    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        return self.generator(elapsed(self.schedule, s, t))
 
-    def weights(self, sigma: Float64[Tensor, "*n"], rate: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        r"""Return :math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy, per unit of time; 0 for tokens."""
-        return pad(self.inflow(sigma, rate)[..., 1:] / self.occupancies(sigma)[..., 1:], (1, 0))
+    def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
+        hazard = (exponentials / self.speeds.detach()).cumsum(-1)
+        reached = hazard <= self.schedule.hazard(torch.ones_like(self.speeds[0]))
+        return torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
 
-    def inflow(self, sigma: Float64[Tensor, "*n"], rate: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        """Return F_{i-1}, the flux into each level, per unit of time; 0 for tokens."""
-        return pad(self.occupancies(sigma)[..., :-1] * self.speeds * rate[..., None], (1, 0))
+    def inflow(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        t = self.inside(t)
+        return pad(self.occupancies(t)[..., :-1] * self.speeds * self.schedule.rate(t)[..., None], (1, 0))
+
+    def weights(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        t = self.inside(t)
+        return pad(self.inflow(t)[..., 1:] / self.occupancies(t)[..., 1:], (1, 0))
 
 
 def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:

@@ -11,8 +11,9 @@ from torch.nn.functional import one_hot
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
-from ddlib.processes.broadcasting import beside, elapsed, interior, into, taken
-from ddlib.processes.level_chain import LevelChain, max_remask_prob, remask_coupling
+from ddlib.processes.broadcasting import beside, into, taken
+from ddlib.processes.edge_chain import EdgeChain
+from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
 from ddlib.schedules import Schedule
@@ -30,40 +31,55 @@ class LevelProcess(ForwardProcess):
 
     Args:
         hierarchy: the levels, and the transition matrices between them.
-        schedule: the schedule alpha.
+        schedule: the schedule alpha, of all edges, or one schedule for each edge, the edge above the tokens first. An
+            edge survives with probability alpha to the power of its speed.
 
     Raises:
         TypeError: arguments of another kind.
-        ValueError: alpha not decreasing from 1 to 0.
+        ValueError: alpha not decreasing from 1 to 0; schedules of another number than edges; a schedule of several
+            without exact ends; windows that end before those of lower edges, or leave a time without a jump.
     """
 
-    schedule: Schedule
     hierarchy: Hierarchy
 
-    def __init__(self, hierarchy: Hierarchy, schedule: Schedule) -> None:
-        check_tree(hierarchy, schedule)
+    def __init__(self, hierarchy: Hierarchy, schedule: Schedule | Sequence[Schedule]) -> None:
+        schedules = tuple(schedule) if isinstance(schedule, Sequence) else (schedule,)
+        check_tree(hierarchy, *schedules)
         super().__init__(hierarchy.vocab_size, hierarchy.num_states)
-        self.hierarchy, self.schedule = hierarchy, schedule
-        self._fixed = LevelChain(hierarchy.speeds) if hierarchy.learned is None else None
+        self.hierarchy, self._schedules = hierarchy, schedules
+        if len(schedules) == 1:
+            self.schedule = schedules[0]
+        self._fixed = (
+            self._chain(torch.tensor(hierarchy.speeds, dtype=torch.float64)) if hierarchy.learned is None else None
+        )
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        return self._schedules
 
     @property
     def chain(self) -> LevelChain:
         """Markov chain of the levels; built at each access where speeds are learned, so that gradients reach them."""
         learned = self.hierarchy.learned
-        return cast(LevelChain, self._fixed) if learned is None else LevelChain(learned())
+        return cast(LevelChain, self._fixed) if learned is None else self._chain(learned())
+
+    def _chain(self, speeds: Float64[Tensor, "n"]) -> LevelChain:
+        """Markov chain of the levels with these speeds."""
+        if len(self.schedules) == 1:
+            return PowerChain(self.schedules[0], speeds)
+        return EdgeChain(self.schedules, speeds)
 
     def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
         """Return a_i(t), the probability of each level, (..., n + 1), at times of any shape."""
-        return self.chain.occupancies(self._hazard(t))
+        return self.chain.occupancies(t.to(torch.float64))
 
     def weights(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
         """Return w_i(t), the loss weight of each level in nats per nat of divergence, (..., n + 1); 0 for tokens.
 
-        Each weight times its occupancy integrates to one. At t = 0 and 1, where weights may be infinite, times are
-        clamped by a rounding error into (0, 1).
+        Each weight times its occupancy integrates to one. Where weights may be infinite, at t = 0 and 1 and where a
+        schedule ends, times are shifted by a rounding error.
         """
-        t = interior(t)
-        return self.chain.weights(self._hazard(t), self.schedule.rate(t))
+        return self.chain.weights(t.to(torch.float64))
 
     def level_of(self, z: Tokens) -> Tokens:
         return self.hierarchy.level_of(z)
@@ -89,8 +105,7 @@ class LevelProcess(ForwardProcess):
         return beside(self._inflow(t).sum(-1)).expand(z.shape), taken(self.weights(t), self.level_of(z))
 
     def _inflow(self, t: Times) -> Float64[Tensor, "*n levels"]:
-        t = interior(t)
-        return self.chain.inflow(self._hazard(t), self.schedule.rate(t))
+        return self.chain.inflow(t.to(torch.float64))
 
     def level_posterior(
         self, level: Tokens, t: Times, s: Times, lift: Tensor | None = None
@@ -109,7 +124,7 @@ class LevelProcess(ForwardProcess):
 
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         """Return the transition matrix of levels from s (rows) to t >= s (columns), (..., n + 1, n + 1)."""
-        return self.chain.transition(self._duration(s, t))
+        return self.chain.transition(s.to(torch.float64), t.to(torch.float64))
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
         """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n); see ``level_chain``."""
@@ -194,14 +209,12 @@ class LevelProcess(ForwardProcess):
     ) -> tuple[Float64[Tensor, "B L n"], Tokens]:
         """Draw the times (B, L, n) at which positions enter levels 1..n, 2 for never, and the states (B, L) at t = 1.
 
-        The levels of the reverse process are those of the forward process, so their path is drawn forwards: holding
-        times are exponential in the hazard of the schedule.
+        The levels of the reverse process are those of the forward process, so their path is drawn forwards.
         """
-        holding = -torch.log1p(-rand((*shape, self._depth), generator, device)) / self.chain.speeds.detach()
-        hazard = holding.cumsum(-1)
-        reached = hazard <= self._hazard(self._one().to(device))
-        entries = torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
-        return entries, self.ascend(self._uniform_tokens(shape, generator, device), reached.sum(-1), generator)
+        draws = -torch.log1p(-rand((*shape, self._depth), generator, device))
+        entries = self.chain.entry_times(draws)
+        tokens = self._uniform_tokens(shape, generator, device)
+        return entries, self.ascend(tokens, (entries <= 1).sum(-1), generator)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L, levels) is built."""
@@ -231,12 +244,6 @@ class LevelProcess(ForwardProcess):
     def _depth(self) -> int:
         return self.hierarchy.depth
 
-    def _hazard(self, t: Tensor) -> Tensor:
-        return self.schedule.hazard(t.to(torch.float64))
-
     def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
         """Joint probability of the level at s (rows) and the level at t (columns)."""
         return self.level_transition(s, t) * self.occupancies(s)[..., None]
-
-    def _duration(self, s: Tensor, t: Tensor) -> Tensor:
-        return elapsed(self.schedule, s, t)

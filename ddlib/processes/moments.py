@@ -18,12 +18,23 @@ _FLOOR = 1e-3  # fraction of the mean: no time is drawn a thousand times more ra
 _TOKENS = 64  # at most so many tokens, evenly spaced, represent a larger vocabulary: a density needs three digits
 
 
-def grid(device: torch.device) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m"]]:
+def grid(
+    device: torch.device, breaks: Sequence[float] = (0.0, 1.0)
+) -> tuple[Float64[Tensor, "n"], Float64[Tensor, "m"]]:
     """Return the edges of cells, evenly spaced in the log-odds of time, and the time of evaluation in each cell.
 
     In the first and the last cell it is a quarter of the width from the end. A density that grows there like the
     inverse of a square root, as for masks, has its mean at that point.
+
+    Args:
+        device: of the result.
+        breaks: times at which a schedule begins or ends, sorted, from 0 to 1: the cells of each interval between them
+            are those of [0, 1], scaled.
     """
+    if len(breaks) > 2:
+        edges, inside = grid(device)
+        scaled = [(low + (high - low) * edges[:-1], low + (high - low) * inside) for low, high in pairwise(breaks)]
+        return torch.cat([*(part for part, _ in scaled), edges[-1:]]), torch.cat([part for _, part in scaled])
     odds = torch.linspace(-_REACH, _REACH, _CELLS + 1, dtype=torch.float64, device=device)
     inner = odds.sigmoid()
     ends = odds.new_tensor([0.0, 1.0])

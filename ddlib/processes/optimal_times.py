@@ -24,7 +24,8 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
     """Compute ``ForwardProcess.time_density``."""
     check_count("length", length)
     check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
-    edges, inside = grid(process.device)
+    breaks = sorted({0.0, 1.0, *(end for schedule in process.schedules for end in schedule.support)})
+    edges, inside = grid(process.device, breaks)
     mean, square = process.time_moments(inside, divergences)
     return table(edges, mean, square, length, chance)
 

@@ -57,7 +57,7 @@ class RateMatrix(ForwardProcess):
         return self.exponential.matrix
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments with the rates in float64: rows of a float32 matrix sum to 0 within its rounding only."""
+        """Return the arguments with rates in float64: rows of a float32 matrix sum to 0 within its rounding only."""
         found = dict(super().arguments())
         return found | {"matrix": self.matrix} if "matrix" in found else found
 

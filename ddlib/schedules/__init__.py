@@ -1,5 +1,6 @@
 """Noise schedules: the probability alpha(t) that a token has not jumped yet (WHEN tokens jump)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ddlib.schedules.base import Schedule
@@ -7,11 +8,16 @@ from ddlib.schedules.cosine import Cosine
 from ddlib.schedules.geometric import Geometric
 from ddlib.schedules.linear import Linear
 from ddlib.schedules.polynomial import Polynomial
+from ddlib.schedules.window import Window
 
 if TYPE_CHECKING:
+    from ddlib.schedules.occupancies import Occupancies
+    from ddlib.schedules.rate import Rate
     from ddlib.schedules.symbolic import Symbolic
 
-__all__ = ["Cosine", "Geometric", "Linear", "Polynomial", "Schedule", "Symbolic"]
+_LAZY = {"Occupancies": "occupancies", "Rate": "rate", "Symbolic": "symbolic"}
+
+__all__ = ["Cosine", "Geometric", "Linear", "Occupancies", "Polynomial", "Rate", "Schedule", "Symbolic", "Window"]
 
 
 def __dir__() -> list[str]:
@@ -19,9 +25,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Symbolic`` on first access, since it imports sympy, which takes a while to load."""
-    if name != "Symbolic":
+    """Import the classes of formulas on first access, since they import sympy, which takes a while to load."""
+    if name not in _LAZY:
         raise AttributeError(f"module 'ddlib.schedules' has no attribute {name!r}")
-    from ddlib.schedules.symbolic import Symbolic
-
-    return Symbolic
+    return getattr(import_module(f"ddlib.schedules.{_LAZY[name]}"), name)

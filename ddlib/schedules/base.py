@@ -44,6 +44,11 @@ class Schedule(Part):
     exact_ends: ClassVar[bool] = True
     """False if alpha(0) < 1 or alpha(1) > 0; the bound then has a reconstruction term and a prior term."""
 
+    @property
+    def support(self) -> tuple[float, float]:
+        """Interval of time in which tokens jump; alpha is constant before and after."""
+        return 0.0, 1.0
+
     @abstractmethod
     def alpha(self, t: Any, xp: Any = torch) -> Any:
         """Probability that a token of unit speed has not jumped by time ``t``; ``xp`` is torch or sympy."""

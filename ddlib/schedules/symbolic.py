@@ -93,11 +93,11 @@ def _compile(expression: sympy.Expr) -> Callable[[Tensor], Tensor]:
     return lambda t: function(t) * torch.ones_like(t)
 
 
-def _limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
+def limit(expression: sympy.Expr, point: int, wanted: int) -> tuple[Any, bool]:
     """Return the limit at t = 0 or t = 1, and whether it equals ``wanted``."""
     try:
-        limit = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
-        return limit, sympy.simplify(limit - wanted) == 0 or abs(complex(sympy.N(limit)) - wanted) < 1e-12
+        found = sympy.limit(expression, TIME, point, "+" if point == 0 else "-")
+        return found, sympy.simplify(found - wanted) == 0 or abs(complex(sympy.N(found)) - wanted) < 1e-12
     except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
         return f"nothing that sympy can find ({type(error).__name__})", False
 
@@ -140,6 +140,37 @@ class _Exact(StrPrinter):
         return "e"
 
 
+def parsed(formula: str | sympy.Expr) -> sympy.Expr:
+    """Return a formula as a sympy expression in ``TIME``.
+
+    Raises:
+        TypeError: neither a string nor a sympy expression.
+        ValueError: as ``parse``; symbols other than t.
+    """
+    if not isinstance(formula, (str, sympy.Expr)):
+        raise TypeError(f"formula is {formula!r}, must be a string or a sympy expression")
+    expression = parse(formula) if isinstance(formula, str) else formula
+    names = {symbol.name for symbol in expression.free_symbols}
+    require(names <= {"t"}, f"formula {formula} has the symbols {sorted(names)}, must be in t alone")
+    return expression.subs({symbol: TIME for symbol in expression.free_symbols})
+
+
+def exact_text(given: str | sympy.Expr, expression: sympy.Expr) -> str:
+    """Return a string that ``parse`` reads as ``expression``: the formula as given, or printed with all digits.
+
+    Raises:
+        TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
+    """
+    text = given if isinstance(given, str) else str(_Exact().doprint(expression))
+    try:
+        same = parse(text) == expression
+    except ValueError:
+        same = False
+    if not same:
+        raise TypeError(f"formula {text!r} is not the same as a string, must be given as one to have plain values")
+    return text
+
+
 class Symbolic(Schedule):
     r"""Schedule given by any formula in t, a string or a sympy expression; sympy computes the derivative.
 
@@ -156,17 +187,12 @@ class Symbolic(Schedule):
     """
 
     def __init__(self, formula: str | sympy.Expr) -> None:
-        if not isinstance(formula, (str, sympy.Expr)):
-            raise TypeError(f"formula is {formula!r}, must be a string or a sympy expression")
-        expression = parse(formula) if isinstance(formula, str) else formula
-        names = {symbol.name for symbol in expression.free_symbols}
-        require(names <= {"t"}, f"formula {formula} has the symbols {sorted(names)}, must be in t alone")
-        require("t" in names, f"formula {formula} is constant, must decrease from 1 to 0")
-        self.formula = str(expression)
-        self._expression = expression.subs({symbol: TIME for symbol in expression.free_symbols})
+        self._expression = parsed(formula)
+        require(self._expression.has(TIME), f"formula {formula} is constant, must decrease from 1 to 0")
+        self.formula = str(self._expression)
         for point, value in ((0, 1), (1, 0)):
-            limit, exact = _limit(self._expression, point, value)
-            require(exact, f"formula {formula} tends to {limit} at t = {point}, must be {value}")
+            end, exact = limit(self._expression, point, value)
+            require(exact, f"formula {formula} tends to {end} at t = {point}, must be {value}")
         derivative = sympy.diff(self._expression, TIME)
         self._alpha, self._alpha_prime = _compile(self._expression), _compile(derivative)
         self._rate = _compile(-sympy.diff(sympy.expand_log(sympy.log(self._expression), force=True), TIME))
@@ -183,15 +209,7 @@ class Symbolic(Schedule):
         Raises:
             TypeError: the expression has numbers or functions that ``parse`` cannot read from a string.
         """
-        given = super().arguments()["formula"]
-        text = given if isinstance(given, str) else _Exact().doprint(self._expression)
-        try:
-            same = parse(text) == self._expression
-        except ValueError:
-            same = False
-        if not same:
-            raise TypeError(f"formula {text!r} is not the same as a string, must be given as one to have plain values")
-        return {"formula": text}
+        return {"formula": exact_text(super().arguments()["formula"], self._expression)}
 
     def expression(self) -> sympy.Expr:
         return self._expression

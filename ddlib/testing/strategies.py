@@ -81,6 +81,20 @@ def _rate_matrix_process(draw: Callable[..., Any], schedule: st.SearchStrategy[s
     return RateMatrix(matrix, draw(schedule), draw(st.integers(1, len(matrix))))
 
 
+@st.composite
+def per_edge_processes(draw: Callable[..., Any], max_depth: int = 5, max_words: int = 9) -> Hierarchical:
+    """Strategy of processes with a schedule for each edge: unlike ones, or windows that overlap by any share."""
+    tree = draw(hierarchies(max_depth, max_words))
+    schedule = exact_schedules()
+    if draw(st.booleans()):
+        return Hierarchical(tree, [draw(schedule) for _ in range(tree.depth)])
+    overlap, n = draw(st.one_of(st.just(0.0), st.floats(0.0, 1.0))), tree.depth
+    starts = [(1 - overlap) * i / n for i in range(n + 1)]
+    ends = [start + overlap for start in starts[1:-1]] + [1.0]
+    windows = [schedules.Window(draw(schedule), *each) for each in zip(starts[:-1], ends, strict=True)]
+    return Hierarchical(tree, windows)
+
+
 def processes(
     schedule: st.SearchStrategy[schedules.Schedule] | None = None, max_depth: int = 5, max_words: int = 9
 ) -> st.SearchStrategy[ForwardProcess]:
@@ -88,6 +102,7 @@ def processes(
     schedule = exact_schedules() if schedule is None else schedule
     return st.one_of(
         st.builds(Hierarchical, hierarchies(max_depth, max_words), schedule),
+        per_edge_processes(max_depth, max_words),
         st.builds(Masked, st.integers(1, max_words), schedule),
         st.builds(Uniform, st.integers(2, max_words), schedule),
         st.builds(GIDD, st.integers(1, max_words), st.one_of(st.just(0.0), st.floats(0.01, 0.9)), st.floats(0.2, 2.0)),

@@ -142,7 +142,7 @@ def _process(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
         return explained(_ask([_REDUCES], given, full)), ""
     whole = given if subject is None else subject
     parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
-        (Schedule, whole.schedule, schedule.CLAIMS),
+        *((Schedule, each, schedule.CLAIMS) for each in whole.schedules),
         (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
     )
     results = []

@@ -10,7 +10,7 @@ from cases import slow_but
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.processes.level_chain import LevelChain
+from ddlib.processes.level_chain import PowerChain
 from ddlib.utils.positive import PositiveParameter
 from ddlib.verification.claims.objective import learned
 
@@ -43,10 +43,9 @@ def test_slopes_of_occupancies_and_weights(speeds):
     for t in TIMES:
         sigma = -math.log1p(-t)
 
-        def ours(v, sigma=sigma):
-            at, chain = torch.tensor([sigma], dtype=F64), LevelChain(v)
-            rates = chain.weights(at, torch.ones(1, dtype=F64))[0, 1:]
-            return torch.cat([chain.occupancies(at)[0], rates])
+        def ours(v, t=t):
+            at, chain = torch.tensor([t], dtype=F64), PowerChain(dd.schedules.Linear(), v)
+            return torch.cat([chain.occupancies(at)[0], (1 - t) * chain.weights(at)[0, 1:]])
 
         slopes = torch.autograd.functional.jacobian(ours, torch.tensor(speeds, dtype=F64))
         for edge in range(len(speeds)):

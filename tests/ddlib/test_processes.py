@@ -76,9 +76,10 @@ def test_structured_answers_are_those_of_the_contract(process, t, data):
     assert torch.allclose(process.predictive(p, t), ForwardProcess.predictive(process, p, t), atol=1e-12)
     assert torch.allclose(process.token_likelihood(z, t), ForwardProcess.token_likelihood(process, z, t), atol=1e-13)
     law, dense = process.posterior(p, z, t, s), ForwardProcess.posterior(process, p, z, t, s)
-    assert torch.allclose(law, dense, atol=1e-7)
+    met = process.predictive(p, t).gather(-1, z[..., None])[..., 0] > 0  # under windows some states are of other times
+    assert torch.allclose(law[met], dense[met], atol=1e-7)
     assert torch.allclose(law.sum(-1), torch.ones_like(law[..., 0]), atol=1e-9)
-    rate, dense = process.reverse_rate(p, z, t), ForwardProcess.reverse_rate(process, p, z, t)
+    rate, dense = process.reverse_rate(p, z, t)[met], ForwardProcess.reverse_rate(process, p, z, t)[met]
     assert torch.allclose(rate, dense, rtol=1e-7, atol=1e-9 * float(1 + dense.max()))
     x = torch.arange(process.vocab_size)[None]
     assert torch.allclose(process.prior_kl(x, t), ForwardProcess.prior_kl(process, x, t), atol=1e-11)
@@ -97,7 +98,8 @@ def test_posterior_is_bayes(process, t, data):
     ours = process.posterior(
         p.expand(1, process.num_states, -1), states(process), torch.tensor([t], dtype=F64), torch.tensor([s], dtype=F64)
     )
-    assert torch.allclose(ours[0], expected, atol=1e-8)
+    met = joint.sum(0) > 0  # under windows some states are of other times
+    assert torch.allclose(ours[0][met], expected[met], atol=1e-8)
 
 
 @settings(max_examples=examples(40))

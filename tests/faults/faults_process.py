@@ -160,7 +160,7 @@ def the_prior_term_is_dropped(prior_kl, self, x, t=None):
 
 @fault("T_ij a_i(s) / a_j(t)", Hierarchical, tree(), Linear())
 def the_posterior_of_levels_forgets_where_they_were(level_posterior, self, level, t, s):
-    law = self.chain.transition(self._duration(s, t))
+    law = self.chain.transition(s.double(), t.double())
     law = law / law.sum(1, keepdim=True)
     return law.transpose(1, 2)[torch.arange(len(level))[:, None], level]
 

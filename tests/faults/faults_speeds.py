@@ -5,7 +5,7 @@ from planting import WORDS, fault, hierarchical
 
 import ddlib as dd
 from ddlib.processes import Hierarchical, PerWord
-from ddlib.processes.level_chain import LevelChain
+from ddlib.processes.level_chain import PowerChain
 from ddlib.schedules import Cosine, Linear
 from ddlib.utils.random import rand
 
@@ -89,7 +89,7 @@ def the_levels_remember_where_learning_began(patch):
         def chain(self):
             if self.start is None:
                 self.start = self.hierarchy.speeds
-            return LevelChain(self.start)
+            return PowerChain(self.schedule, self.start)
 
     return hierarchical(Broken, learning())
 

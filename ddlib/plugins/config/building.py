@@ -63,8 +63,9 @@ def origins(group: str, values: Mapping[str, Any], run: Any = None) -> list[regi
     found = [registry.origin(group, values["kind"])]
     for key in keys(group, values["kind"], run, values).values():
         value = values.get(key.name)
-        if key.group and isinstance(value, Mapping):
-            found += origins(key.group, value, run)
+        for part in value if key.many and isinstance(value, list) else [value]:
+            if key.group and isinstance(part, Mapping):
+                found += origins(key.group, part, run)
         if key.function and isinstance(value, str):
             found.append(registry.origin(group, value))
     return [one for one in dict.fromkeys(found) if one.package != "ddlib"]
@@ -104,6 +105,8 @@ def _read(group: str, given: Any, run: Any, place: str, faults: list[str]) -> An
 
 
 def _value(key: Key, value: Any, run: Any, place: str, faults: list[str]) -> Any:
+    if key.many and isinstance(value, list | tuple):
+        return [_read(key.group or "", one, run, f"{place}[{i}]", faults) for i, one in enumerate(value)]
     if key.group and not (value is None and key.default is None):
         return _read(key.group, value, run, place, faults)
     try:
@@ -135,6 +138,10 @@ def _build(group: str, values: Any, run: Any, place: str) -> Any:
             value = values[name]
             if key.function:
                 arguments[name] = _function(value, key)
+            elif key.many and isinstance(value, list):
+                arguments[name] = [
+                    _build(key.group or "", one, run, f"{place}.{name}[{i}]") for i, one in enumerate(value)
+                ]
             else:
                 arguments[name] = _build(key.group, value, run, f"{place}.{name}") if key.group and value else value
     for parameter in parameters(target):

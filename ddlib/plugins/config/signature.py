@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -37,6 +37,8 @@ class Key:
     """The argument that the run computes from this key, if the part itself does not take the key."""
     function: bool = False
     """True if the argument is a function, given as ``package.module:object``."""
+    many: bool = False
+    """True if the argument may be a list of parts."""
 
     @property
     def plain(self) -> bool:
@@ -144,7 +146,9 @@ def _declared(target: Callable[..., Any]) -> Iterator[Key]:
         plain = Any if group or function else _plain(annotation)
         if plain is None and parameter.default is not REQUIRED:
             continue  # not a plain value, e.g. a random generator
-        yield Key(name, Any if plain is None else plain, parameter.default, group, function=function)
+        many = any(get_origin(part) is Sequence for part in (annotation, *get_args(annotation)))
+        default = parameter.default
+        yield Key(name, Any if plain is None else plain, default, group, function=function, many=bool(group) and many)
 
 
 def _mentions(annotation: Any, kind: type[Any] | None) -> bool:

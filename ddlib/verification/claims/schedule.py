@@ -87,14 +87,15 @@ def _derivative(schedule: Schedule, point: Point) -> Iterator[Comparison]:
 
 
 def _rate(schedule: Schedule, point: Point) -> Iterator[Comparison]:
-    alpha, rate = _exact(schedule, lambda a, da: a), _exact(schedule, lambda a, da: -da / a)
+    alpha, rate = _exact(schedule, lambda a, da: a), _exact(schedule, lambda a, da: -da / a if a else mpmath.inf)
     hazard = _exact(schedule, lambda a, da: -mpmath.log(a))
     yield _compare("rate(t)", schedule.rate(_TIMES), rate, alpha)
     yield _compare("hazard(t)", schedule.hazard(_TIMES), hazard, alpha)
 
 
 def _inverse(schedule: Schedule, point: Point) -> Iterator[Comparison]:
-    inner = _TIMES[(_TIMES > 1e-5) & (_TIMES < 1 - 1e-5)]
+    low, high = schedule.support
+    inner = low + (high - low) * _TIMES[(_TIMES > 1e-5) & (_TIMES < 1 - 1e-5)]
     alpha = schedule.alpha(inner)
     # alpha has a rounding error, so its time has that error divided by the slope
     allowed = 1e-9 + 16 * _ROUNDING / schedule.alpha_prime(inner).abs()

@@ -1,0 +1,243 @@
+"""A schedule for each edge: transitions against solvers, windows, occupancies given as formulas, refusals."""
+
+import math
+from itertools import pairwise
+
+import mpmath
+import pytest
+import sympy
+import torch
+from cases import examples
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from refusals import refuses
+from scipy.integrate import solve_ivp
+
+import ddlib as dd
+from ddlib.processes import Hierarchical
+from ddlib.processes.edge_chain import EdgeChain
+from ddlib.processes.level_chain import PowerChain
+from ddlib.schedules import Cosine, Linear, Occupancies, Polynomial, Rate, Symbolic, Window
+from ddlib.schedules.symbol import TIME
+from ddlib.testing import strategies
+
+F64 = torch.float64
+TREE = dd.hierarchies.Tree([[0, 0, 1, 1]])
+DEEP = dd.hierarchies.Tree([[0, 0, 1, 1, 2, 2], [0, 0, 1]])
+ENDS = [1e-8, 1e-4, 0.3, 0.9, 1 - 1e-4, 1 - 1e-8]
+
+
+def at(*times):
+    return torch.tensor(times, dtype=F64)
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(strategies.per_edge_processes(max_depth=4), st.floats(0.01, 0.98), st.floats(0.0, 1.0))
+def test_transitions_solve_the_forward_equation(process, late, fraction):
+    """Kolmogorov's forward equation, by an ODE solver that is restarted where a schedule begins or ends."""
+    chain, early = process.chain, late * fraction
+    size, breaks = process.hierarchy.depth + 1, {end for each in process.schedules for end in each.support}
+    assume(all(abs(end - time) > 1e-3 for end in breaks for time in (early, late)))
+    times = [early, *sorted(end for end in breaks if early < end < late), late]
+    state = torch.eye(size, dtype=F64).numpy()
+    for start, end in pairwise(times):
+        # a rate is infinite where its schedule ends: stop a little earlier, and let what is left move
+        stop = end - 1e-7 if end in breaks else end
+
+        def slope(t, flat):
+            return (flat.reshape(size, size) @ chain.rate_matrix(at(t))[0].numpy()).ravel()
+
+        solved = solve_ivp(slope, (start, stop), state.ravel(), method="LSODA", rtol=1e-10, atol=1e-13)
+        state = solved.y[:, -1].reshape(size, size)
+    slack = 1e-7 if len(times) == 2 else 2e-3  # the time that is left out before a schedule ends, under 1 - sqrt(t)
+    got = chain.transition(at(early), at(late))[0]
+    assert got.numpy() == pytest.approx(state, abs=slack)
+    assert got.sum(-1).tolist() == pytest.approx([1.0] * size, abs=1e-12)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(strategies.exact_schedules(), st.lists(strategies.speeds, min_size=1, max_size=4), strategies.times,
+       st.floats(0.0, 1.0))  # fmt: skip
+def test_equal_schedules_are_the_closed_form_of_one(schedule, speeds, t, fraction):
+    one, many = PowerChain(schedule, speeds), EdgeChain([schedule] * len(speeds), speeds)
+    late, early = at(t), at(t * fraction)
+    for name, times in {"occupancies": (late,), "weights": (late,), "transition": (early, late)}.items():
+        exact, found = getattr(one, name)(*times), getattr(many, name)(*times)
+        # where schedules have a hazard of their own rounding: 1 - t has the error 1e-16
+        slack = 1e-10 + 4e-16 / (1 - t)
+        assert torch.allclose(found, exact, rtol=slack, atol=1e-290), (name, found, exact)
+
+
+@pytest.mark.parametrize("t", ENDS)
+def test_the_first_cluster_level_in_thirty_digits(t):
+    process = Hierarchical(DEEP, [Cosine(), Polynomial(2.0), Symbolic("(1 - t)**0.7*exp(-0.5*t)")])
+    with mpmath.workdps(30):
+        end = mpmath.mpf(t)
+        cuts = [c for c in (1e-3, 0.1, 0.5, 0.9, 1 - 1e-3, 1 - 1e-6) if c < t]
+        integral = mpmath.quad(
+            lambda u: mpmath.pi / 2 * mpmath.sin(mpmath.pi * u / 2) / (1 - u) ** 2, [0, end / 3, *cuts, end]
+        )
+        exact = float((1 - end) ** 2 * integral)
+        flux = float(mpmath.pi / 2 * mpmath.sin(mpmath.pi * end / 2))
+    assert float(process.occupancies(at(t))[0, 1]) == pytest.approx(exact, rel=1e-10)
+    assert float(process.weights(at(t))[0, 1]) == pytest.approx(flux / exact, rel=1e-10)
+
+
+def test_windows_that_do_not_overlap_are_masked_diffusions_one_after_the_other():
+    process = dd.presets.staged_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], schedule=Cosine())
+    t = torch.linspace(0, 1, 301, dtype=F64)
+    left = Cosine().alpha(((3 * t[:, None] - torch.arange(3)).clamp(0, 1)).to(F64))
+    exact = torch.cat([left[:, :1], left[:, 1:] - left[:, :-1], 1 - left[:, -1:]], -1)
+    assert process.occupancies(t).numpy() == pytest.approx(exact.numpy(), abs=1e-12)
+
+
+def test_every_cluster_is_drawn_before_the_first_token():
+    process = dd.presets.staged([0, 0, 0, 1, 1, 1])
+    logits = torch.randn(6, generator=torch.Generator().manual_seed(0))
+    seen = []
+
+    def keep(step, t, z):
+        seen.append((float(t[0]), set(process.level_of(z).flatten().tolist())))
+
+    dd.sample(process, lambda z, t: logits.expand(*z.shape, 6), (64, 16), steps=32, on_step=keep)
+    assert all(levels <= ({1, 2} if t >= 0.5 else {0, 1}) for t, levels in seen)
+    assert {0, 1} in [levels for _, levels in seen] and {1, 2} in [levels for _, levels in seen]
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.3, 1.0])
+def test_jump_times_have_the_occupancies(overlap):
+    process = dd.presets.staged_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], overlap, Cosine())
+    entries, _ = process.sample_jump_times((200, 200), torch.Generator().manual_seed(1), torch.device("cpu"))
+    assert bool((entries.diff(dim=-1) >= 0).all()) and float(entries.max()) <= 1
+    for t in (0.2, 0.4, 0.7, 0.95):
+        level = (entries <= t).sum(-1).flatten()
+        found = torch.bincount(level, minlength=4) / len(level)
+        assert found.tolist() == pytest.approx(process.occupancies(at(t))[0].tolist(), abs=5 * math.sqrt(0.25 / 40_000))
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.4])
+def test_bounds_have_the_stated_error_and_are_the_entropy(overlap):
+    """Tokens are uniform and independent, so the bound of a uniform network is the entropy exactly."""
+    process = dd.presets.staged([0, 0, 0, 0, 1, 1, 1, 1], overlap)
+    x = torch.randint(8, (256, 16), generator=torch.Generator().manual_seed(0))
+    density, network = process.time_density(16), lambda z, t: torch.zeros(*z.shape, 8)
+    found = dd.bound(process, network, x, torch.Generator().manual_seed(1), density=density)
+    per_sequence = found.total.mean(1)
+    error = float(per_sequence.std() / 16)
+    assert abs(float(per_sequence.mean()) - math.log(8)) < 4 * error and error < 0.08  # 0.1 under uniform times
+
+
+def test_learned_speeds_have_gradients():
+    tree = dd.hierarchies.Tree([[0, 0, 1, 1]], speed=[1.5, 0.8], learn_speeds=True)
+    process = Hierarchical(tree, [Cosine(), Linear()])
+
+    def value(speeds):
+        chain, t = EdgeChain(process.schedules, speeds), at(1e-3, 0.4, 0.9)
+        return torch.cat([chain.weights(t).flatten(), chain.transition(t / 2, t).flatten()])
+
+    speeds = torch.tensor([1.5, 0.8], dtype=F64)
+    slopes, step = torch.autograd.functional.jacobian(value, speeds), 1e-5
+    for i in range(2):
+        shift = step * torch.eye(2, dtype=F64)[i]
+        numeric = (value(speeds + shift) - value(speeds - shift)) / (2 * step)
+        assert slopes[:, i].numpy() == pytest.approx(numeric.numpy(), rel=1e-6, abs=1e-7)
+    process.weights(at(0.5)).sum().backward()
+    assert all(float(p.grad.abs().sum()) > 0 for p in process.parameters())
+
+
+g = sympy.Symbol("g", positive=True)
+FAMILIES = {
+    "paper, gamma 2": (["(1 - t)**2", "2*t*(1 - t)"], ["2/(1 - t)", "1/(1 - t)"]),
+    "paper, gamma 1": (["1 - t", "-(1 - t)*log(1 - t)"], ["1/(1 - t)", "1/(1 - t)"]),
+    "paper, gamma 3": (["(1 - t)**3", "3/2*((1 - t) - (1 - t)**3)"], ["3/(1 - t)", "1/(1 - t)"]),
+    "logistic": (["1 - t", "t*(1 - t)"], ["1/(1 - t)", "2/(1 - t)"]),
+    "cosine, cluster a share": (["cos(pi*t/2)", "(1 - cos(pi*t/2))*(1 - t)"], ["pi/2*tan(pi*t/2)", None]),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_formulas_give_the_process_of_these_occupancies(name):
+    formulas, rates = FAMILIES[name]
+    derived, process = Occupancies(formulas), Hierarchical.from_occupancies(TREE, formulas)
+    for found, expected in zip(derived.rates, rates, strict=True):
+        if expected is not None:
+            assert sympy.simplify(found - sympy.sympify(expected, locals={"t": TIME})) == 0
+    occupancies, weights = process.occupancies(at(*ENDS)), process.weights(at(*ENDS))
+    for row, t in enumerate(ENDS):
+        exact = [float(each.subs(TIME, sympy.Float(t, 40)).evalf(30)) for each in derived.occupancies]
+        assert occupancies[row, :2].tolist() == pytest.approx(exact, rel=1e-10)
+        exact = [float(each.subs(TIME, sympy.Float(t, 40)).evalf(30)) for each in derived.weights]
+        assert weights[row, 1:].tolist() == pytest.approx(exact, rel=1e-8)
+    again = dd.build("processes", dd.values(process))
+    assert torch.equal(again.occupancies(at(*ENDS)), occupancies)
+    again.load_state_dict(process.state_dict())
+
+
+@pytest.mark.parametrize("alpha", ["1 - t", "(1 - t)**3", "cos(pi*t/2)"])
+def test_mask_time_uniform_after_the_tokens_jump(alpha):
+    """The paper's noise: given that a token jumped at tau, its mask time is uniform on (tau, 1)."""
+    process = Hierarchical(TREE, [Symbolic(alpha), Rate("1/(1 - t)")])
+    t = sympy.Symbol("t", positive=True)
+    slope = sympy.lambdify(t, -sympy.diff(sympy.sympify(alpha, locals={"t": t}), t), "mpmath")
+    for time in (1e-8, 0.2, 0.7, 0.999):
+        exact = mpmath.quad(lambda u, end=time: slope(u) * (1 - end) / (1 - u), [0, time / 2, time])
+        assert float(process.occupancies(at(time))[0, 1]) == pytest.approx(float(exact), rel=1e-10)
+
+
+def test_plain_values_hold_a_list_of_schedules():
+    given = {"kind": "tree", "parents": [[0, 0, 1, 1]]}
+    process = dd.build(
+        "processes",
+        {"kind": "hierarchical", "hierarchy": given, "schedule": ["cosine", {"kind": "polynomial", "power": 2}]},
+    )
+    assert [type(each).__name__ for each in process.schedules] == ["Cosine", "Polynomial"]
+    assert dd.values(dd.build("processes", dd.values(process))) == dd.values(process)
+    assert dd.values(process)["schedule"][1] == {"kind": "polynomial", "power": 2.0}
+    with pytest.raises(ValueError, match=r"state dict is of another Hierarchical: schedule"):
+        process.load_state_dict(Hierarchical(process.hierarchy, [Cosine(), Polynomial(3.0)]).state_dict())
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(strategies.exact_schedules(), st.floats(0, 0.9), st.floats(0.05, 1.0), st.floats(0, 1))
+def test_a_window_is_its_schedule_in_another_time(schedule, start, length, u):
+    end = min(1.0, start + length)
+    window, t = Window(schedule, start, end), at(start + (end - start) * u)
+    inner = (t - start) / (end - start)
+    assert torch.allclose(window.alpha(t), schedule.alpha(inner.clamp(0, 1)), atol=1e-12)
+    assert float(window.alpha(at(start * 0.99))) == 1 and float(window.alpha(at(1.0))) == 0
+    assert torch.allclose(window.inverse(at(0.3)), start + (end - start) * schedule.inverse(at(0.3)))
+
+
+test_refusals = refuses(
+    r"""
+    Hierarchical(TREE, [Linear()] * 3) | ValueError | holds 3 schedules, must be one, or one for each of the 2 edges
+    Hierarchical(TREE, []) | ValueError | holds 0 schedules
+    Hierarchical(TREE, [Linear(), 3]) | TypeError | schedule\[1\] is 3
+    Hierarchical(TREE, [Linear(), Window(Linear(), 0, 0.5)]) | ValueError | schedule\[1\] ends at 0.5, must end no
+      earlier
+    Hierarchical(TREE, [Window(Linear(), 0, 0.4), Window(Linear(), 0, 0.8)]) | ValueError | schedule\[1\] ends at 0.8,
+      must end at 1
+    Hierarchical(TREE, [Window(Linear(), 0, 0.3), Window(Linear(), 0.4, 1)]) | ValueError | from t = 0.3 to 0.4
+    Hierarchical(TREE, [Window(Linear(), 0.1, 0.5), Window(Linear(), 0.5, 1)]) | ValueError | from t = 0 to 0.1
+    Hierarchical(TREE, [Linear(), Geometric()]) | ValueError | schedule\[1\] is Geometric.*must be 1 at its start
+    Hierarchical(TREE, [Linear(), Symbolic("exp(-t/(1-t))")]) | ValueError | 0 in float64 before its end
+    Masked(4, Window(Linear(), 0, 0.5)) | ValueError | acts from t = 0 to 0.5, must act from 0 to 1
+    Window(Linear(), 0.5, 0.5) | ValueError | leaves no time
+    Window(Linear(), -0.1, 0.5) | ValueError | start is -0.1
+    Window(Geometric(), 0, 0.5) | ValueError | must be 1 at its start and 0 at its end
+    Window(3, 0, 0.5) | TypeError | schedule is 3
+    Rate("t") | ValueError | integral 0.5 over time, must be infinite
+    Rate("1/(1-t) - 2") | ValueError | is -1 at t = .*must be a rate
+    dd.presets.staged([0, 0, 1, 1], overlap=1.5) | ValueError | overlap is 1.5
+    dd.presets.staged([[0, 0, 1, 1], [0, 0]]) | ValueError | staged_levels
+    Hierarchical.from_occupancies(TREE, ["1 - t"]) | ValueError | holds 1 formulas, must be one for each of the 2 levels
+    Hierarchical.from_occupancies(TREE, ["1 - t", "t"]) | ValueError | formulas\[1\] = t tends to 1 at t = 1, must be 0
+    Hierarchical.from_occupancies(TREE, ["t", "1 - t"]) | ValueError | formulas\[0\] = t tends to 0 at t = 0, must be 1
+    Hierarchical.from_occupancies(TREE, ["(1-t)**2", "3*t*(1-t)"]) | ValueError | flux over edge 1, from level 1 to 2,
+      is -0.99.* at t = 1e-06
+    Hierarchical.from_occupancies(TREE, ["1 - t**2", "-0.1*t*(1-t)"]) | ValueError | formulas\[1\] is -.* at t =
+    Hierarchical.from_occupancies(DEEP, ["1 - t", "t*(1-t)", "2*t**2*(1-t)"]) | ValueError | flux over edge 2
+    Hierarchical.from_occupancies(Tree([[0, 0, 1]], speed=[2.0, 1.0]), ["1-t", "t*(1-t)"]) | ValueError | speed of the
+      hierarchy is \(2.0, 1.0\), must be 1
+    """
+)
