@@ -4,14 +4,23 @@ from ddlib.hierarchies.base import Hierarchy
 from ddlib.hierarchies.builders import csv_parents, random_parents, table_parents
 from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.flat import Flat
+from ddlib.hierarchies.kernel_levels import Blur, Kernels, Soft
+from ddlib.hierarchies.kernels import Banded, Dense, Kernel, Sparse
 from ddlib.hierarchies.maps import Map, parent_map
 from ddlib.hierarchies.tree import Tree
 from ddlib.hierarchies.wordnet import wordnet_table
 
 __all__ = [
+    "Banded",
+    "Blur",
+    "Dense",
     "Flat",
     "Hierarchy",
+    "Kernel",
+    "Kernels",
     "Map",
+    "Soft",
+    "Sparse",
     "Tree",
     "csv_parents",
     "load_clusters",

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ddlib.arguments import Identified, made_by
+from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
 from ddlib.utils.positive import PositiveParameter, check_positive
 from ddlib.utils.renamed import Renamed
@@ -24,7 +25,7 @@ class Hierarchy(Identified):
     level's clusters in order, the mask last. A hierarchy of n levels has n levels above the tokens, the mask included.
 
     Args:
-        maps: one ``Map`` per edge, lowest first; the last one leads to the mask.
+        maps: one ``Kernel`` per edge, lowest first, in a tree of the class ``Map``; the last one leads to the mask.
         speeds: one positive jump speed per edge, the edge to the mask last; default all 1.
         learn_speeds: whether the speeds are learned; ``speeds`` are then the initial values.
 
@@ -32,7 +33,9 @@ class Hierarchy(Identified):
         ValueError: maps that do not chain, a top level that is not a single mask, or bad speeds.
     """
 
-    def __init__(self, maps: Sequence[Map], speeds: Sequence[float] | None = None, learn_speeds: bool = False) -> None:
+    def __init__(
+        self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False
+    ) -> None:
         super().__init__()
         require(len(maps) > 0, "maps is empty, a hierarchy needs at least the edge from words to the mask")
         for i, (lower, upper) in enumerate(pairwise(maps)):
@@ -50,7 +53,7 @@ class Hierarchy(Identified):
         self._speeds = check_positive("speed", speeds)
         self.learned = PositiveParameter("speed", self._speeds) if learn_speeds else None
         self.levels = (maps[0].num_children, *(m.num_parents for m in maps))
-        self.maps = cast(Sequence[Map], nn.ModuleList(maps))
+        self.maps = cast(Sequence[Kernel], nn.ModuleList(maps))
         n = len(maps)
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
@@ -90,9 +93,9 @@ class Hierarchy(Identified):
         """Index of the first state of each level."""
         return tuple(sum(self.levels[:i]) for i in range(len(self.levels)))
 
-    def between(self, lower: int, upper: int) -> Map:
-        """Return the map K from level ``lower`` to level ``upper`` > ``lower``."""
-        return cast(Map, self.composed[f"{lower}-{upper}"])
+    def between(self, lower: int, upper: int) -> Kernel:
+        """Return the kernel K from level ``lower`` to level ``upper`` > ``lower``."""
+        return cast(Kernel, self.composed[f"{lower}-{upper}"])
 
     def level_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Return the level of each state."""
@@ -114,11 +117,16 @@ class Hierarchy(Identified):
         return found
 
     def under(self, state: int) -> Int64[Tensor, "n"]:
-        """Return the descendant tokens of a state, in ascending order; the only one of a token is itself."""
+        """Return the descendant tokens of a state, in ascending order; the only one of a token is itself.
+
+        In a tree with xi < 1 these are the tokens whose right ancestor it is.
+        """
         level = bisect_right(self.offsets, state) - 1
         if level == 0:
             return torch.tensor([state], device=self.starts.device)
-        return (self.between(0, level).parents == state - self.offsets[level]).nonzero()[:, 0]
+        edge, member = self.between(0, level), state - self.offsets[level]
+        below = edge.parents == member if isinstance(edge, Map) else edge.column(edge.parents.new_tensor(member)) > 0
+        return below.nonzero()[:, 0]
 
     def small_copy(self, vocab_size: int) -> Self:
         """Return a hierarchy of the same class over at most ``vocab_size`` tokens, small enough to be enumerated.
@@ -131,11 +139,14 @@ class Hierarchy(Identified):
         """
         check_count("vocab_size", vocab_size)
         kept = [torch.zeros(1, dtype=torch.int64, device=self.starts.device)]
+        chosen = [torch.ones(self.vocab_size, dtype=torch.bool, device=self.starts.device)]
+        for edge in self.maps:  # the states that are the likeliest ancestor of some token
+            chosen.append(torch.bincount(edge.parents[chosen[-1]], minlength=edge.num_parents) > 0)
         for i in reversed(range(self.depth)):
             edge = self.maps[i]
-            least = 2 if i > 0 and self.maps[i - 1].spread is not None else 1
+            least = 2 if i > 0 and not self.maps[i - 1].plain else 1
             size = max(least, len(kept[0]), round(vocab_size ** (1 - i / self.depth)))
-            kept.insert(0, _spread_over(edge.parents, kept[0], size))
+            kept.insert(0, _spread_over(torch.where(chosen[i], edge.parents, -1), kept[0], size))
         require(len(kept[0]) <= vocab_size, f"vocab_size is {vocab_size}, must be at least {len(kept[0])} where xi < 1")
         other = type(self).__new__(type(self))  # bypasses __init__: subclasses have different arguments
         maps = [edge.restricted(*ends) for edge, ends in zip(self.maps, pairwise(kept), strict=True)]
@@ -154,7 +165,7 @@ class Hierarchy(Identified):
         chosen = [edge.parents for edge in self.maps if edge.num_parents > 1]
         if chosen:
             fields.append(f"parents={digest(*chosen)}")
-        if any(edge.spread is not None for edge in self.maps):
+        if not all(edge.plain for edge in self.maps):
             fields.append(f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})")
         if self.learned is not None:
             fields.append(f"speed={self.learned!r}")

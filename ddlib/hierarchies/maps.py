@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.utils.precision import Float64Module
+from ddlib.hierarchies.kernels import Kernel
 from ddlib.utils.validation import check_shape, require, visible
 
 
-class Map(Float64Module):
+class Map(Kernel):
     r"""A row-stochastic matrix :math:`K = k\,\mathrm{onehot}(parents) + 1 s^T`, never materialised in the hot path.
 
     ``k`` is ``keep`` and ``s`` is ``spread``, so that ``keep + sum(spread) = 1``. Products of such matrices have the
@@ -29,7 +29,6 @@ class Map(Float64Module):
         ValueError: parents outside [0, num_parents).
     """
 
-    parents: Tensor
     spread: Tensor | None
 
     def __init__(
@@ -51,10 +50,15 @@ class Map(Float64Module):
         self.parents = parents.clone()  # a later change of the argument must not change the map
         self.spread = None if spread is None else spread.clone()
 
+        self.num_children = len(parents)
+
     @property
-    def num_children(self) -> int:
-        """Number of children, i.e. rows of the matrix."""
-        return self.parents.shape[0]
+    def plain(self) -> bool:
+        return self.spread is None
+
+    @property
+    def mixes(self) -> bool:
+        return self.spread is not None or self.num_parents == 1
 
     @property
     def xi(self) -> str:
@@ -82,10 +86,6 @@ class Map(Float64Module):
         every_parent = torch.arange(self.num_parents, device=self.parents.device)
         hit = (self.parents[child][..., None] == every_parent).to(torch.float64)
         return hit if self.spread is None else self.keep * hit + self.spread
-
-    def matrix(self) -> Float64[Tensor, "children parents"]:
-        """Return the dense matrix, for small levels."""
-        return self.row(torch.arange(self.num_children, device=self.parents.device))
 
     def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         """Return the distribution of the parent if the child has the (normalised) distribution ``law``."""
@@ -121,8 +121,15 @@ class Map(Float64Module):
         strayed = torch.searchsorted(cumulative, other.clamp(min=0).contiguous(), right=True)
         return torch.where(u < kept, right, strayed.clamp_max(self.num_parents - 1))
 
-    def then(self, upper: "Map") -> "Map":
-        """Return the product of this map and ``upper``, the map of the next edge; it has the same form."""
+    def after(self, matrix: Float64[Tensor, "below children"]) -> Kernel:
+        if self.num_parents == 1:
+            return Map(torch.zeros(len(matrix), dtype=torch.int64, device=matrix.device), 1)
+        return super().after(matrix)
+
+    def then(self, upper: Kernel) -> Kernel:
+        """Return the product of this map and ``upper``, the kernel of the next edge; of two maps it is a map."""
+        if not isinstance(upper, Map):
+            return upper.after(self.matrix())
         spread = None
         if self.spread is not None or upper.spread is not None:
             spread = torch.zeros(upper.num_parents, dtype=torch.float64, device=self.parents.device)
@@ -242,8 +249,8 @@ def _segment_logsumexp(
     return torch.where(total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf)
 
 
-def chain(maps: Sequence[Map]) -> Map:
-    """Return the product of the maps of adjacent edges, lowest first."""
+def chain(maps: Sequence[Kernel]) -> Kernel:
+    """Return the product of the kernels of adjacent edges, lowest first."""
     product = maps[0]
     for upper in maps[1:]:
         product = product.then(upper)

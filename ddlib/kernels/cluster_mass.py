@@ -35,6 +35,7 @@ class Statistics(Divergence):
 
     def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
         edge, word = self.hierarchy.maps[0], rows.x[:, None]
+        assert isinstance(edge, Map)  # see ``dispatch``
         log_px, log_finest, to_logits = (
             _plain(edge, logits, word, derive) if edge.spread is None else _perturbed(edge, edge.spread, logits, word)
         )

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.autograd_fallback import Dense
 from ddlib.kernels.cluster_mass import Statistics
@@ -59,10 +60,12 @@ def _hierarchical(process: Hierarchical, rows: Rows, spec: Asked, dtype: torch.d
     methods = {"weighted_divergence", "" if spec.mode == "standard" else f"{spec.mode}_weighted_divergence"} - {""}
     if any(getattr(type(process), name) is not getattr(Hierarchical, name) for name in methods):
         return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)  # the subclass overrides the bound
+    if not all(isinstance(edge, Map) for edge in process.hierarchy.maps):
+        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)  # other kernels have no fused loss
     weight = spec.weight(process, rows)
     shares = partial(_shares, process, spec.edge_weights) if spec.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
-    plain = next((i for i, edge in enumerate(hierarchy.maps) if edge.spread is not None), hierarchy.depth)
+    plain = next((i for i, edge in enumerate(hierarchy.maps) if not edge.plain), hierarchy.depth)
     children = tree_of(process, spec.parameterization)
     if children is not None:
         return _child_plan(process, children, plain, rows, spec, dtype, level, weight)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.typing import ChildDenoiser
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_shape, require, visible
@@ -145,6 +145,10 @@ class Children:
         if not isinstance(tree, Hierarchy):
             raise TypeError(f"tree is {tree!r}, must be a ddlib.hierarchies.Hierarchy")
         require(law in ("cavity", "posterior"), f"law is {law!r}, must be 'cavity' or 'posterior'")
+        require(
+            all(isinstance(edge, Map) for edge in tree.maps),
+            f"tree is {tree!r}, must have one parent for each state, as Tree and Flat do: its kernels have no children",
+        )
         for level, edge in enumerate(tree.maps, start=1):
             empty = torch.bincount(edge.parents, minlength=edge.num_parents) == 0
             if bool(empty.any()):
@@ -215,9 +219,9 @@ class Children:
         if noise not in self._levels:
             found: list[int | None] = [0]
             for level in range(1, noise.depth):
-                above = noise.between(0, level).parents
-                same = (j for j in range(1, self.tree.depth) if torch.equal(self.tree.between(0, j).parents, above))
-                found.append(next(same, None))
+                above, trees = noise.between(0, level), range(1, self.tree.depth)
+                same = (j for j in trees if torch.equal(self.tree.between(0, j).parents, above.parents))
+                found.append(next(same, None) if isinstance(above, Map) else None)
             self._levels[noise] = (*found, self.tree.depth)
         return self._levels[noise]
 

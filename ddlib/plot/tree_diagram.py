@@ -90,7 +90,7 @@ def edge_text(hierarchy: Hierarchy, level: int) -> str:
     """Format speed and xi of the edge above ``level`` where they are not 1."""
     edge = hierarchy.maps[level]
     parts = [f"speed {hierarchy.speeds[level]:g}"] * (hierarchy.speeds[level] != 1)
-    if edge.spread is not None:
+    if not edge.plain:
         parts.append(f"xi {edge.xi}")
     return ", ".join(parts)
 

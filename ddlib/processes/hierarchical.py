@@ -122,7 +122,7 @@ class Hierarchical(LevelProcess):
         for i, typical in enumerate(self.hierarchy.laws(uniform)):
             if i == 0:
                 nats = torch.full_like(result, -float(uniform[0].log()))
-            elif self.hierarchy.between(0, i).spread is None:
+            elif self.hierarchy.between(0, i).plain:
                 nats = -typical[self.hierarchy.between(0, i).parents[x]].log()
             else:
                 truth = self.hierarchy.between(0, i).row(x)

@@ -108,8 +108,9 @@ def _members_term(
 ) -> Tensor:
     """Mean over pi_i(y|z, x) of log u_i(y|x) - log u_i(y|p); ``log_probs`` is log u_i(.|p), i > 0, z in level j."""
     lower = hierarchy.between(0, i)
-    if lower.spread is None:
+    if lower.plain:
         return -log_probs.gather(-1, lower.parents[x][..., None]).squeeze(-1)
     given = lower.row(x)
     pi = hierarchy.between(i, j).column(local) * given / torch.where(u_z > 0, u_z, 1.0)[..., None]
-    return (pi.to(log_probs.dtype) * (given.log().to(log_probs.dtype) - log_probs)).sum(-1)
+    ratio = torch.where(pi > 0, given.log().to(log_probs.dtype) - log_probs, 0.0)  # other members have no part
+    return (pi.to(log_probs.dtype) * ratio).sum(-1)

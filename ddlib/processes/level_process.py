@@ -196,8 +196,8 @@ class LevelProcess(ForwardProcess):
         """
         if target >= level:
             return False
-        mixed = target > 0 and self.hierarchy.between(0, target).spread is not None
-        kept = level == self._depth or force or self.hierarchy.between(target, level).spread is None
+        mixed = target > 0 and not self.hierarchy.between(0, target).plain
+        kept = level == self._depth or force or self.hierarchy.between(target, level).plain
         return kept and not mixed
 
     def reachable_from_all_tokens(self, z: Tokens) -> Bool[Tensor, "B L"]:

@@ -227,7 +227,7 @@ class Noisy(ResamplingProcess):
         if i == 0:
             return x
         route = self.hierarchy.between(0, i)
-        return route.parents[x] if route.spread is None else None
+        return route.parents[x] if route.plain else None
 
     def _sides(self, shares: LevelProbs, i: int, log_probs: Tensor, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """Return A(y), log B(y) and log B(y) / A(y) of every member of level i under these shares, (B, L, K) each."""

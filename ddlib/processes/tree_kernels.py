@@ -45,8 +45,7 @@ def ascend(hierarchy: Hierarchy, z: Tokens, level: Tokens, generator: Generator 
     member = z - hierarchy.starts[start]
     for i, edge in enumerate(hierarchy.maps, start=1):
         ascending, child = start < i, torch.where(start < i, member, 0)
-        plain = edge.spread is None
-        parent = edge.parents[child] if plain else edge.sample(child, rand(z.shape, generator, z.device))
+        parent = edge.parents[child] if edge.plain else edge.sample(child, rand(z.shape, generator, z.device))
         member = torch.where(ascending, parent, member)
         result = torch.where(ascending & (level == i), parent + hierarchy.offsets[i], result)
     return result
@@ -59,11 +58,11 @@ def descendant_logits(
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if target > 0:
         ascent = hierarchy.between(0, target)
-        log_probs = ascent.log_push(log_probs if ascent.spread is None else log_probs.log_softmax(-1))
+        log_probs = ascent.log_push(log_probs if ascent.plain else log_probs.log_softmax(-1))
     route, state = hierarchy.between(target, level), hierarchy.local(z, level)
     if route.num_parents == 1:  # every state leads to the root
         return log_probs
-    if route.spread is None:
+    if route.plain:
         return log_probs.masked_fill(route.parents != state[:, None], -torch.inf)
     weight = route.column(state)
     if force:
@@ -74,5 +73,5 @@ def descendant_logits(
 def shared(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
     """True where every token may reach the state: the mask, and clusters that tokens of other clusters may enter."""
     routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
-    by_level = [hierarchy.vocab_size == 1, *(route.num_parents == 1 or route.spread is not None for route in routes)]
+    by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
     return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]

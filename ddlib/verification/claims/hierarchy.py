@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ddlib.hierarchies import Hierarchy
+from ddlib.hierarchies import Hierarchy, Map
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 
 
@@ -18,9 +18,10 @@ def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
 
 def _surjective(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
-        children = torch.bincount(edge.parents, minlength=edge.num_parents)
-        yield Comparison(f"children of a member of level {i + 1}, at least one", ("parent",),
-                         children.clamp_max(1), torch.ones_like(children), 0.0)  # fmt: skip
+        if isinstance(edge, Map):
+            children = torch.bincount(edge.parents, minlength=edge.num_parents)
+            yield Comparison(f"children of a member of level {i + 1}, at least one", ("parent",),
+                             children.clamp_max(1), torch.ones_like(children), 0.0)  # fmt: skip
         yield Comparison(f"mass into level {i + 1} is positive", ("parent",),
                          (edge.matrix().sum(0) > 0).double(), torch.ones(edge.num_parents), 0.0)  # fmt: skip
 
@@ -82,9 +83,10 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
     pairs = [(i, j) for i in range(hierarchy.depth) for j in range(i + 1, hierarchy.depth + 1)]
     for i, j in pairs:
         edge, name = hierarchy.between(i, j), f"of the map from level {i} to {j}"
-        children = torch.bincount(edge.parents, minlength=edge.num_parents)
-        yield Comparison(f"children {name}, at least one", ("parent",), children.clamp_max(1),
-                         torch.ones_like(children), 0.0)  # fmt: skip
+        if isinstance(edge, Map):
+            children = torch.bincount(edge.parents, minlength=edge.num_parents)
+            yield Comparison(f"children {name}, at least one", ("parent",), children.clamp_max(1),
+                             torch.ones_like(children), 0.0)  # fmt: skip
         child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
         rows, columns = edge.row(child), edge.column(parent)
         yield Comparison(f"sum of a row {name}", (), rows.sum(1), torch.ones(len(child)).double(), 1e-12,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddlib.hierarchies import Flat, Hierarchy, Tree
+from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.kernels import linear_nelbo
 from ddlib.objective.nelbo import nelbo
 from ddlib.parameterization.tree_softmax import Children, token_logits
@@ -29,7 +29,8 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
         found["pairs"] = Tree([pairs_of_words])
         if size > 4:
             found["pairs of pairs"] = Tree([pairs_of_words, torch.arange(int(pairs_of_words[-1]) + 1) // 2])
-    return found | ({} if process.hierarchy is None else {"the noise's": process.hierarchy})
+    own = process.hierarchy
+    return found | ({"the noise's": own} if own is not None and all(isinstance(edge, Map) for edge in own.maps) else {})
 
 
 def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:

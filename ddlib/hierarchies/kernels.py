@@ -1,0 +1,323 @@
+"""Transition kernels between two levels: dense, sparse and banded matrices."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from ddlib.utils.precision import Float64Module
+from ddlib.utils.validation import check_count, require, visible
+
+_DENSE = 2**20
+"""Largest number of entries up to which a sparse kernel is multiplied as a dense matrix, which is faster."""
+
+
+class Kernel(Float64Module):
+    r"""Row-stochastic matrix :math:`K(\text{parent}|\text{child})` between two adjacent levels (theory section 16).
+
+    A subclass implements ``row``, ``column``, ``push`` and ``then``; the other methods have defaults that build rows.
+    """
+
+    num_children: int
+    """Number of states of the lower level."""
+    num_parents: int
+    """Number of states of the upper level."""
+    parents: Tensor
+    """The likeliest parent of each child, (children,) int64."""
+
+    def plain_values(self) -> Any:
+        """Return numbers, lists and mappings from which ``kernel_of`` builds the kernel."""
+        return self.matrix().tolist()
+
+    @property
+    def plain(self) -> bool:
+        """True if every child has one parent, ``parents``."""
+        return False
+
+    @property
+    def mixes(self) -> bool:
+        """True if every child may have every parent."""
+        return bool((self.matrix() > 0).all())
+
+    @property
+    def xi(self) -> str:
+        """Probability of the likeliest parent, formatted for printing; a range if it differs between children."""
+        if self.parents.is_meta:
+            return "meta"
+        likeliest = self.entry(torch.arange(self.num_children, device=self.device), self.parents)
+        low, high = float(likeliest.min()), float(likeliest.max())
+        return f"{low:.4g}" if high - low < 1e-9 else f"{low:.3g} to {high:.3g}"
+
+    @abstractmethod
+    def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
+        """Return K(parent | child) for every parent."""
+
+    @abstractmethod
+    def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
+        """Return K(parent | child) for every child."""
+
+    @abstractmethod
+    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """Return the distribution of the parent if the child has the distribution ``law``."""
+
+    @abstractmethod
+    def then(self, upper: "Kernel") -> "Kernel":
+        """Return the product of this kernel and ``upper``, the kernel of the next edge."""
+
+    def after(self, matrix: Float64[Tensor, "below children"]) -> "Kernel":
+        """Return the product of a matrix from a lower level and this kernel."""
+        return Dense(self.push(matrix))
+
+    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        """Return K(parent | child), elementwise."""
+        return self.row(child).gather(-1, parent[..., None]).squeeze(-1)
+
+    def matrix(self) -> Float64[Tensor, "children parents"]:
+        """Return the dense matrix."""
+        return self.row(torch.arange(self.num_children, device=self.device))
+
+    def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small."""
+        highest = log_probs.detach().amax(-1, keepdim=True)
+        highest = torch.where(highest.isfinite(), highest, 0.0)
+        mass = self.push((log_probs - highest).exp())
+        least = torch.finfo(mass.dtype).tiny ** 0.5
+        found = mass.clamp_min(torch.finfo(mass.dtype).tiny).log() + highest
+        small = (mass.detach() < least).any(-1)
+        if not visible(small) or not bool(small.any()):
+            return found
+        rows = log_probs[small]  # a mass that underflows: one logarithm for each child and parent
+        exact = torch.stack([self._log_push_of(row) for row in rows])
+        return found.masked_scatter(small[..., None].expand_as(found), exact)
+
+    def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
+        cumulative = self.row(child).cumsum(-1)
+        drawn = torch.searchsorted(cumulative, (u * cumulative[..., -1])[..., None].contiguous(), right=True)
+        return drawn.squeeze(-1).clamp_max(self.num_parents - 1)
+
+    def restricted(self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]) -> "Kernel":
+        """Return the kernel between subsets of children and parents, its rows normalised; each keeps some mass."""
+        matrix = self.row(children)[:, parents]
+        return Dense(matrix / matrix.sum(1, keepdim=True))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the constants."""
+        return next(value for _, value in self.constants()).device
+
+    def _log_push_of(self, log_probs: Float[Tensor, "children"]) -> Float[Tensor, "parents"]:
+        return (log_probs[:, None] + self.matrix().log().to(log_probs.dtype)).logsumexp(0)
+
+
+class Dense(Kernel):
+    """Kernel given as a matrix.
+
+    Args:
+        matrix: (children, parents) probabilities, row = child; rows sum to 1.
+
+    Raises:
+        ValueError: not two axes, a negative or non-finite entry, a row that does not sum to 1 within 1e-6, or a parent
+            that no child has.
+
+    Example:
+        >>> Dense([[0.9, 0.1], [0.2, 0.8]]).push(torch.tensor([0.5, 0.5]))
+        tensor([0.5500, 0.4500])
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__()
+        values = torch.as_tensor(matrix, dtype=torch.float64).clone()
+        require(values.ndim == 2, f"matrix has shape {tuple(values.shape)}, must be (children, parents)")
+        self.values = _stochastic(values, "matrix")
+        _check_parents(self.values.sum(0), "matrix")
+        self.num_children, self.num_parents = self.values.shape
+        self.parents = self.values.argmax(1)
+
+    def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
+        return self.values[child]
+
+    def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
+        return self.values.mT[parent]
+
+    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return self.values[child, parent]
+
+    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        return law @ self.values.to(law.dtype)
+
+    def then(self, upper: Kernel) -> Kernel:
+        return upper.after(self.values)
+
+
+class Sparse(Kernel):
+    """Kernel with a few parents for each child, stored as their indices and probabilities.
+
+    Args:
+        index: (children, k) parents of each child; an index may repeat where its probability is 0.
+        probability: (children, k) their probabilities; rows sum to 1.
+        num_parents: number of parents; by default the largest index plus 1.
+
+    Raises:
+        ValueError: shapes that differ, an index outside [0, num_parents), and as ``Dense``.
+
+    Example:
+        >>> Sparse([[0, 1], [1, 0]], [[0.7, 0.3], [1.0, 0.0]]).matrix()
+        tensor([[0.7000, 0.3000],
+                [0.0000, 1.0000]], dtype=torch.float64)
+    """
+
+    def __init__(self, index: Any, probability: Any, num_parents: int | None = None) -> None:
+        super().__init__()
+        index = torch.as_tensor(index).to(torch.int64).clone()
+        values = torch.as_tensor(probability, dtype=torch.float64).clone()
+        require(
+            index.ndim == 2 and index.shape == values.shape,
+            f"index has shape {tuple(index.shape)} and probability {tuple(values.shape)}, must both be (children, k)",
+        )
+        count = int(index.max()) + 1 if num_parents is None else check_count("num_parents", num_parents)
+        low, high = int(index.min()), int(index.max())
+        require(low >= 0 and high < count, f"index holds {low if low < 0 else high}, must be in [0, {count})")
+        self.index, self.values = index, _stochastic(values, "probability")
+        self.num_children, self.num_parents = len(index), count
+        self.parents = index.gather(1, values.argmax(1, keepdim=True)).squeeze(1)
+        _check_parents(torch.zeros(count, dtype=torch.float64).index_add(0, index.flatten(), values.flatten()), "index")
+
+    def plain_values(self) -> Any:
+        return {
+            "index": self.index.tolist(),
+            "probability": self.values.tolist(),
+            "num_parents": self.num_parents,
+        }
+
+    @property
+    def mixes(self) -> bool:
+        return self.index.shape[1] >= self.num_parents and super().mixes
+
+    def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
+        empty = self.values.new_zeros(*child.shape, self.num_parents)
+        return empty.scatter_add(-1, self.index[child], self.values[child])
+
+    def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
+        distinct, which = parent.unique(return_inverse=True)
+        found = torch.stack([torch.where(self.index == each, self.values, 0.0).sum(1) for each in distinct])
+        return found[which]
+
+    def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.where(self.index[child] == parent[..., None], self.values[child], 0.0).sum(-1)
+
+    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        if self.num_children * self.num_parents <= _DENSE:
+            return law @ self.matrix().to(law.dtype)
+        places = torch.stack(
+            [self.index.flatten(), torch.arange(self.num_children, device=law.device).repeat_interleave(self._width)]
+        )
+        shape = self.num_parents, self.num_children
+        upwards = torch.sparse_coo_tensor(places, self.values.flatten().to(law.dtype), shape)
+        flat = law.reshape(-1, self.num_children)
+        return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
+
+    def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        cumulative = self.values.cumsum(1)[child]
+        which = torch.searchsorted(cumulative, (u * cumulative[..., -1])[..., None].contiguous(), right=True)
+        return self.index[child].gather(-1, which.clamp_max(self._width - 1)).squeeze(-1)
+
+    def then(self, upper: Kernel) -> Kernel:
+        if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
+            return upper.after(self.matrix())
+        index = upper.index[self.index].flatten(1)
+        values = (self.values[..., None] * upper.values[self.index]).flatten(1)
+        order = index.argsort(1)
+        index, values = index.gather(1, order), values.gather(1, order)
+        first = torch.ones_like(index, dtype=torch.bool)
+        first[:, 1:] = index[:, 1:] != index[:, :-1]
+        slot = first.cumsum(1) - 1  # equal parents are next to each other: add their probabilities
+        width = int(slot.max()) + 1
+        kept = torch.zeros(len(index), width, dtype=torch.int64, device=index.device).scatter(1, slot, index)
+        return Sparse(kept, values.new_zeros(len(index), width).scatter_add(1, slot, values), upper.num_parents)
+
+    @property
+    def _width(self) -> int:
+        return self.index.shape[1]
+
+
+class Banded(Sparse):
+    """Kernel between two levels of one ordered alphabet, whose steps have given weights.
+
+    Args:
+        size: number of states of each level.
+        weights: (2 w + 1,) weights of the steps -w, ..., w, at least 0, in any unit; at most ``size`` of them.
+        cyclic: True if the first state follows the last. Otherwise rows at the ends are normalised over the steps that
+            stay inside.
+
+    Raises:
+        TypeError: size no integer.
+        ValueError: an even number of weights, more than ``size``, or a negative one; all 0 inside a row.
+
+    Example:
+        >>> Banded(3, [1.0, 2.0, 1.0]).matrix()
+        tensor([[0.6667, 0.3333, 0.0000],
+                [0.2500, 0.5000, 0.2500],
+                [0.0000, 0.3333, 0.6667]], dtype=torch.float64)
+    """
+
+    def __init__(self, size: int, weights: Any, cyclic: bool = False) -> None:
+        steps = torch.as_tensor(weights, dtype=torch.float64)
+        check_count("size", size)
+        require(
+            steps.ndim == 1 and len(steps) % 2 == 1 and len(steps) <= (size if cyclic else 2 * size - 1),
+            f"weights has shape {tuple(steps.shape)}, must be an odd number of weights that the {size} states hold",
+        )
+        require(bool((steps >= 0).all()), f"weights holds {float(steps.min())}, must be at least 0")
+        reach = len(steps) // 2
+        target = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
+        inside = torch.ones_like(target, dtype=torch.bool) if cyclic else (target >= 0) & (target < size)
+        values = torch.where(inside, steps, 0.0)
+        require(bool((values.sum(1) > 0).all()), "weights are 0 for all steps that stay inside, must leave some")
+        self_index = target % size if cyclic else target.clamp(0, size - 1)
+        super().__init__(self_index, values / values.sum(1, keepdim=True), size)
+        self.weights, self.cyclic = steps.clone(), cyclic
+
+    def plain_values(self) -> Any:
+        return {"size": self.num_children, "weights": self.weights.tolist(), "cyclic": self.cyclic}
+
+
+def kernel_of(given: Any, name: str) -> Kernel:
+    """Return a kernel, or build one: ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping of its arguments.
+
+    Raises:
+        TypeError, ValueError: not a kernel; as the classes, with the name of the argument.
+    """
+    if isinstance(given, Kernel):
+        return given
+    if given is None or isinstance(given, str | bool | int | float):
+        raise TypeError(f"{name} is {given!r}, must be a Kernel, a matrix, or a mapping of a kernel's arguments")
+    try:
+        if isinstance(given, Mapping):
+            return (Banded if "weights" in given else Sparse)(**given)
+        return Dense(given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tensor, "children k"]:
+    """Return the rows, normalised to the last digit, after the check that they are distributions."""
+    if not visible(values):
+        return values
+    require(values.numel() > 0, f"{name} has shape {tuple(values.shape)}, must not be empty")
+    require(bool(values.isfinite().all()), f"{name} holds NaN or infinity, must be probabilities")
+    worst = int(values.amin(1).argmin())
+    require(bool((values >= 0).all()), f"{name} row {worst} holds {float(values.min())}, must be at least 0")
+    total = values.sum(1)
+    worst = int((total - 1).abs().argmax())
+    require(abs(float(total[worst]) - 1) < 1e-6, f"{name} row {worst} sums to {float(total[worst]):.9g}, must sum to 1")
+    exact = abs(float(total[worst]) - 1) < 1e-14 * values.shape[1]
+    return values if exact else values / total[:, None]  # a second normalisation would change the last digit
+
+
+def _check_parents(mass: Float64[Tensor, "parents"], name: str) -> None:
+    empty = (mass == 0).nonzero().flatten().tolist()
+    require(not empty, f"{name} leads to no child of state {empty[:5]} of the upper level, every state needs one")
