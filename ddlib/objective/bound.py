@@ -9,15 +9,8 @@ import torch
 
 from ddlib.objective.metrics import Measure, mean_per_token
 from ddlib.paces import Pace, Together
-from ddlib.parameterization.logits import (
-    Parameterization,
-    cavity_logits,
-    check_graph,
-    check_time_input,
-    evaluating,
-    posterior_logits,
-    stated,
-)
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.draws import latest
@@ -156,7 +149,8 @@ def bound(
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
-    meaning = stated(denoiser, parameterization)
+    able = Capabilities.of(denoiser)
+    meaning = able.meaning(parameterization)
     process.check_levels(levels)
     pace = Together() if pace is None else pace
     if not isinstance(pace, Pace):
@@ -169,10 +163,10 @@ def bound(
     if t.ndim == 2:
         rule = "must be 'independent': only of one time per text are balanced draws known"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
-        check_time_input(denoiser, pace.block if at_once else None, repr(pace))
+        able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
-    with evaluating(denoiser, z.device, "dd.bound"):
+    with able.evaluating(z.device, "dd.bound"):
         output = denoiser(z, _default_dtype(t), **clean)
     logits = cavity_logits(process, output, z, t, meaning)
     term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
@@ -188,7 +182,7 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _default_dtype(start)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
-    check_graph(denoiser, output, "dd.bound")
+    able.check_graph(output, "dd.bound")
     prior = process.prior_kl(x, end).to(diffusion.dtype)
     if mask is not None:
         diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.parameterization.logits import Parameterization, stated
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
@@ -103,7 +103,7 @@ def likelihood(
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
 
-    network = ModelWrapper(process, denoiser, stated(denoiser, parameterization), compact)
+    network = ModelWrapper(process, denoiser, parameterization, compact)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
     # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
     run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))

@@ -6,8 +6,8 @@ from planting import fault
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.samplers.runtime import context as sight
+from ddlib.samplers.runtime import loop
 from ddlib.samplers.runtime import pace_sampling as windows
-from ddlib.samplers.runtime.loop import SamplingLoop
 
 
 @fault("t_l'(u) >= 0", Ramp)
@@ -158,6 +158,6 @@ def a_position_whose_time_stands_still_is_told_that_of_the_first(back, self, run
     return back(run, z, *(v[:, :1].expand_as(v) if v.ndim == 2 else v for v in (t, s)))
 
 
-@fault("blocks from left to right, all of them", FirstHitting, within=SamplingLoop)
-def only_the_first_window_is_drawn(words, self, run, fixed):
-    return words(run, fixed) if run.network.sight.first == 0 else torch.zeros_like(fixed)
+@fault("blocks from left to right, all of them", FirstHitting, within=loop)
+def only_the_first_window_is_drawn(draw_tokens, call):
+    return draw_tokens(call) if call.network.sight.first == 0 else torch.zeros_like(call.fixed)

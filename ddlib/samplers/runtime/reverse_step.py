@@ -35,6 +35,34 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
     return process.sample_given_level(logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen)
 
 
+def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
+    """Draw z_s from ``step_distribution`` of the denoiser; in a process with levels, given the levels at s.
+
+    It is evaluated at sequences in which a position moves. The prompt does not move.
+
+    Args:
+        run: the call of ``sample``.
+        z: (B, L) states at ``t``.
+        t: (B,) times.
+        s: (B,) earlier times.
+    """
+    process, with_levels = run.process, isinstance(run.process, LevelProcess)
+    target = level_process(run).sample_level(z, t, s, run.generator) if with_levels else z
+    u = rand(z.shape, run.generator, z.device)
+    moves = run.free & (target != process.level_of(z)) if with_levels else run.free
+    if not bool(moves.any()):
+        return z
+    kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
+    log_probs, moving = run.network.step_distribution(z[kept], t[kept], s[kept]), moves[kept]
+    if with_levels:
+        level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
+        log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
+    drawn, result = z[kept], z.clone()
+    drawn[moving] = draw_logits(log_probs[moving], u[kept][moving])
+    result[kept] = drawn
+    return result
+
+
 def move(
     run: SamplingContext, z: Tokens, t: Times, s: Times, target: Tokens, force: bool, chance: Tensor | None = None
 ) -> Tokens:
@@ -89,11 +117,12 @@ def apply_predictions(
     """
     single = single or run.sharpen is not unchanged
     by_tree = run.network.can_descend_tree(force, single)
-    extra_draws = 0 if by_tree is None or single else max(_tree_levels(run)) - 1
+    some_by_tree = bool(by_tree.any())
+    extra_draws = max(_tree_levels(run)) - 1 if some_by_tree and not single else 0
     uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
     for part in predictions:
         to = target[part.b, part.i]
-        if by_tree is None:
+        if not some_by_tree:
             result[part.b, part.i] = _by_tokens(run, part, s, to, force, uniforms.at(part.b, part.i))
         else:
             descends = by_tree[run.process.level_of(part.z[:, None])[:, 0], to]
@@ -141,10 +170,10 @@ def child_log_probs(
 
 
 def _members(
-    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor | None, force: bool
+    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor, force: bool
 ) -> tuple[Float[Tensor, "n K"], Int64[Tensor, "n K"]] | None:
     """Compute logits of the reachable members alone, and their indices; None if other logits matter too."""
-    if by_tree is not None and bool(by_tree[level, target]):
+    if bool(by_tree[level, target]):
         found = predictions.family(_tree_levels(run)[target], predictions.z - sum(run.process.levels[:level]))
     elif target == 0 and run.network.can_restrict_columns(level, force):
         found = predictions.under()
