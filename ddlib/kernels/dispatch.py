@@ -1,8 +1,8 @@
-"""Partition of a batch by the output columns that the loss needs; one rule per process class."""
+"""Partition of a batch by the output columns that the loss needs; a process class names its rule."""
 
-from collections.abc import Sequence
-from functools import partial, singledispatch
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -43,22 +43,36 @@ class Plan(NamedTuple):
     weight: Float[Tensor, "N"]
 
 
-@singledispatch
-def plan(process: ForwardProcess, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
-    """Return the plan for a batch whose hidden states have ``dtype``.
+Rule = Callable[[Any, Rows, Asked, torch.dtype], Plan]
+"""Function that returns the plan for a batch; its process is of the class that states the rule."""
 
-    The default works for any process: the process's own loss, with all columns for all rows.
+RULES: dict[str, Rule] = {}
+"""Rules by the name that a process class states in ``fused``."""
+
+
+def plan(process: ForwardProcess, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
+    """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's class.
+
+    The rule is that of the first class in the method resolution order that states ``fused`` in its body. It does not
+    hold for a subclass that overrides the loss and does not state it again.
     """
+    methods = {"weighted_divergence", *([] if spec.mode == "standard" else [f"{spec.mode}_weighted_divergence"])}
+    for cls in type(process).__mro__:
+        if "fused" in vars(cls):
+            return RULES.get(vars(cls)["fused"], _general)(process, rows, spec, dtype)
+        if methods & vars(cls).keys():
+            break
+    return _general(process, rows, spec, dtype)
+
+
+def _general(process: ForwardProcess, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
+    """Plan for any process: its own loss, with all columns for all rows."""
     index = torch.arange(len(rows.x), device=rows.x.device)
     return Plan([_dense(process, index, spec)], torch.ones_like(rows.t, dtype=torch.float64))
 
 
-@plan.register
 def _hierarchical(process: Hierarchical, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
     z, hard = rows.z[:, None], spec.mode == "hard"
-    methods = {"weighted_divergence", "" if spec.mode == "standard" else f"{spec.mode}_weighted_divergence"} - {""}
-    if any(getattr(type(process), name) is not getattr(Hierarchical, name) for name in methods):
-        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)  # the subclass overrides the bound
     weight = spec.weight(process, rows)
     shares = partial(_shares, process, spec.edge_weights) if spec.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
@@ -122,13 +136,15 @@ def _child_plan(
     return Plan(blocks, weight)
 
 
-@plan.register
-def _mixing(process: Interpolating, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
-    inherited = type(process).weighted_divergence is Interpolating.weighted_divergence and spec.mode == "standard"
-    if not inherited or not process.uniform or spec.parameterization != "cavity":
-        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)
+def _uniform(process: Interpolating, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
+    """Plan for noise that resamples tokens uniformly: the evidence of the state, with all columns for all rows."""
+    if not process.uniform or spec.mode != "standard" or spec.parameterization != "cavity":
+        return _general(process, rows, spec, dtype)
     index = torch.arange(len(rows.x), device=rows.x.device)
     return Plan([Block(index, None, Evidence(process))], spec.weight(process, rows))
+
+
+RULES |= {"hierarchical": _hierarchical, "uniform": _uniform}
 
 
 def _dense(process: ForwardProcess, index: Tensor, spec: Asked) -> Block:

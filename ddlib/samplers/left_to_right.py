@@ -22,5 +22,9 @@ class LeftToRight(OrderedSampler):
         TypeError: when sampling, a process without levels.
     """
 
+    @property
+    def uses_predictions(self) -> bool:
+        return False
+
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return torch.zeros_like(level, dtype=torch.bool)

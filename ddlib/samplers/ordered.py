@@ -62,19 +62,20 @@ class OrderedSampler(Sampler):
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states; by default, if the subclass does not override ``noise``."""
-        return type(self).noise is OrderedSampler.noise
+        """True if the choice is a function of the states; a class with ``noise`` in its body states it anew."""
+        own = type(self).__mro__[: type(self).__mro__.index(OrderedSampler)]
+        return not any("noise" in vars(cls) for cls in own)
 
     @property
     def uses_predictions(self) -> bool:
-        """True if the choice depends on the child distributions."""
-        return type(self).confidence is not OrderedSampler.confidence
+        """True if the choice depends on the child distributions; False saves evaluations at other positions."""
+        return True
 
     def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute the scores of child distributions from their normalised log-probabilities.
 
-        Positions with the highest scores descend first, those with equal scores in order of position. Without an
-        override all scores are equal, and the method is not called.
+        Positions with the highest scores descend first, those with equal scores in order of position. By default all
+        scores are equal; a sampler that never needs them states False in ``uses_predictions``.
         """
         return law.new_zeros(len(law))
 
