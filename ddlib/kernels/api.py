@@ -12,7 +12,8 @@ from ddlib.kernels.dispatch import Asked, plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Rows
 from ddlib.objective.nelbo import check_noised
-from ddlib.objective.training import check_mode, check_weighting, drawn
+from ddlib.objective.training import check_mode, check_weighting, unpacked, weights_of
+from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, beside
@@ -91,7 +92,7 @@ def linear_training_loss(
     weight: Float[Tensor, "K D"],
     x: Tokens,
     z: Tokens,
-    t: Times,
+    t: Times | Draw,
     bias: Float[Tensor, "K"] | None = None,
     weighting: Weighting | None = None,
     mode: str = "standard",
@@ -127,13 +128,14 @@ def linear_training_loss(
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
     check_mode(process, mode, edge_weights)
     check_weighting(process, weighting)
+    t, density, measure = unpacked(t, density, measure)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
     if mask is not None:
         check_devices(x=x, mask=mask)
         check_mask("mask", mask, x.shape)
     spec = Asked(weighting, mode, edge_weights, parameterization)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
-    counts = drawn(t, density, measure)
+    counts = weights_of(t, density, measure)
     counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
     if reduction == "none":
         values = _per_token(process, rows, layer, spec, chunk)

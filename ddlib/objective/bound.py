@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from ddlib.objective.metrics import Measure, mean_per_token
+from ddlib.objective.metrics import Measure
+from ddlib.objective.nelbo import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
@@ -21,6 +22,8 @@ from ddlib.utils.validation import check_devices, check_mask, require
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with independent levels and with
 balanced levels, and a third moment has none."""
+
+_TOGETHER = Together()
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +155,7 @@ def bound(
     able = Capabilities.of(denoiser)
     meaning = able.meaning(parameterization)
     process.check_levels(levels)
-    pace = Together() if pace is None else pace
+    pace = _TOGETHER if pace is None else pace
     if not isinstance(pace, Pace):
         raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
     low, high = interval
@@ -218,7 +221,7 @@ def variance_caveat(
         steps: number of steps of a grid; None for continuous time.
         pace: order and times of the positions; None is one time for all.
     """
-    if steps is not None or not isinstance(pace or Together(), Together):
+    if steps is not None or not isinstance(pace or _TOGETHER, Together):
         return ""
     try:
         uniform = process.tail_exponents()
