@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
-from ddlib.kernels.autograd_fallback import Dense
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.tile import Block, Part, Rows
+from ddlib.kernels.tile import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import Parameterization, tree_of

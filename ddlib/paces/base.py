@@ -179,19 +179,22 @@ class Pace(Part):
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
         """Check type, shape and range of times, or of speeds if ``most`` is None, and return them."""
-        name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
+        kind, shapes = "speeds" if most is None else "times", (chance.shape, chance.shape[:1])
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
-            raise TypeError(f"{name} have type {got}, must be a floating-point tensor (B, L) or (B,)")
-        require(
-            values.shape in ((rows,), (rows, length)),
-            f"{name} have shape {tuple(values.shape)}, must be (B, L) = {(rows, length)}, or (B,)",
-        )
-        if visible(values):
+            raise TypeError(f"{self!r}: {kind} have type {got}, must be a floating-point tensor (B, L) or (B,)")
+        wrong = ""
+        if values.shape not in shapes:
+            wrong = f"have shape {tuple(values.shape)}, must be (B, L) = {tuple(chance.shape)}, or (B,)"
+        elif visible(values):
             low, high = (float(end) for end in values.detach().aminmax())
-            require(low >= 0, f"{name} hold {low:g}, must be at least 0")
-            require(high < torch.inf, f"{name} hold {high:g}, must be finite")
-            require(most is None or high <= most, f"{name} hold {high:g}, must be at most {most}")
+            if not low >= 0:
+                wrong = f"hold {low:g}, must be at least 0"
+            elif not high < torch.inf:
+                wrong = f"hold {high:g}, must be finite"
+            elif most is not None and high > most:
+                wrong = f"hold {high:g}, must be at most {most}"
+        require(not wrong, wrong and f"{self!r}: {kind} {wrong}")
         return values
 
     @classmethod

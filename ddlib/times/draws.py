@@ -12,6 +12,8 @@ from ddlib.times.uniform import Uniform
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
+_UNIFORM = Uniform()
+
 
 def _reversed_bits(index: Tensor) -> Tensor:
     """The low 32 bits of ``index`` in reverse order: the van der Corput sequence in base 2, times 2^32."""
@@ -143,7 +145,7 @@ def sample_times(
         _check_positions(generator, strata=method != "iid")
     else:
         home = torch.device("cpu") if generator is None else generator.device
-    density = sound(density) or Uniform()
+    density = sound(density) or _UNIFORM
     unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
     return rounded(_inverse(unit, density, interval), dtype)
 
@@ -175,7 +177,7 @@ def placed(
         TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two times are one.
     """
     check_interval(interval)
-    density = sound(density) or Uniform()
+    density = sound(density) or _UNIFORM
     time = _inverse(unit, density, interval)
     if steps is None:
         return Place(time, density.weight(time, interval), time)

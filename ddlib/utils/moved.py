@@ -15,6 +15,7 @@ MOVED = {
     "ddlib.diffusers": "ddlib.integrations.diffusers",
     "ddlib.exact": "ddlib.utils.precision",
     "ddlib.guidance.places": "ddlib.guidance.targets",
+    "ddlib.kernels.autograd_fallback": "ddlib.kernels.tile",
     "ddlib.learned": "ddlib.utils.positive",
     "ddlib.names": "ddlib.plugins.suggestions",
     "ddlib.noise": "ddlib.utils.random",
