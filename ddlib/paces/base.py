@@ -168,10 +168,9 @@ class Pace(Part):
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
             speeds = self.checked(self.speeds(u, chance), chance, most=None)
-            require(
-                speeds.ndim <= t.ndim,
-                f"{self!r}: speeds have shape {tuple(speeds.shape)}, must be that of times, {tuple(t.shape)}, or (B,)",
-            )
+            if speeds.ndim > t.ndim:
+                rule = f"must be that of times, {tuple(t.shape)}, or (B,)"
+                raise ValueError(f"{self!r}: speeds have shape {tuple(speeds.shape)}, {rule}")
             speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
             return Draw(t, until_last(speeds * counts, exact), t, where)
         s = along(place.s)[2]
