@@ -52,6 +52,7 @@ class Capabilities:
     def of(cls, denoiser: object) -> Self:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
+        heard = getattr(denoiser, "heard", {})
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
@@ -63,7 +64,7 @@ class Capabilities:
             has_tree=isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
             has_step_distribution=isinstance(denoiser, GuidedDenoiser) and denoiser.step_distribution is not None,
             modules=tuple(_modules(denoiser)),
-            parts=dict(getattr(denoiser, "heard", {})),
+            parts=dict(heard) if isinstance(heard, Mapping) else {},
         )
 
     def meaning(self, parameterization: Parameterization | None) -> Parameterization:

@@ -102,7 +102,7 @@ class ModelWrapper:
         wrapper.sight, wrapper.cache_last, wrapper._last = context, False, None
         return wrapper
 
-    def step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
+    def step_log_probs(self, z: Tokens, t: Times, s: Times) -> StateProbs:
         """Compute log-probabilities of z_s, not normalised, of a denoiser that ``has_step_distribution``."""
         log_probs = cast(GuidedDenoiser, self.denoiser).step_distribution
         assert log_probs is not None  # read with the capabilities
