@@ -95,6 +95,7 @@ class ModelWrapper:
             self.head = Head(process, split, self.children, self.capabilities.has_tree)
         self._trains = self.capabilities.in_training
         self._last: tuple[Tokens, Times, Tensor] | None = None
+        self._descents: dict[tuple[bool, bool], Tensor] = {}
 
     def within(self, context: FullContext) -> Self:
         """Return a wrapper of the same denoiser whose input has another context."""
@@ -157,6 +158,11 @@ class ModelWrapper:
             force: whether tokens are kept inside their clusters.
             single: whether only descents by one level of the tree count.
         """
+        if (force, single) not in self._descents:
+            self._descents[force, single] = self._tree_descents(force, single)
+        return self._descents[force, single]
+
+    def _tree_descents(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         process = self.process
         table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
         if self.children is None or not isinstance(process, LevelProcess) or not self._narrows:
@@ -261,11 +267,9 @@ class Predictions(NamedTuple):
         network = self.network
         rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
         logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
-        return (
-            logits
-            if network.wording is None
-            else network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
-        )
+        if network.wording is None:
+            return logits
+        return network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
 
     def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Compute the child logits of one parent per position, padded with -inf, and the indices of the children.
