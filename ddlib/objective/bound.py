@@ -17,7 +17,7 @@ from ddlib.times import TimeDensity
 from ddlib.times.draws import latest
 from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
-from ddlib.utils.validation import check_devices, check_mask, require
+from ddlib.utils.validation import check_padding, require
 
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with independent levels and with
@@ -149,9 +149,7 @@ def bound(
             does not take a time per position, or the clean sequence, where it is required.
     """
     process.check_inputs(x=x)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
+    check_padding(x, mask)
     able = Capabilities.of(denoiser)
     meaning = able.meaning(parameterization)
     process.check_levels(levels)

@@ -1,6 +1,7 @@
 """Training loss: the bound, with other weights and with losses on more edges of a hierarchy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,35 +13,16 @@ from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_devices, check_mask, check_number, require, visible
+from ddlib.utils.validation import check_number, check_padding, require, visible
 from ddlib.weightings import Weighting, weighted
 
-_Parts = tuple[PerToken, PerToken]
 EdgeWeights = Sequence[float] | None
-
-
-def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.integrand_parts(logits, x, z, t)
-
-
-def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.hard_weighted_divergence(logits, x, z, t)
-
-
-def _edges(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.edges_weighted_divergence(logits, x, z, t, edges)
-
-
-_MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times, EdgeWeights], _Parts]] = {
-    "standard": _standard,
-    "hard": _hard,
-    "edges": _edges,
-}
+MODES = ("standard", "hard", "edges")
 
 
 def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = None) -> None:
     """Raise ValueError for an unknown mode or bad edge weights, TypeError for a mode that the process lacks."""
-    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    require(mode in MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, MODES))}")
     if mode not in process.modes:
         listed = ", ".join(map(repr, process.modes))
         raise TypeError(f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}")
@@ -67,6 +49,34 @@ def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> Non
             f"weighting is {weighting!r}, must be a ddlib.weightings.Weighting such as Clip(2.0), or None for the bound"
         )
     weighting.check(process)
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Options of a training loss of one token; arguments as in ``training_loss``."""
+
+    weighting: Weighting | None = None
+    mode: str = "standard"
+    edge_weights: EdgeWeights = None
+    parameterization: Parameterization = "cavity"
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError or ValueError unless the process has the mode and the weighting supports it."""
+        check_mode(process, self.mode, self.edge_weights)
+        check_weighting(process, self.weighting)
+
+    def per_token(self, process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """Compute the loss of every token, (B, L) nats, from the logits of the network."""
+        given = cavity_logits(process, logits, z, t, self.parameterization)
+        if self.mode == "edges":
+            weight, divergence = process.edges_weighted_divergence(given, x, z, t, self.edge_weights)
+        elif self.mode == "hard":
+            weight, divergence = process.hard_weighted_divergence(given, x, z, t)
+        else:
+            weight, divergence = process.integrand_parts(given, x, z, t)
+        if self.weighting is not None:
+            weight = weighted(self.weighting, process, weight, x, z, t)
+        return weight.to(divergence.dtype) * divergence
 
 
 def unpacked(
@@ -157,18 +167,13 @@ def training_loss(
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density, measure or reduction.
     """
-    check_mode(process, mode, edge_weights)
-    check_weighting(process, weighting)
+    options = LossOptions(weighting, mode, edge_weights, parameterization)
+    options.check(process)
     t, density, measure = unpacked(t, density, measure)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     check_noised(process, x, z, t)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
-    given = cavity_logits(process, logits, z, t, parameterization)
-    weight, divergence = _MODES[mode](process, given, x, z, t, edge_weights)
-    weight = weight if weighting is None else weighted(weighting, process, weight, x, z, t)
-    loss = weight.to(divergence.dtype) * divergence
+    check_padding(x, mask)
+    loss = options.per_token(process, logits, x, z, t)
     counts = weights_of(t, density, measure)
     if counts is not None:
         loss = loss * counts.to(loss.dtype)

@@ -14,7 +14,7 @@ from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
-from ddlib.utils.validation import check_count, check_devices, check_mask, check_shape, require
+from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 
 _INSTEAD = "ddlib.bound has an upper bound of -log p(x) for every process"
 
@@ -96,9 +96,8 @@ def likelihood(
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
+    check_padding(x, mask)
     if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
         free = free & mask
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
