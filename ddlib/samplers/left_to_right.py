@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.ordered import OrderedSampler
+from ddlib.samplers.ordered import OrderedSampler, defined_below
 
 
 class LeftToRight(OrderedSampler):
@@ -24,7 +24,8 @@ class LeftToRight(OrderedSampler):
 
     @property
     def uses_predictions(self) -> bool:
-        return False
+        """False, unless a subclass has ``confidence`` in its body."""
+        return defined_below(self, LeftToRight, "confidence")
 
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return torch.zeros_like(level, dtype=torch.bool)

@@ -62,9 +62,8 @@ class OrderedSampler(Sampler):
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states; a class with ``noise`` in its body states it anew."""
-        own = type(self).__mro__[: type(self).__mro__.index(OrderedSampler)]
-        return not any("noise" in vars(cls) for cls in own)
+        """True if the choice is a function of the states; a subclass with ``noise`` in its body states it anew."""
+        return not defined_below(self, OrderedSampler, "noise")
 
     @property
     def uses_predictions(self) -> bool:
@@ -169,6 +168,12 @@ class OrderedSampler(Sampler):
         for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
             score[rows] = self.confidence(log_probs).to(torch.float64)
         return score
+
+
+def defined_below(part: object, base: type, method: str) -> bool:
+    """Return whether a subclass of ``base`` has a method in its body: what ``base`` states of it may not hold then."""
+    mro = type(part).__mro__
+    return any(method in vars(cls) for cls in mro[: mro.index(base)])
 
 
 def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
