@@ -1,4 +1,4 @@
-"""Base class of paces: paths of per-position times, and draws of times with their importance weights."""
+"""Base class of paces, i.e. paths of per-position times, draws of times with their weights, and the default pace."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -203,3 +203,13 @@ class Pace(Part):
 
     def __repr__(self) -> str:
         return shown(self, Pace)
+
+
+class Together(Pace):
+    """One time for all positions of a sequence, t = u, as in ordinary diffusion."""
+
+    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+        return u
+
+    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+        return u.new_ones(u.shape)

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.times.base import Interval, TimeDensity, check_interval, sound
-from ddlib.times.uniform import Uniform
+from ddlib.times.base import Interval, TimeDensity, Uniform, check_interval, sound
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
 
