@@ -52,16 +52,16 @@ class Capabilities:
     def of(cls, denoiser: object) -> Self:
         """Read the capabilities of a denoiser ``(z, t) -> logits``."""
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
-        heard = getattr(denoiser, "heard", {})
+        heard, is_split = getattr(denoiser, "heard", {}), isinstance(denoiser, SplitDenoiser)
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
             own_times=isinstance(denoiser, OwnTimes) and bool(denoiser.own_times),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=isinstance(denoiser, BlockDenoiser),
-            is_split=isinstance(denoiser, SplitDenoiser),
-            is_sparse=isinstance(denoiser, SparseDenoiser),
-            has_tree=isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
+            is_split=is_split,
+            is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
+            has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
             has_step_distribution=isinstance(denoiser, GuidedDenoiser) and denoiser.step_distribution is not None,
             modules=tuple(_modules(denoiser)),
             parts=dict(heard) if isinstance(heard, Mapping) else {},

@@ -45,7 +45,8 @@ def draw_tokens(call: SamplingCall) -> Tokens:
     state = sampler.init(run)
     for k in range(-1, run.steps):
         if k >= 0:
-            run = replace(run, sharpen=call.truncation.at(float(run.times[k])))
+            sharpen = call.truncation.at(float(run.times[k]))
+            run = run if sharpen is run.sharpen else replace(run, sharpen=sharpen)
             state = _step(run, state, k)
         state = state._replace(z=torch.where(free, state.z, fixed))
         if k < run.steps - 1:
