@@ -10,7 +10,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
-from ddlib.parameterization.logits import Parameterization, takes_own_times, tree_of
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.parameterization.logits import Parameterization, tree_of
 from ddlib.parameterization.tree_softmax import children_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
@@ -125,7 +126,7 @@ class Guidance(ABC):
     @property
     def own_times(self) -> bool:
         """True if a time per position is accepted (``typing.OwnTimes``), i.e. if all evaluated parts accept it."""
-        return all(map(takes_own_times, self.heard.values()))
+        return all(Capabilities.of(part).own_times for part in self.heard.values())
 
     def strength_at(self, t: Times) -> Float64[Tensor, "*n"]:
         """Compute the strength at times (B,) or (B, L), in the shape of ``t``.

@@ -16,8 +16,8 @@ from ddlib.plugins import registry
 from ddlib.plugins.config import build
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler, SamplingContext, State
-from ddlib.samplers.runtime.guided import check_guided
 from ddlib.samplers.runtime.logit_processors import Truncation
+from ddlib.samplers.runtime.loop import check_guided
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import Generator

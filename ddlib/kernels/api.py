@@ -8,17 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ddlib.kernels.dispatch import Asked, plan
+from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Rows
 from ddlib.objective.nelbo import check_noised
-from ddlib.objective.training import check_mode, check_weighting, drawn
+from ddlib.objective.training import LossOptions, unpacked, weights_of
+from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.typing import PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_count, check_devices, check_mask, check_shape, require
+from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 from ddlib.weightings import Weighting
 
 P = ParamSpec("P")
@@ -79,9 +80,9 @@ def linear_nelbo(
     Raises:
         TypeError, ValueError: as ``nelbo``; shapes that do not match.
     """
-    spec = Asked(parameterization=parameterization)
+    options = LossOptions(parameterization=parameterization)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
-    return _per_token(process, rows, layer, spec, chunk).view_as(x)
+    return _per_token(process, rows, layer, options, chunk).view_as(x)
 
 
 @uncompiled
@@ -91,7 +92,7 @@ def linear_training_loss(
     weight: Float[Tensor, "K D"],
     x: Tokens,
     z: Tokens,
-    t: Times,
+    t: Times | Draw,
     bias: Float[Tensor, "K"] | None = None,
     weighting: Weighting | None = None,
     mode: str = "standard",
@@ -125,44 +126,35 @@ def linear_training_loss(
         TypeError, ValueError: as ``training_loss``; shapes that do not match.
     """
     require(reduction in ("mean", "sum", "none"), f"reduction is {reduction!r}, must be 'mean', 'sum' or 'none'")
-    check_mode(process, mode, edge_weights)
-    check_weighting(process, weighting)
+    options = LossOptions(weighting, mode, edge_weights, parameterization)
+    options.check(process)
+    t, density, measure = unpacked(t, density, measure)
     rows, layer = _batch(process, hidden, weight, x, z, t, bias, chunk, parameterization)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
-    spec = Asked(weighting, mode, edge_weights, parameterization)
+    check_padding(x, mask)
     kept = torch.ones_like(x, dtype=torch.bool) if mask is None or count_padding else mask
-    counts = drawn(t, density, measure)
+    counts = weights_of(t, density, measure)
     counts = torch.ones_like(rows.t) if counts is None else counts.to(rows.t.dtype).expand_as(x).flatten()
     if reduction == "none":
-        values = _per_token(process, rows, layer, spec, chunk)
+        values = _per_token(process, rows, layer, options, chunk)
         losses = torch.where(kept, (values * counts.to(values.dtype)).view_as(x), 0.0)
         return (losses * scale, losses.detach()) if per_token else losses * scale
-    blocks, weight = plan(process, rows, spec, layer.hidden.dtype)
+    blocks, weight = plan(process, rows, options, layer.hidden.dtype)
     weight = torch.where(kept.flatten(), weight * counts, 0.0)
     factor = weight * scale / kept.sum() if reduction == "mean" else weight * scale
     result, values = SummedLoss.apply(blocks, rows, chunk, factor, *layer)
     return (result, (values * weight.to(values.dtype)).view_as(x)) if per_token else result
 
 
-def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, spec: Asked, chunk: int | None) -> Tensor:
-    blocks, scale = plan(process, rows, spec, layer.hidden.dtype)
+def _per_token(process: ForwardProcess, rows: Rows, layer: Layer, options: LossOptions, chunk: int | None) -> Tensor:
+    blocks, scale = plan(process, rows, options, layer.hidden.dtype)
     values: Tensor = PerTokenLoss.apply(blocks, rows, chunk, *layer)
     return values * scale.to(values.dtype)
 
 
 def _batch(
-    process: ForwardProcess,
-    hidden: Tensor,
-    weight: Tensor,
-    x: Tokens,
-    z: Tokens,
-    t: Times,
-    bias: Tensor | None,
-    chunk: int | None,
-    parameterization: Parameterization,
-) -> tuple[Rows, Layer]:
+    process: ForwardProcess, hidden: Tensor, weight: Tensor, x: Tokens, z: Tokens, t: Times, bias: Tensor | None,
+    chunk: int | None, parameterization: Parameterization,
+) -> tuple[Rows, Layer]:  # fmt: skip
     children = tree_of(process, parameterization)
     check_noised(process, x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)

@@ -1,8 +1,8 @@
-"""Partition of a batch by the output columns that the loss needs; one rule per process class."""
+"""Partition of a batch by the output columns that the loss needs; a process class names its rule."""
 
-from collections.abc import Sequence
-from functools import partial, singledispatch
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -10,31 +10,15 @@ from torch import Tensor
 
 from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
-from ddlib.kernels.autograd_fallback import Dense
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.tile import Block, Part, Rows
+from ddlib.kernels.tile import Block, Dense, Part, Rows
 from ddlib.kernels.uniform_noise import Evidence
-from ddlib.objective.training import training_loss
-from ddlib.parameterization.logits import Parameterization, tree_of
+from ddlib.objective.training import LossOptions
+from ddlib.parameterization.logits import tree_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.interpolating import Interpolating
-from ddlib.weightings import Weighting, weighted
-
-
-class Asked(NamedTuple):
-    """Options of the loss; arguments as in ``training_loss``."""
-
-    weighting: Weighting | None = None
-    mode: str = "standard"
-    edge_weights: Sequence[float] | None = None
-    parameterization: Parameterization = "cavity"
-
-    def weight(self, process: ForwardProcess, rows: Rows) -> Float[Tensor, "N"]:
-        """Compute the training weight of each row."""
-        x, z = rows.x[:, None], rows.z[:, None]
-        weight = weighted(self.weighting, process, process.loss_weight(x, z, rows.t), x, z, rows.t)
-        return weight[:, 0].clone()  # a copy: a plan changes it in place, and a weighting may return a cached tensor
+from ddlib.weightings import weighted
 
 
 class Plan(NamedTuple):
@@ -44,32 +28,46 @@ class Plan(NamedTuple):
     weight: Float[Tensor, "N"]
 
 
-@singledispatch
-def plan(process: ForwardProcess, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
-    """Return the plan for a batch whose hidden states have ``dtype``.
+Rule = Callable[[Any, Rows, LossOptions, torch.dtype], Plan]
+"""Function that returns the plan for a batch; its process is of the class that states the rule."""
 
-    The default works for any process: the process's own loss, with all columns for all rows.
+RULES: dict[str, Rule] = {}
+"""Rules by the name that a process class states in ``fused``."""
+
+
+def plan(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+    """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's class.
+
+    The rule is that of the first class in the method resolution order that states ``fused`` in its body. It does not
+    hold for a subclass that overrides the loss and does not state it again.
     """
+    methods = {"weighted_divergence", *([] if options.mode == "standard" else [f"{options.mode}_weighted_divergence"])}
+    for cls in type(process).__mro__:
+        if "fused" in vars(cls):
+            return RULES.get(vars(cls)["fused"], _general)(process, rows, options, dtype)
+        if methods & vars(cls).keys():
+            break
+    return _general(process, rows, options, dtype)
+
+
+def _general(process: ForwardProcess, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+    """Plan for any process: its own loss, with all columns for all rows."""
     index = torch.arange(len(rows.x), device=rows.x.device)
-    return Plan([_dense(process, index, spec)], torch.ones_like(rows.t, dtype=torch.float64))
+    return Plan([_dense(process, index, options)], torch.ones_like(rows.t, dtype=torch.float64))
 
 
-@plan.register
-def _hierarchical(process: Hierarchical, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
-    z, hard = rows.z[:, None], spec.mode == "hard"
-    methods = {"weighted_divergence", "" if spec.mode == "standard" else f"{spec.mode}_weighted_divergence"} - {""}
-    if any(getattr(type(process), name) is not getattr(Hierarchical, name) for name in methods):
-        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)  # the subclass overrides the bound
+def _hierarchical(process: Hierarchical, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+    z, hard = rows.z[:, None], options.mode == "hard"
     if not all(isinstance(edge, Map) for edge in process.hierarchy.maps):
-        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)  # other kernels have no fused loss
-    weight = spec.weight(process, rows)
-    shares = partial(_shares, process, spec.edge_weights) if spec.mode == "edges" else None
+        return _general(process, rows, options, dtype)  # other kernels have no fused loss
+    weight = _training_weight(process, rows, options)
+    shares = partial(_shares, process, options.edge_weights) if options.mode == "edges" else None
     hierarchy, level, blocks, served = process.hierarchy, process.level_of(z)[:, 0], list[Part](), 0
     plain = next((i for i, edge in enumerate(hierarchy.maps) if not edge.plain), hierarchy.depth)
-    children = tree_of(process, spec.parameterization)
+    children = tree_of(process, options.parameterization)
     if children is not None:
-        return _child_plan(process, children, plain, rows, spec, dtype, level, weight)
-    within = spec.parameterization == "posterior"  # a posterior is supported on the tokens under the state
+        return _child_plan(process, children, plain, rows, options, dtype, level, weight)
+    within = options.parameterization == "posterior"  # a posterior is supported on the tokens under the state
     if plain and gpu.usable(z.device, dtype) and not (hard and within) and shares is None:
         from ddlib.kernels.gpu.tree_plan import Ranged  # imports Triton
 
@@ -85,7 +83,7 @@ def _hierarchical(process: Hierarchical, rows: Rows, spec: Asked, dtype: torch.d
             blocks.append(Block(index, None, Statistics(hierarchy, shares)))
         else:
             weight[index] = 1.0
-            blocks.append(_dense(process, index, spec))
+            blocks.append(_dense(process, index, options))
     return Plan(blocks, weight)
 
 
@@ -94,24 +92,18 @@ def _shares(process: Hierarchical, edge_weights: Sequence[float] | None, rows: R
 
 
 def _child_plan(
-    process: Hierarchical,
-    children: Children,
-    plain: int,
-    rows: Rows,
-    spec: Asked,
-    dtype: torch.dtype,
-    level: Tensor,
-    weight: Tensor,
-) -> Plan:
+    process: Hierarchical, children: Children, plain: int, rows: Rows, options: LossOptions, dtype: torch.dtype,
+    level: Tensor, weight: Tensor,
+) -> Plan:  # fmt: skip
     """Plan for child logits: sibling losses where maps are plain, elsewhere the process's own loss on token logits."""
     levels = list[int]()
     for found in children.levels_of(process.hierarchy)[: plain + 1]:
         if found is None:
             break  # this level of the process is not a level of the tree
         levels.append(found)
-    hard, blocks = spec.mode == "hard", list[Part]()
-    if spec.mode == "edges":  # on CUDA too: the Triton kernels do not support edge weights
-        blocks += sibling_loss.parts(children, levels, rows, level, hard, _shares(process, spec.edge_weights, rows))
+    hard, blocks = options.mode == "hard", list[Part]()
+    if options.mode == "edges":  # on CUDA too: the Triton kernels do not support edge weights
+        blocks += sibling_loss.parts(children, levels, rows, level, hard, _shares(process, options.edge_weights, rows))
     elif gpu.usable(level.device, dtype):
         from ddlib.kernels.gpu.siblings import Grouped  # imports Triton
 
@@ -121,24 +113,29 @@ def _child_plan(
     if len(levels) <= process.hierarchy.depth:
         index = (level >= len(levels)).nonzero()[:, 0]
         weight[index] = 1.0
-        blocks.append(_dense(process, index, spec))
+        blocks.append(_dense(process, index, options))
     return Plan(blocks, weight)
 
 
-@plan.register
-def _mixing(process: Interpolating, rows: Rows, spec: Asked, dtype: torch.dtype) -> Plan:
-    inherited = type(process).weighted_divergence is Interpolating.weighted_divergence and spec.mode == "standard"
-    if not inherited or not process.uniform or spec.parameterization != "cavity":
-        return plan.dispatch(ForwardProcess)(process, rows, spec, dtype)
+def _uniform(process: Interpolating, rows: Rows, options: LossOptions, dtype: torch.dtype) -> Plan:
+    """Plan for noise that resamples tokens uniformly: the evidence of the state, with all columns for all rows."""
+    if not process.uniform or options.mode != "standard" or options.parameterization != "cavity":
+        return _general(process, rows, options, dtype)
     index = torch.arange(len(rows.x), device=rows.x.device)
-    return Plan([Block(index, None, Evidence(process))], spec.weight(process, rows))
+    return Plan([Block(index, None, Evidence(process))], _training_weight(process, rows, options))
 
 
-def _dense(process: ForwardProcess, index: Tensor, spec: Asked) -> Block:
+RULES |= {"hierarchical": _hierarchical, "uniform": _uniform}
+
+
+def _dense(process: ForwardProcess, index: Tensor, options: LossOptions) -> Block:
     """Return a block that evaluates the process's own loss on all logits of some rows."""
-    children = tree_of(process, spec.parameterization)
-    return Block(index, None if children is None else children.rows, Dense(partial(_loss, process, spec)))
+    children = tree_of(process, options.parameterization)
+    return Block(index, None if children is None else children.rows, Dense(partial(options.per_token, process)))
 
 
-def _loss(process: ForwardProcess, spec: Asked, logits: Tensor, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
-    return training_loss(process, logits, x, z, t, **spec._asdict(), reduction="none")
+def _training_weight(process: ForwardProcess, rows: Rows, options: LossOptions) -> Float[Tensor, "N"]:
+    """Compute the training weight of each row."""
+    x, z = rows.x[:, None], rows.z[:, None]
+    weight = weighted(options.weighting, process, process.loss_weight(x, z, rows.t), x, z, rows.t)
+    return weight[:, 0].clone()  # a copy: a plan changes it in place, and a weighting may return a cached tensor

@@ -1,11 +1,17 @@
 """Blocks: rows of a batch that need the same columns of the output layer, and the divergence of their logits."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+from ddlib.typing import Logits, PerToken, Times, Tokens
+
+Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
 
 
 class Rows(NamedTuple):
@@ -35,6 +41,22 @@ class Divergence(ABC):
             rows: the rows they belong to.
             derive: whether to write d divergence / d logits into ``logits``.
         """
+
+
+class Dense(Divergence):
+    """Divergence of any process: its ``formula(logits, x, z, t)``, each row a sequence of length 1, by autograd."""
+
+    def __init__(self, formula: Formula) -> None:
+        self.formula = formula
+
+    def __call__(self, logits: Float[Tensor, "n K"], rows: Rows, derive: bool) -> Float[Tensor, "n"]:
+        with torch.set_grad_enabled(derive):
+            given = logits.detach()[:, None].clone().requires_grad_(derive)
+            value = self.formula(given, rows.x[:, None], rows.z[:, None], rows.t).squeeze(1)
+            if derive:
+                (slope,) = torch.autograd.grad(value.sum(), given)
+                logits.copy_(slope.squeeze(1))
+        return value.detach()
 
 
 class Part:

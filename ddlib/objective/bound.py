@@ -7,27 +7,23 @@ from functools import partial
 
 import torch
 
-from ddlib.objective.metrics import Measure, mean_per_token
+from ddlib.objective.metrics import Measure
+from ddlib.objective.nelbo import mean_per_token
 from ddlib.paces import Pace, Together
-from ddlib.parameterization.logits import (
-    Parameterization,
-    cavity_logits,
-    check_graph,
-    check_time_input,
-    evaluating,
-    posterior_logits,
-    stated,
-)
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.draws import latest
 from ddlib.typing import Denoiser, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
-from ddlib.utils.validation import check_devices, check_mask, require
+from ddlib.utils.validation import check_padding, require
 
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with independent levels and with
 balanced levels, and a third moment has none."""
+
+_TOGETHER = Together()
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,12 +149,11 @@ def bound(
             does not take a time per position, or the clean sequence, where it is required.
     """
     process.check_inputs(x=x)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
-    meaning = stated(denoiser, parameterization)
+    check_padding(x, mask)
+    able = Capabilities.of(denoiser)
+    meaning = able.meaning(parameterization)
     process.check_levels(levels)
-    pace = Together() if pace is None else pace
+    pace = _TOGETHER if pace is None else pace
     if not isinstance(pace, Pace):
         raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
     low, high = interval
@@ -169,10 +164,10 @@ def bound(
     if t.ndim == 2:
         rule = "must be 'independent': only of one time per text are balanced draws known"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
-        check_time_input(denoiser, pace.block if at_once else None, repr(pace))
+        able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
     z = process.sample(x, t, generator) if levels == "independent" else process.sample(x, t, generator, levels)
     clean = {"clean": x} if at_once else {}
-    with evaluating(denoiser, z.device, "dd.bound"):
+    with able.evaluating(z.device, "dd.bound"):
         output = denoiser(z, _default_dtype(t), **clean)
     logits = cavity_logits(process, output, z, t, meaning)
     term = process.integrand(logits, x, z, t) if steps is None else process.step_divergence(logits, x, z, t, s)
@@ -188,7 +183,7 @@ def bound(
         z = process.sample(x, start, generator)
         logits = cavity_logits(process, denoiser(z, _default_dtype(start)), z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
-    check_graph(denoiser, output, "dd.bound")
+    able.check_graph(output, "dd.bound")
     prior = process.prior_kl(x, end).to(diffusion.dtype)
     if mask is not None:
         diffusion, prior, left = (torch.where(mask, term, 0.0) for term in (diffusion, prior, left))
@@ -224,7 +219,7 @@ def variance_caveat(
         steps: number of steps of a grid; None for continuous time.
         pace: order and times of the positions; None is one time for all.
     """
-    if steps is not None or not isinstance(pace or Together(), Together):
+    if steps is not None or not isinstance(pace or _TOGETHER, Together):
         return ""
     try:
         uniform = process.tail_exponents()

@@ -11,7 +11,7 @@ from ddlib.times import sample_times
 from ddlib.times.draws import latest
 from ddlib.typing import Denoiser, HasLevelWeights, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
-from ddlib.utils.validation import check_count, check_devices, check_mask, require
+from ddlib.utils.validation import check_count, check_padding, require
 
 
 def speed_loss(
@@ -70,9 +70,7 @@ def speed_loss(
         f"process is {process!r}, which has nothing to learn: make its tree or itself with learn_speeds=True",
     )
     process.check_inputs(x=x)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
+    check_padding(x, mask)
     # jumps along slow edges may be later than the last float32 time before 1
     t = sample_times(len(x), generator=generator, device=x.device, dtype=torch.float64)
     dtype = torch.get_default_dtype()

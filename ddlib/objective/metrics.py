@@ -7,17 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ddlib.objective.nelbo import mean_per_token as mean_per_token  # its former place
 from ddlib.typing import PaddingMask, PerToken, Times
 from ddlib.utils.validation import check_mask, check_shape, check_times, require
-
-
-def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
-    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
-    if mask is None:
-        return values.mean()
-    check_mask("mask", mask, values.shape)
-    return torch.where(mask, values, 0.0).sum() / mask.sum()
-
 
 INDEPENDENT, STRATIFIED = "independent", "stratified"
 

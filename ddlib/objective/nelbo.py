@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.processes.broadcasting import beside
 from ddlib.processes.integrand import dense_integrand
-from ddlib.typing import Logits, PerToken, Times, Tokens
-from ddlib.utils.validation import require, visible
+from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
+from ddlib.utils.validation import check_mask, require, visible
 
 _METHODS: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times], Tensor]] = {
     "auto": lambda process, *arguments: process.integrand(*arguments),
@@ -69,3 +71,11 @@ def check_noised(process: ForwardProcess, x: Tokens, z: Tokens, t: Times) -> Non
                 f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
                 f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
             )
+
+
+def mean_per_token(values: PerToken, mask: PaddingMask | None = None) -> Float[Tensor, ""]:
+    """Compute the mean over all tokens, or over those where ``mask`` is True; differentiable."""
+    if mask is None:
+        return values.mean()
+    check_mask("mask", mask, values.shape)
+    return torch.where(mask, values, 0.0).sum() / mask.sum()

@@ -1,46 +1,28 @@
 """Training loss: the bound, with other weights and with losses on more edges of a hierarchy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ddlib.objective.metrics import mean_per_token
-from ddlib.objective.nelbo import check_noised
+from ddlib.objective.nelbo import check_noised, mean_per_token
+from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, beside
 from ddlib.times import TimeDensity
 from ddlib.times.base import sound
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_devices, check_mask, check_number, require, visible
+from ddlib.utils.validation import check_number, check_padding, require, visible
 from ddlib.weightings import Weighting, weighted
 
-_Parts = tuple[PerToken, PerToken]
 EdgeWeights = Sequence[float] | None
-
-
-def _standard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.integrand_parts(logits, x, z, t)
-
-
-def _hard(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.hard_weighted_divergence(logits, x, z, t)
-
-
-def _edges(process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times, edges: EdgeWeights) -> _Parts:
-    return process.edges_weighted_divergence(logits, x, z, t, edges)
-
-
-_MODES: dict[str, Callable[[ForwardProcess, Logits, Tokens, Tokens, Times, EdgeWeights], _Parts]] = {
-    "standard": _standard,
-    "hard": _hard,
-    "edges": _edges,
-}
+MODES = ("standard", "hard", "edges")
 
 
 def check_mode(process: ForwardProcess, mode: str, edge_weights: EdgeWeights = None) -> None:
     """Raise ValueError for an unknown mode or bad edge weights, TypeError for a mode that the process lacks."""
-    require(mode in _MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, _MODES))}")
+    require(mode in MODES, f"mode is {mode!r}, must be one of {', '.join(map(repr, MODES))}")
     if mode not in process.modes:
         listed = ", ".join(map(repr, process.modes))
         raise TypeError(f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}")
@@ -69,7 +51,50 @@ def check_weighting(process: ForwardProcess, weighting: Weighting | None) -> Non
     weighting.check(process)
 
 
-def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tensor | None:
+@dataclass(frozen=True)
+class LossOptions:
+    """Options of a training loss of one token; arguments as in ``training_loss``."""
+
+    weighting: Weighting | None = None
+    mode: str = "standard"
+    edge_weights: EdgeWeights = None
+    parameterization: Parameterization = "cavity"
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError or ValueError unless the process has the mode and the weighting supports it."""
+        check_mode(process, self.mode, self.edge_weights)
+        check_weighting(process, self.weighting)
+
+    def per_token(self, process: ForwardProcess, logits: Logits, x: Tokens, z: Tokens, t: Times) -> PerToken:
+        """Compute the loss of every token, (B, L) nats, from the logits of the network."""
+        given = cavity_logits(process, logits, z, t, self.parameterization)
+        if self.mode == "edges":
+            weight, divergence = process.edges_weighted_divergence(given, x, z, t, self.edge_weights)
+        elif self.mode == "hard":
+            weight, divergence = process.hard_weighted_divergence(given, x, z, t)
+        else:
+            weight, divergence = process.integrand_parts(given, x, z, t)
+        if self.weighting is not None:
+            weight = weighted(self.weighting, process, weight, x, z, t)
+        return weight.to(divergence.dtype) * divergence
+
+
+def unpacked(
+    t: Times | Draw, density: TimeDensity | None, measure: Tensor | None
+) -> tuple[Times, TimeDensity | None, Tensor | None]:
+    """Return the times of a draw, with ``density`` and ``measure`` as passed or, for a ``Draw``, with its measure.
+
+    Raises:
+        ValueError: a ``Draw`` together with a density or a measure.
+    """
+    if not isinstance(t, Draw):
+        return t, density, measure
+    both = density is None and measure is None
+    require(both, "t is a Draw, which has its measure: density and measure must not be given with it")
+    return t.t, None, t.measure
+
+
+def weights_of(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tensor | None:
     """Return the weight of each draw of a time, broadcast against tokens (B, L); None where all are equal.
 
     Raises:
@@ -77,7 +102,7 @@ def drawn(t: Times, density: TimeDensity | None, measure: Tensor | None) -> Tens
         ValueError: a bad density, both of them, or a measure that is negative, not finite or of another shape than
             ``t``.
     """
-    density = sound(density)
+    density = None if density is None else sound(density)
     if measure is None:
         return None if density is None else beside(density.weight(t))
     require(density is None, f"density is {density!r} and measure is told, must be one of them: it is in the measure")
@@ -97,7 +122,7 @@ def training_loss(
     logits: Logits,
     x: Tokens,
     z: Tokens,
-    t: Times,
+    t: Times | Draw,
     weighting: Weighting | None = None,
     mode: str = "standard",
     *,
@@ -119,7 +144,8 @@ def training_loss(
         logits: (B, L, V) over tokens, or (B, L, S - 1) over states for child logits.
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
-        t: (B,) times, or (B, L), one for each position.
+        t: (B,) times, or (B, L), one for each position; or a ``paces.Draw``, i.e. times with the weight of each, by
+            which the loss is multiplied: the result of ``Pace.draw``.
         weighting: function of the weight before it multiplies the divergence, from ``ddlib.weightings``; by default the
             weight is that of the bound. The papers clip at 2 or 10, ``Clip(2.0)``.
         mode: target of the loss at states above the first level, one of ``process.modes``. "standard": the child.
@@ -132,26 +158,23 @@ def training_loss(
             has at each time the weight that it has in the bound, shared among the states that have a loss on it. See
             ``Hierarchical.edges_weighted_divergence`` for the cases in which this is a bound.
         parameterization: meaning of the logits, as in ``nelbo``.
-        density: density from which the times were drawn: each loss is multiplied by ``density.weight(t)``, so that the
-            mean is that of uniform times. None for uniform times, or to train more at times that are drawn more often.
-        measure: weight of each draw of a pace, ``paces.Draw.measure``; (B,) or (B, L). It includes the density of the
-            draw.
+        density: density from which the times were drawn, in place of a ``Draw``: each loss is multiplied by
+            ``density.weight(t)``, so that the mean is that of uniform times. None for uniform times, or to train more
+            at times that are drawn more often.
+        measure: weights in place of a ``Draw``, those of ``Draw.measure``; (B,) or (B, L). They include the density.
         reduction: "mean" over tokens, or "none" for (B, L).
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad weighting, mode, mask, edge weight, density, measure or reduction.
     """
-    check_mode(process, mode, edge_weights)
-    check_weighting(process, weighting)
+    options = LossOptions(weighting, mode, edge_weights, parameterization)
+    options.check(process)
+    t, density, measure = unpacked(t, density, measure)
     require(reduction in ("mean", "none"), f"reduction is {reduction!r}, must be 'mean' or 'none'")
     check_noised(process, x, z, t)
-    if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
-    given = cavity_logits(process, logits, z, t, parameterization)
-    weight, divergence = _MODES[mode](process, given, x, z, t, edge_weights)
-    loss = weighted(weighting, process, weight, x, z, t).to(divergence.dtype) * divergence
-    counts = drawn(t, density, measure)
+    check_padding(x, mask)
+    loss = options.per_token(process, logits, x, z, t)
+    counts = weights_of(t, density, measure)
     if counts is not None:
         loss = loss * counts.to(loss.dtype)
     kept = None if count_padding else mask

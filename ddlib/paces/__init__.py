@@ -1,9 +1,8 @@
 """Paces: paths of per-position times from data to noise (WHICH position when)."""
 
-from ddlib.paces.base import Draw, Pace
+from ddlib.paces.base import Draw, Pace, Together
 from ddlib.paces.blocks import Blocks, LeftToRight
 from ddlib.paces.ramp import Ramp
 from ddlib.paces.random_order import RandomOrder
-from ddlib.paces.together import Together
 
 __all__ = ["Blocks", "Draw", "LeftToRight", "Pace", "Ramp", "RandomOrder", "Together"]

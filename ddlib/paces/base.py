@@ -1,4 +1,4 @@
-"""Base class of paces: paths of per-position times, and draws of times with their importance weights."""
+"""Base class of paces, i.e. paths of per-position times, draws of times with their weights, and the default pace."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -168,10 +168,9 @@ class Pace(Part):
         counts, where = (place.weight, t) if t.ndim == 1 else (place.weight[:, None], u)
         if steps is None:
             speeds = self.checked(self.speeds(u, chance), chance, most=None)
-            require(
-                speeds.ndim <= t.ndim,
-                f"{self!r}: speeds have shape {tuple(speeds.shape)}, must be that of times, {tuple(t.shape)}, or (B,)",
-            )
+            if speeds.ndim > t.ndim:
+                rule = f"must be that of times, {tuple(t.shape)}, or (B,)"
+                raise ValueError(f"{self!r}: speeds have shape {tuple(speeds.shape)}, {rule}")
             speeds = speeds[:, None].expand(t.shape) if speeds.ndim < t.ndim else speeds
             return Draw(t, until_last(speeds * counts, exact), t, where)
         s = along(place.s)[2]
@@ -179,19 +178,22 @@ class Pace(Part):
 
     def checked(self, values: Tensor, chance: Tensor, most: float | None = 1.0) -> Tensor:
         """Check type, shape and range of times, or of speeds if ``most`` is None, and return them."""
-        name, (rows, length) = f"{self!r}: {'speeds' if most is None else 'times'}", chance.shape
+        kind, shapes = "speeds" if most is None else "times", (chance.shape, chance.shape[:1])
         if not isinstance(values, Tensor) or not values.is_floating_point():
             got = values.dtype if isinstance(values, Tensor) else type(values).__name__
-            raise TypeError(f"{name} have type {got}, must be a floating-point tensor (B, L) or (B,)")
-        require(
-            values.shape in ((rows,), (rows, length)),
-            f"{name} have shape {tuple(values.shape)}, must be (B, L) = {(rows, length)}, or (B,)",
-        )
-        if visible(values):
+            raise TypeError(f"{self!r}: {kind} have type {got}, must be a floating-point tensor (B, L) or (B,)")
+        wrong = ""
+        if values.shape not in shapes:
+            wrong = f"have shape {tuple(values.shape)}, must be (B, L) = {tuple(chance.shape)}, or (B,)"
+        elif visible(values):
             low, high = (float(end) for end in values.detach().aminmax())
-            require(low >= 0, f"{name} hold {low:g}, must be at least 0")
-            require(high < torch.inf, f"{name} hold {high:g}, must be finite")
-            require(most is None or high <= most, f"{name} hold {high:g}, must be at most {most}")
+            if not low >= 0:
+                wrong = f"hold {low:g}, must be at least 0"
+            elif not high < torch.inf:
+                wrong = f"hold {high:g}, must be finite"
+            elif most is not None and high > most:
+                wrong = f"hold {high:g}, must be at most {most}"
+        require(not wrong, wrong and f"{self!r}: {kind} {wrong}")
         return values
 
     @classmethod
@@ -201,3 +203,13 @@ class Pace(Part):
 
     def __repr__(self) -> str:
         return shown(self, Pace)
+
+
+class Together(Pace):
+    """One time for all positions of a sequence, t = u, as in ordinary diffusion."""
+
+    def times(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+        return u
+
+    def speeds(self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]) -> Float64[Tensor, "B"]:
+        return u.new_ones(u.shape)

@@ -10,20 +10,15 @@ Logits are over tokens, (B, L, V), or over the children of each state, (B, L, S 
 over tokens (``ddlib.parameterization.tree_softmax``).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import CellType
-
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddlib.parameterization.tree_softmax import Children, children_of, has_tree
 from ddlib.processes import ForwardProcess
-from ddlib.typing import Denoiser, Logits, OwnTimes, SplitDenoiser, Times, Tokens
-from ddlib.utils.validation import check_devices, check_finite, check_logits, require, warn_once
+from ddlib.typing import Logits, SplitDenoiser, Times, Tokens
+from ddlib.utils.validation import check_devices, check_finite, check_logits, require
 
-_EMPTY = CellType()  # a closure variable without a value yet
 _IMPOSSIBLE = -1e30  # finite, so that a cluster of impossible tokens alone has no NaN gradient
 
 
@@ -60,121 +55,6 @@ def output_layer(
 def meaning(denoiser: object, law: str) -> Parameterization:
     """Return the meaning of a network's logits: ``Children`` of its tree if it has one, else ``law``."""
     return Children.of(denoiser, law) if has_tree(denoiser) else law
-
-
-def stated(denoiser: object, parameterization: Parameterization | None) -> Parameterization:
-    """Return the meaning of a denoiser's logits: as passed, else its attribute ``parameterization``, else "cavity".
-
-    Guidances and models from the hub have the attribute.
-    """
-    if parameterization is not None:
-        return parameterization
-    attribute: Parameterization | None = getattr(denoiser, "parameterization", None)
-    return "cavity" if attribute is None else attribute
-
-
-def takes_own_times(denoiser: object) -> bool:
-    """Return whether a denoiser takes a time per position, ``typing.OwnTimes``."""
-    return isinstance(denoiser, OwnTimes) and bool(denoiser.own_times)
-
-
-def check_time_input(denoiser: Denoiser, clean: int | None, asker: str) -> None:
-    """Raise TypeError unless a denoiser takes a time per position and, if required, the clean sequence.
-
-    Args:
-        denoiser: the network; its attributes are those of ``typing.OwnTimes`` and ``typing.BlockDenoiser``.
-        clean: number of positions of a block, if the denoiser takes the clean sequence too; None if it does not.
-        asker: name of the caller in error messages.
-    """
-    name = _name(denoiser)
-    if not takes_own_times(denoiser):
-        inner: Mapping[str, object] = getattr(denoiser, "heard", {})  # of a guidance
-        lacking = [part for part in inner if not takes_own_times(inner[part])]
-        lacks = f"{lacking[0]} of {name}, {_name(inner[lacking[0]])}," if lacking else f"denoiser {name}"
-        raise TypeError(
-            f"{asker} gives every position a time of its own, and the {lacks} takes one time per sequence: one "
-            "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
-        )
-    seen = getattr(denoiser, "block_size", None)
-    if clean is not None and seen != clean:
-        raise TypeError(
-            f"at_once is True with {asker}, and the denoiser {name} has block_size {seen}, must be {clean}: of a block "
-            "it may see what is noisy, and the clean text of those before"
-        )
-
-
-def _name(part: object) -> str:
-    return str(getattr(part, "__qualname__", type(part).__qualname__))
-
-
-def networks(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
-    """Yield the modules that a callable is, has as attributes or closes over; processes and submodules excluded."""
-    if isinstance(denoiser, nn.Module):
-        if not isinstance(denoiser, ForwardProcess):
-            yield denoiser
-    elif depth and denoiser is not None:
-        cells = getattr(denoiser, "__closure__", None) or ()
-        held = [getattr(denoiser, "__self__", None), getattr(denoiser, "func", None)]  # of methods and partials
-        held += [cell.cell_contents for cell in cells if cell != _EMPTY]
-        held += getattr(denoiser, "__dict__", {}).values()
-        for one in held:
-            for part in one if isinstance(one, (list, tuple)) else [one]:
-                if callable(part):
-                    yield from networks(part, depth - 1)
-
-
-def in_training(denoiser: object) -> bool:
-    """Return whether any part of the modules of a callable is in train mode."""
-    return any(part.training for network in networks(denoiser) for part in network.modules())
-
-
-@contextmanager
-def evaluating(denoiser: object, device: torch.device, caller: str) -> Iterator[None]:
-    """Warn once if a module in train mode behaves as in training during the calls inside.
-
-    It does so if it draws from torch's global state, as dropout does, or writes to its buffers, as batch normalisation
-    does. This is detected by behaviour, not by the type of the modules: a module in train mode that does neither
-    computes the same as in eval mode.
-    """
-    if torch.compiler.is_compiling() or not in_training(denoiser):
-        yield
-        return
-    before = _random_state(device), _writes(denoiser)
-    yield
-    drew, wrote = not torch.equal(before[0], _random_state(device)), before[1] != _writes(denoiser)
-    if drew or wrote:
-        does = "draws random numbers, as dropout does" if drew else "writes to its buffers, as batch normalisation does"
-        warn_once(
-            "train mode",
-            f"{caller}: the denoiser {_name(denoiser)} is in train mode and {does}; its result is not that of the "
-            "network that was trained: call model.eval() before, and model.train() after",
-        )
-
-
-def check_graph(denoiser: object, values: Tensor, caller: str) -> None:
-    """Warn once if the result of a network in eval mode keeps its autograd graph.
-
-    A result with a graph is correct and required for training on a bound: in train mode there is no warning.
-    """
-    found = list(networks(denoiser)) if values.requires_grad and not torch.compiler.is_compiling() else []
-    if found and not any(network.training for network in found):
-        warn_once(
-            "graph",
-            f"{caller}: the denoiser {_name(denoiser)} is in eval mode and its result keeps the autograd graph, and "
-            "with it the memory of the forward pass: call it under torch.no_grad(), or ignore this where it is "
-            "differentiated",
-        )
-
-
-def _random_state(device: torch.device) -> Tensor:
-    """State of torch's global generator on a device."""
-    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
-
-
-def _writes(denoiser: object) -> int:
-    """Number of writes to buffers."""
-    buffers = [buffer for network in networks(denoiser) for buffer in network.buffers()]
-    return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
 
 
 def tree_of(process: ForwardProcess, parameterization: Parameterization) -> Children | None:

@@ -80,6 +80,9 @@ class ForwardProcess(Identified):
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
 
+    fused: ClassVar[str] = ""
+    """Rule of ``ddlib.kernels`` for the losses of this class, stated again by subclasses that override them."""
+
     @property
     def schedules(self) -> tuple[Schedule, ...]:
         """The schedules: one, one for each edge, or none."""

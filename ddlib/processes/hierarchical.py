@@ -69,7 +69,7 @@ class Hierarchical(LevelProcess):
         return Hierarchical(hierarchy, Occupancies(formulas).schedules())
 
     modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
-    closed_form = True
+    closed_form, fused = True, "hierarchical"
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)

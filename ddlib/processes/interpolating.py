@@ -28,7 +28,7 @@ class Interpolating(ForwardProcess):
         uniform: True if tokens are ever drawn uniformly.
     """
 
-    closed_form = True
+    closed_form, fused = True, "uniform"
 
     def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:
         super().__init__(vocab_size, vocab_size + masked)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
-from ddlib.samplers.runtime.guided import guided_step
-from ddlib.samplers.runtime.reverse_step import reverse_step
+from ddlib.samplers.runtime.reverse_step import guided_step, reverse_step
 from ddlib.typing import Logits, Times, Tokens
 
 
@@ -56,6 +55,6 @@ class Ancestral(Sampler):
             t: (B,) times.
             s: (B,) earlier times.
         """
-        if run.network.step_distribution is not None:
+        if run.network.capabilities.has_step_distribution:
             return guided_step(run, z, t, s)
         return reverse_step(run, z, t, s, self.force_transition)

@@ -60,17 +60,36 @@ class SamplingContext:
         return len(self.times) - 1
 
 
-class Sampler(Part):
-    """Base class of samplers, which draw tokens by reversing a process. A subclass implements ``step``.
-
-    The loop calls ``init`` once, ``step`` for k = 0..steps-1, and ``finalize``. It restores the prompt after each call.
-    """
+class ReversePart(Part):
+    """Base class of samplers and correctors: the processes that they require, and the instances that are verified."""
 
     requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
     """Class of the supported processes; ``sample`` checks it."""
 
     instead: ClassVar[str] = ""
-    """Samplers that support processes of other classes, for the error message."""
+    """Alternatives for processes of other classes, for the error message."""
+
+    def check(self, process: ForwardProcess) -> None:
+        """Raise TypeError unless the process is supported; the message has the reason and an alternative."""
+        if isinstance(process, self.requires):
+            return
+        if self.requires is LevelProcess:
+            lacking = f"needs a process with levels, {process!r} has none"
+        else:
+            lacking = f"needs a {self.requires.__name__}, {process!r} is not one"
+        raise TypeError(f"{type(self).__name__} {lacking}: {self.instead}")
+
+    @classmethod
+    def examples(cls) -> Sequence[Self]:
+        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
+        return [cls()]
+
+
+class Sampler(ReversePart):
+    """Base class of samplers, which draw tokens by reversing a process. A subclass implements ``step``.
+
+    The loop calls ``init`` once, ``step`` for k = 0..steps-1, and ``finalize``. It restores the prompt after each call.
+    """
 
     exact_marginals: bool = True
     """True if a single token has its exact distribution after any number of steps, given the optimal denoiser; False
@@ -129,10 +148,6 @@ class Sampler(Part):
         """
         raise TypeError(f"{type(self).__name__} does not tell the law of its step")
 
-    def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless the sampler supports the process."""
-        check_required(self, process)
-
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1 from the prior."""
         z = run.process.sample_prior(run.free.shape, run.generator, device=run.free.device)
@@ -178,11 +193,6 @@ class Sampler(Part):
         """
         return State(state.z[rows], state.t[rows], _picked(state.memo, len(state.z), rows))
 
-    @classmethod
-    def examples(cls) -> Sequence[Self]:
-        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
-        return [cls()]
-
     def __repr__(self) -> str:
         return shown(self, Sampler)
 
@@ -204,22 +214,6 @@ def _picked(memo: Any, size: int, rows: Tensor) -> Any:
     raise TypeError(
         f"memo holds {what}, must be numbers and tensors of the {size} rows, or tuples of them: override pick"
     )
-
-
-def check_required(part: Any, process: ForwardProcess) -> None:
-    """Raise TypeError unless the process is of the class that a sampler or corrector requires.
-
-    Args:
-        part: a sampler or corrector, with ``requires`` and ``instead``.
-        process: the process of a call.
-    """
-    if isinstance(process, part.requires):
-        return
-    if part.requires is LevelProcess:
-        lacking = f"needs a process with levels, {process!r} has none"
-    else:
-        lacking = f"needs a {part.requires.__name__}, {process!r} is not one"
-    raise TypeError(f"{type(part).__name__} {lacking}: {part.instead}")
 
 
 def level_process(run: SamplingContext) -> LevelProcess:

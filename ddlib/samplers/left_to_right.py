@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from ddlib.samplers.ordered import OrderedSampler
+from ddlib.samplers.ordered import OrderedSampler, defined_below
 
 
 class LeftToRight(OrderedSampler):
@@ -21,6 +21,11 @@ class LeftToRight(OrderedSampler):
     Raises:
         TypeError: when sampling, a process without levels.
     """
+
+    @property
+    def uses_predictions(self) -> bool:
+        """False, unless a subclass has ``confidence`` in its body."""
+        return defined_below(self, LeftToRight, "confidence")
 
     def select(self, score: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
         return torch.zeros_like(level, dtype=torch.bool)

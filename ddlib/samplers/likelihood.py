@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ddlib.parameterization.logits import Parameterization, stated
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, LevelProcess, unchanged
 from ddlib.samplers import Confidence, OrderedSampler, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
@@ -14,7 +14,7 @@ from ddlib.samplers.ordered import levels, model_time
 from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.samplers.runtime.reverse_step import transition_log_prob
 from ddlib.typing import Denoiser, PaddingMask, Tokens
-from ddlib.utils.validation import check_count, check_devices, check_mask, check_shape, require
+from ddlib.utils.validation import check_count, check_devices, check_padding, check_shape, require
 
 _INSTEAD = "ddlib.bound has an upper bound of -log p(x) for every process"
 
@@ -96,14 +96,13 @@ def likelihood(
         check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
         check_devices(x=x, given=given)
         free = ~given
+    check_padding(x, mask)
     if mask is not None:
-        check_devices(x=x, mask=mask)
-        check_mask("mask", mask, x.shape)
         free = free & mask
     edges = len(process.levels) - 1
     count = max(1, edges * int(free.sum(-1).max())) if steps is None else check_count("steps", steps)
 
-    network = ModelWrapper(process, denoiser, stated(denoiser, parameterization), compact)
+    network = ModelWrapper(process, denoiser, parameterization, compact)
     times = torch.linspace(1, 0, count + 1, dtype=torch.float64, device=x.device)
     # the prior is deterministic, but init draws from it: a separate generator leaves the caller's unchanged
     run = SamplingContext(process, network, unchanged, times, free, torch.Generator(x.device))

@@ -62,19 +62,19 @@ class OrderedSampler(Sampler):
 
     @property
     def deterministic(self) -> bool:
-        """True if the choice is a function of the states; by default, if the subclass does not override ``noise``."""
-        return type(self).noise is OrderedSampler.noise
+        """True if the choice is a function of the states; a subclass with ``noise`` in its body states it anew."""
+        return not defined_below(self, OrderedSampler, "noise")
 
     @property
     def uses_predictions(self) -> bool:
-        """True if the choice depends on the child distributions."""
-        return type(self).confidence is not OrderedSampler.confidence
+        """True if the choice depends on the child distributions; False saves evaluations at other positions."""
+        return True
 
     def confidence(self, law: Float[Tensor, "n K"]) -> Float[Tensor, "n"]:
         """Compute the scores of child distributions from their normalised log-probabilities.
 
-        Positions with the highest scores descend first, those with equal scores in order of position. Without an
-        override all scores are equal, and the method is not called.
+        Positions with the highest scores descend first, those with equal scores in order of position. By default all
+        scores are equal; a sampler that never needs them states False in ``uses_predictions``.
         """
         return law.new_zeros(len(law))
 
@@ -168,6 +168,12 @@ class OrderedSampler(Sampler):
         for rows, _, _, log_probs in child_log_probs(run, part, level[part.b, part.i] - 1, self.force_transition):
             score[rows] = self.confidence(log_probs).to(torch.float64)
         return score
+
+
+def defined_below(part: object, base: type, method: str) -> bool:
+    """Return whether a subclass of ``base`` has a method in its body: what ``base`` states of it may not hold then."""
+    mro = type(part).__mro__
+    return any(method in vars(cls) for cls in mro[: mro.index(base)])
 
 
 def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:

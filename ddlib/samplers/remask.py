@@ -101,18 +101,17 @@ class Remask(Sampler):
         return state._replace(memo=torch.full(state.z.shape, torch.inf, dtype=torch.float64, device=state.z.device))
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
-        process, z = level_process(run), state.z
-        psi = None if state.memo is None else state.memo.clone()
-        t, s = self.time(at(run, k)), self.time(at(run, k + 1))
-        remasks = self.eta > 0 and (self.rule != "loop" or bool((t == s).all()))
-        most = process.max_remask_prob(t, s) if remasks else None
-        sigma, level = None if most is None else self.sigma(most), process.level_of(z)
-        target = process.sample_level(z, t, s, run.generator, sigma if psi is None else None)
-        if sigma is None:
+        process, z, t, s = level_process(run), state.z, self.time(at(run, k)), self.time(at(run, k + 1))
+        if not self.eta or (self.rule == "loop" and not bool((t == s).all())):
+            target = process.sample_level(z, t, s, run.generator)
             return State(move(run, z, t, s, target, self.force_transition), s)
-        if psi is not None:
-            ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
-            target = torch.where(ascends & (target == level), level + 1, target)
+        sigma = self.sigma(process.max_remask_prob(t, s))
+        if self.rule != "confidence":
+            target = process.sample_level(z, t, s, run.generator, sigma)
+            return State(shift(run, z, t, s, target, self.force_transition), s)
+        psi, level, target = state.memo.clone(), process.level_of(z), process.sample_level(z, t, s, run.generator)
+        ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
+        target = torch.where(ascends & (target == level), level + 1, target)
         return State(shift(run, z, t, s, target, self.force_transition, psi), s, psi)
 
     @classmethod

@@ -6,16 +6,13 @@ import torch
 from torch import Tensor
 
 from ddlib.paces import Pace
-from ddlib.parameterization.logits import Parameterization, stated
+from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
-from ddlib.samplers.base import Sampler, SamplingContext
-from ddlib.samplers.runtime.context import FullContext
-from ddlib.samplers.runtime.guided import check_guided
+from ddlib.samplers.base import Sampler
 from ddlib.samplers.runtime.logit_processors import LogitProcessors, Scheduled, Truncation
-from ddlib.samplers.runtime.loop import SamplingLoop
+from ddlib.samplers.runtime.loop import SamplingCall, check_guided, draw_along_pace, draw_tokens
 from ddlib.samplers.runtime.model import ModelWrapper
-from ddlib.samplers.runtime.pace_sampling import along
 from ddlib.samplers.stopping import Ending
 from ddlib.typing import Denoiser, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator
@@ -113,7 +110,7 @@ def sample(
             sampler.by_times or callable(temperature) or callable(top_p),
             f"times is given, and {sampler!r} goes by their number alone: pass steps={times.numel() - 1}",
         )
-    sharpening = Truncation(temperature, top_p, top_k, min_p)
+    truncation = Truncation(temperature, top_p, top_k, min_p)
     for ending in endings:
         if not isinstance(ending, Ending):
             raise TypeError(f"endings holds {ending!r}, must be ddlib.samplers.Ending objects such as EndOfText(word)")
@@ -124,17 +121,15 @@ def sample(
     target = torch.device(device) if device is not None else process.device if prompt is None else prompt.device
     fixed, free = _prompt(process, prompt, tuple(shape), infill, target)
 
-    meaning = stated(denoiser, parameterization)
-
-    def wrapped(context: FullContext | None = None) -> ModelWrapper:
-        return ModelWrapper(process, denoiser, meaning, compact, processors if processors else None, context)
-
-    model = wrapped()
-    check_guided(model, sampler, plain=sharpening.idle and not processors)
-    generator = generator if seeds is None else _seeded(seeds, generator, shape[0], target)
-    run = SamplingContext(process, model, sharpening.at(1.0), _grid(steps, times).to(target), free, generator)
-    loop = SamplingLoop(sampler, sharpening, tuple(endings), on_step)
-    fixed = loop.words(run, fixed) if pace is None else along(pace, loop, run, fixed, wrapped, keep)
+    model = ModelWrapper(process, denoiser, parameterization, compact, processors if processors else None)
+    check_guided(model, sampler, plain=truncation.idle and not processors)
+    run = SamplingCall(
+        process, model, truncation.at(1.0), _grid(steps, times).to(target), free,
+        generator if seeds is None else _seeded(seeds, generator, shape[0], target),
+        sampler=sampler, fixed=fixed, truncation=truncation, endings=tuple(endings), on_step=on_step,
+        pace=pace, keep=keep,
+    )  # fmt: skip
+    fixed = draw_tokens(run) if pace is None else draw_along_pace(run)
     for ending in endings:
         fixed = ending.trim(fixed, free)
     return fixed

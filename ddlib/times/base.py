@@ -1,4 +1,4 @@
-"""Base class of time densities, with the importance weights of their draws."""
+"""Base class of time densities, with the importance weights of their draws, and the uniform density."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -132,6 +132,19 @@ class TimeDensity(Part):
     def _sound(self) -> bool:
         self.check()
         return True
+
+
+class Uniform(TimeDensity):
+    """Uniform distribution of times, g(t) = 1: the default density."""
+
+    def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return torch.ones_like(t)
+
+    def cumulative(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return t
+
+    def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
+        return u
 
 
 def check_interval(interval: Interval) -> None:

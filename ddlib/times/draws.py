@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ddlib.times.base import Interval, TimeDensity, check_interval, sound
-from ddlib.times.uniform import Uniform
+from ddlib.times.base import Interval, TimeDensity, Uniform, check_interval, sound
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 from ddlib.utils.validation import check_count, require, visible, warn_once
+
+_UNIFORM = Uniform()
 
 
 def _reversed_bits(index: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ def sample_times(
         _check_positions(generator, strata=method != "iid")
     else:
         home = torch.device("cpu") if generator is None else generator.device
-    density = sound(density) or Uniform()
+    density = sound(density) or _UNIFORM
     unit = _METHODS[method](n, generator, torch.device(device) if device is not None else home)
     return rounded(_inverse(unit, density, interval), dtype)
 
@@ -175,7 +176,7 @@ def placed(
         TypeError, ValueError: as ``sample_times``; steps below 1 or not int, or so many that two times are one.
     """
     check_interval(interval)
-    density = sound(density) or Uniform()
+    density = sound(density) or _UNIFORM
     time = _inverse(unit, density, interval)
     if steps is None:
         return Place(time, density.weight(time, interval), time)

@@ -164,6 +164,13 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
         require(bool(mask.any()), f"{name} is False everywhere, must keep at least one token")
 
 
+def check_padding(x: Tensor, mask: Tensor | None) -> None:
+    """Raise unless the padding mask of tokens ``x``, if there is one, is bool, of their shape and on their device."""
+    if mask is not None:
+        check_devices(x=x, mask=mask)
+        check_mask("mask", mask, x.shape)
+
+
 def check_devices(**tensors: Tensor | None) -> None:
     """Raise ValueError unless all given tensors are on one device."""
     devices = {name: tensor.device for name, tensor in tensors.items() if tensor is not None}

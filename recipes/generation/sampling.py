@@ -13,7 +13,7 @@ import ddlib as dd
 from ddlib import parts
 from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
-from ddlib.samplers.runtime.pace_sampling import check_paced
+from ddlib.samplers.runtime.loop import check_paced
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
 from recipes.model_io import LoadedModel, padded

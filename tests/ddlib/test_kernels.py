@@ -169,6 +169,32 @@ def test_words_need_no_logit_and_a_cluster_only_its_own():
     assert (asked[: process.vocab_size] == 0).all() and (asked[-1] > 0).all()
 
 
+class Doubled:
+    """Twice the divergence, for a subclass."""
+
+    def weighted_divergence(self, logits, x, z, t):
+        weight, divergence = super().weighted_divergence(logits, x, z, t)
+        return weight, 2 * divergence
+
+
+class DoubledMasks(Doubled, dd.processes.Masked):
+    """Masks whose bound is not that of the fused rule."""
+
+
+class DoubledNoise(Doubled, dd.processes.Uniform):
+    """Uniform noise whose bound is not that of the fused rule."""
+
+
+@pytest.mark.parametrize("kind", [DoubledMasks, DoubledNoise])
+def test_a_subclass_with_another_bound_loses_the_fused_rule(kind, monkeypatch):
+    process, plain = (cls(5, dd.schedules.Linear()) for cls in (kind, kind.__mro__[2]))
+    (hidden, weight, bias), noisy = layer, _ = batch(process)
+    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [dd.nelbo(process, logits_of(layer), *noisy)])
+    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [2 * dd.nelbo(plain, logits_of(layer), *noisy)])
+    monkeypatch.setattr(kind, "fused", kind.__mro__[2].fused, raising=False)  # the planted fault: a wrong statement
+    close([dd.linear_nelbo(process, hidden, weight, *noisy, bias)], [dd.nelbo(plain, logits_of(layer), *noisy)])
+
+
 def fused_loss(**change):
     process = MANY["levels"]
     (hidden, weight, bias), (x, z, t) = batch(process)

@@ -347,5 +347,13 @@ def test_orders_say_whether_they_choose_without_chance():
     )
 
 
+def test_a_subclass_of_an_order_may_look_at_the_predictions():
+    class Scored(LeftToRight):
+        def confidence(self, law):
+            return law.amax(-1)
+
+    assert Scored().uses_predictions and Scored().deterministic and not Gambling().deterministic
+
+
 def test_a_clock_that_ends_late_enough_for_float64_is_served():
     dd.likelihood(Masked(4, Geometric(1e-3, 60.0)), lambda z, t: torch.zeros(*z.shape, 4), X)

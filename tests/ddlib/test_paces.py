@@ -217,17 +217,20 @@ def test_losses_count_the_measure(mode):
     process, pace = dd.presets.hdlm([0, 0, 1, 1]), Blocks(2)
     noise = torch.Generator().manual_seed(0)
     x = torch.randint(4, (8, 6), generator=noise)
-    t, measure, *_ = pace.draw(8, 6, noise)
+    draw = pace.draw(8, 6, noise)
+    t, measure = draw.t, draw.measure
     z = process.sample(x, t, noise)
     hidden, layer = torch.randn(8, 6, 5, dtype=F64, generator=noise), torch.randn(4, 5, dtype=F64, generator=noise)
     each = dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, reduction="none")
     want = (each * measure).mean()
     assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, t, mode=mode, measure=measure), want)
+    assert torch.allclose(dd.training_loss(process, hidden @ layer.T, x, z, draw, mode=mode), want)
     for reduction in ("mean", "none"):
+        own = dd.linear_training_loss(process, hidden, layer, x, z, draw, mode=mode, reduction=reduction)
         fused = dd.linear_training_loss(
             process, hidden, layer, x, z, t, mode=mode, measure=measure, reduction=reduction
         )
-        assert torch.allclose(fused.mean(), want)
+        assert torch.allclose(fused.mean(), want) and torch.equal(own, fused)
 
 
 class Halves(Pace):
@@ -336,6 +339,8 @@ test_bad_sizes_lags_and_measures_are_refused = refuses(r"""
     Blocks(2.5) | TypeError | size
     Ramp(-1) | ValueError | lag
     Ramp(math.inf) | ValueError | lag
+    dd.training_loss(dd.presets.mdlm(3), torch.zeros(2, 6, 3), X, X, Together().draw(2, 6), density=Beta(2.0, 1.0))
+        | ValueError | t is a Draw, which has its measure
     measured(torch.ones(2)) | ValueError | measure has shape
     measured(-torch.ones(2, 6)) | ValueError | measure holds -1
     measured(torch.full((2, 6), math.inf)) | ValueError | measure holds inf, must be finite

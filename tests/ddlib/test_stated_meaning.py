@@ -1,9 +1,12 @@
 """A denoiser that states what its logits mean is read so by every function that calls it."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 
 import ddlib as dd
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.verification.framework.oracle import exact_posterior
 
 UNIFORM = dd.processes.Uniform(5, dd.schedules.Linear())
@@ -47,6 +50,33 @@ def test_samples_read_what_the_denoiser_states():
 
     assert torch.equal(drawn(stating), drawn(stating.logits, parameterization="posterior"))
     assert not torch.equal(drawn(stating), drawn(stating.logits))
+
+
+class Watched(Posterior):
+    """Records which of its attributes are read after its first call."""
+
+    own_times, block_size, called, later = True, 1, False, ()
+
+    def __getattribute__(self, name):
+        if object.__getattribute__(self, "called") and name not in ("logits", "later", "called", "__class__"):
+            self.later = (*self.later, name)
+        return object.__getattribute__(self, name)
+
+    def __call__(self, z, t):
+        object.__setattr__(self, "called", True)
+        return self.logits(z, t[:, :1].flatten() if t.ndim == 2 else t)
+
+
+@pytest.mark.parametrize("pace", [None, dd.paces.Blocks(1), dd.paces.RandomOrder()])
+def test_capabilities_are_read_once_before_the_first_call(pace):
+    watched = Watched(UNIFORM)
+    dd.sample(UNIFORM, watched, (3, 2), steps=2, pace=pace, generator=torch.Generator().manual_seed(0))
+    able = Capabilities.of(Watched(UNIFORM))
+    assert watched.called and not watched.later
+    assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 1)
+    assert not any((able.is_split, able.caches_blocks, able.has_tree, able.has_step_distribution, able.modules))
+    with pytest.raises(FrozenInstanceError):
+        able.own_times = False
 
 
 class Children:

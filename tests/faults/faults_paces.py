@@ -6,8 +6,7 @@ from planting import fault
 from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
 from ddlib.samplers import Ancestral, FirstHitting
 from ddlib.samplers.runtime import context as sight
-from ddlib.samplers.runtime import pace_sampling as windows
-from ddlib.samplers.runtime.loop import SamplingLoop
+from ddlib.samplers.runtime import loop
 
 
 @fault("t_l'(u) >= 0", Ramp)
@@ -100,12 +99,12 @@ def draws_count_where_the_first_position_moves_alone(draw, self, rows, length, g
     return drawn._replace(measure=torch.where(drawn.t[:, :1] > 0, drawn.measure, 0.0))
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=windows._Looks)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop._Contexts)
 def the_words_before_a_window_are_those_of_another_text(at, self, before, after, behind, times):
     return at(before.roll(1, 0), after, behind, times)
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=windows._Looks)
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=loop._Contexts)
 def noise_behind_a_window_is_told_as_words(at, self, before, after, behind, times):
     return at(before, after, behind, torch.zeros_like(times))
 
@@ -127,7 +126,7 @@ def positions_begin_anew_in_a_window(_window, self, said, z):
     return said[:, : z.shape[1]]
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=windows._Looks)
+@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop._Contexts)
 def what_is_kept_does_not_grow(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
@@ -135,7 +134,7 @@ def what_is_kept_does_not_grow(at, self, before, after, behind, times):
     return here
 
 
-@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=windows._Looks)
+@fault("extend(z, t, prefill(x)), x all words before", FirstHitting, within=loop._Contexts)
 def what_is_kept_is_a_block_late(at, self, before, after, behind, times):
     here = at(before, after, behind, times)
     if self.keeps:
@@ -158,6 +157,6 @@ def a_position_whose_time_stands_still_is_told_that_of_the_first(back, self, run
     return back(run, z, *(v[:, :1].expand_as(v) if v.ndim == 2 else v for v in (t, s)))
 
 
-@fault("blocks from left to right, all of them", FirstHitting, within=SamplingLoop)
-def only_the_first_window_is_drawn(words, self, run, fixed):
-    return words(run, fixed) if run.network.sight.first == 0 else torch.zeros_like(fixed)
+@fault("blocks from left to right, all of them", FirstHitting, within=loop)
+def only_the_first_window_is_drawn(draw_tokens, call):
+    return draw_tokens(call) if call.network.sight.first == 0 else torch.zeros_like(call.fixed)

@@ -8,7 +8,7 @@ from planting import fault
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.guidance.zoo import Lookup, Scale, processes
-from ddlib.samplers.runtime import guided
+from ddlib.samplers.runtime import reverse_step
 
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 
@@ -80,7 +80,7 @@ def laws_of_steps_are_made_of_unnormalised_words(laws, self, logits):
 
 @fault("levels move as without guidance")
 def levels_are_steered_too(patch):
-    patch.setattr(guided, "LevelProcess", type(None))  # so no levels are drawn before the guidance
+    patch.setattr(reverse_step, "LevelProcess", type(None))  # so no levels are drawn before the guidance
     process = processes()["xi"]
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
@@ -90,11 +90,11 @@ def steps_are_drawn_without_guidance(patch):
     process = processes()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
     told = plain.replaced(strength=lambda t: 1.0).step_distribution
-    right = guided.guided_step
+    right = reverse_step.guided_step
 
     def guided_step(run, z, t, s):
         network = type(run.network)(run.process, run.network.denoiser)
-        network.step_distribution = told
+        network.step_log_probs = told
         return right(type(run)(**{**vars(run), "predict": network}), z, t, s)
 
     patch.setattr(sys.modules["ddlib.samplers.ancestral"], "guided_step", guided_step)

@@ -8,7 +8,7 @@ from rich.text import Text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import ddlib as dd
-from ddlib.samplers.runtime.pace_sampling import check_paced
+from ddlib.samplers.runtime.loop import check_paced
 from recipes.console import make_console, on_its_way, plain_errors, render
 from recipes.data.text import train_tokenizer
 from recipes.generation.drafts import Drafts

@@ -1,17 +1,13 @@
 """Abstract interface of a corrector: moves of the states at a constant time."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Self
 
-from ddlib.arguments import Part
-from ddlib.processes import ForwardProcess
-from ddlib.samplers.base import SamplingContext, check_required
+from ddlib.samplers.base import ReversePart, SamplingContext
 from ddlib.typing import Times, Tokens
 from ddlib.utils.repr import shown
 
 
-class Corrector(Part):
+class Corrector(ReversePart):
     """Base class of correctors, which move states at a time t and keep their distribution q_t.
 
     ``Corrected`` calls ``check`` once, ``correct`` after each step of its predictor, and ``end`` on the final tokens.
@@ -34,16 +30,6 @@ class Corrector(Part):
     max_finalize_calls: int = 0
     """Maximal number of network calls of ``end``."""
 
-    requires: ClassVar[type[ForwardProcess]] = ForwardProcess  # type: ignore[type-abstract]
-    """Class of the supported processes, as of a sampler."""
-
-    instead: ClassVar[str] = ""
-    """Alternatives for processes of other classes, for the error message."""
-
-    def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError if the process is not supported, with the reason and an alternative."""
-        check_required(self, process)
-
     @abstractmethod
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         """Return the states after one correction, (B, L); the caller restores the prompt.
@@ -58,11 +44,6 @@ class Corrector(Part):
     def end(self, run: SamplingContext, words: Tokens) -> Tokens:
         """Return the final tokens, (B, L); unchanged by default."""
         return words
-
-    @classmethod
-    def examples(cls) -> Sequence[Self]:
-        """Return the instances on which a registered class is verified; override if the constructor needs arguments."""
-        return [cls()]
 
     def __repr__(self) -> str:
         return shown(self, Corrector)

@@ -1,4 +1,4 @@
-"""Model inputs: the full sequence, or a window of it with or without cached keys and values."""
+"""Model inputs that are a window of the sequence, with or without cached keys and values."""
 
 from typing import Any
 
@@ -6,39 +6,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from ddlib.samplers.runtime.model import FullContext
 from ddlib.typing import Denoiser, Times, Tokens
-
-
-class FullContext:
-    """Model input without a context: the tokens of the sampler are the full sequence.
-
-    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are those of these rows.
-
-    Args:
-        denoiser: ``(z, t) -> logits``, split or not.
-    """
-
-    first: int = 0
-    """Position in the sequence of the sampler's first token."""
-
-    def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
-
-    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
-        """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
-        return z
-
-    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """Compute the logits of the tokens, (B, L, K)."""
-        return self.denoiser(z, t)
-
-    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
-        """Compute the features of a ``SplitDenoiser`` before its output layer, (B, L, D)."""
-        return self.denoiser.features(z, t)  # type: ignore[attr-defined]
-
-    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Compute the features of a ``SparseDenoiser`` at some positions, (B, n, D)."""
-        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class WindowContext(FullContext):

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from ddlib.hierarchies import Map
 from ddlib.processes import ForwardProcess, unchanged
 from ddlib.typing import Sharpen
 from ddlib.utils.validation import check_count, check_number, require, visible
@@ -109,8 +110,11 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
     hierarchy = process.hierarchy
     for level in range(1, 0 if hierarchy is None else hierarchy.depth):
         assert hierarchy is not None
-        parents = hierarchy.between(0, level).parents.cpu()
-        left = torch.bincount(parents[~excluded], minlength=hierarchy.levels[level])
+        edge = hierarchy.between(0, level)
+        if isinstance(edge, Map):
+            left = torch.bincount(edge.parents.cpu()[~excluded], minlength=hierarchy.levels[level])
+        else:
+            left = edge.push((~excluded).to(edge.device, torch.float64)).cpu()
         empty = (left == 0).nonzero()[:, 0].tolist()
         require(
             not empty,

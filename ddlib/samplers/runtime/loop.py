@@ -1,59 +1,219 @@
-"""Loop over the steps of a sampler."""
+"""Loop over the steps of a sampler: for full sequences, block by block, or with one time per position."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from ddlib.paces import Pace
 from ddlib.samplers.base import Sampler, SamplingContext, State, at
+from ddlib.samplers.runtime.context import CachedContext, WindowContext
 from ddlib.samplers.runtime.logit_processors import Truncation
+from ddlib.samplers.runtime.model import FullContext, ModelWrapper
 from ddlib.samplers.stopping import Ending
-from ddlib.typing import Tokens
+from ddlib.typing import BlockDenoiser, Times, Tokens
+from ddlib.utils.random import Generator, KeyedGenerator, rand
 
 
-@dataclass(frozen=True)
-class SamplingLoop:
-    """Loop over the steps of a sampler, for full sequences or for a block of them."""
+@dataclass(frozen=True, kw_only=True)
+class SamplingCall(SamplingContext):
+    """All that a call of ``sample`` passes on, checked; samplers and correctors take it as their context."""
 
     sampler: Sampler
-    sharpening: Truncation
+    fixed: Tokens
+    """(B, L) the tokens at the positions that are not free."""
+    truncation: Truncation
+    """Temperature and truncation at every time; ``sharpen`` is the function of the present step."""
     endings: tuple[Ending, ...]
+    """Criteria for finishing a sequence early."""
     on_step: Callable[[int, Tensor, Tensor], None] | None
+    """Function that is called after each step; None for none."""
+    pace: Pace | None
+    """Order of the positions; None for one time for all."""
+    keep: bool
+    """Whether a ``typing.BlockDenoiser`` caches its computations for earlier blocks."""
 
-    def words(self, run: SamplingContext, fixed: Tokens) -> Tokens:
-        """Draw the tokens at the free positions; the others are ``fixed``.
 
-        Args:
-            run: model, noise, grid and free positions.
-            fixed: (B, L) the fixed tokens.
-        """
-        sampler, sharpening = self.sampler, self.sharpening
-        drawn = free = run.free
-        memos: list[Any] = [None for _ in self.endings]
-        state = sampler.init(run)
-        for k in range(-1, run.steps):
-            if k >= 0:
-                run = replace(run, sharpen=sharpening.at(float(run.times[k])))
-                state = self._step(run, state, k)
-            state = state._replace(z=torch.where(free, state.z, fixed))
-            if k < run.steps - 1:
-                for i, ending in enumerate(self.endings):
-                    tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
-                    fixed, free = torch.where(done & free, tokens, fixed), free & ~done
-                    run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
-            if self.on_step is not None:
-                self.on_step(k, state.t, state.z)
-            if self.endings and not bool(free.any()):
-                return fixed
-        run = replace(run, sharpen=sharpening.at(0.0))
-        return torch.where(free, sampler.finalize(run, state), fixed)
+def draw_tokens(call: SamplingCall) -> Tokens:
+    """Draw the tokens at the free positions, (B, L); the others are ``fixed``."""
+    run, sampler, drawn = call, call.sampler, call.free
+    fixed, free = call.fixed, call.free
+    memos: list[Any] = [None for _ in call.endings]
+    state = sampler.init(run)
+    for k in range(-1, run.steps):
+        if k >= 0:
+            sharpen = call.truncation.at(float(run.times[k]))
+            run = run if sharpen is run.sharpen else replace(run, sharpen=sharpen)
+            state = _step(run, state, k)
+        state = state._replace(z=torch.where(free, state.z, fixed))
+        if k < run.steps - 1:
+            for i, ending in enumerate(call.endings):
+                tokens, done, memos[i] = ending.finished(run, state, drawn, memos[i])
+                fixed, free = torch.where(done & free, tokens, fixed), free & ~done
+                run, state = replace(run, free=free), state._replace(z=torch.where(free, state.z, fixed))
+        if call.on_step is not None:
+            call.on_step(k, state.t, state.z)
+        if call.endings and not bool(free.any()):
+            return fixed
+    run = replace(run, sharpen=call.truncation.at(0.0))
+    return torch.where(free, sampler.finalize(run, state), fixed)
 
-    def _step(self, run: SamplingContext, state: State, k: int) -> State:
-        """Take a step; along a pace, positions whose time does not change keep their states."""
-        if run.path is None:
-            return self.sampler.step(run, state, k)
-        moves = at(run, k) > at(run, k + 1)
-        moved = self.sampler.step(replace(run, free=run.free & moves), state, k)
-        return moved._replace(z=torch.where(moves, moved.z, state.z))
+
+def _step(run: SamplingCall, state: State, k: int) -> State:
+    """Take a step; along a pace, positions whose time does not change keep their states."""
+    if run.path is None:
+        return run.sampler.step(run, state, k)
+    moves = at(run, k) > at(run, k + 1)
+    moved = run.sampler.step(replace(run, free=run.free & moves), state, k)
+    return moved._replace(z=torch.where(moves, moved.z, state.z))
+
+
+def draw_along_pace(run: SamplingCall) -> Tokens:
+    """Draw the tokens at the free positions along the pace; the grid of the call is that of one part of the pace.
+
+    Raises:
+        TypeError: a sampler or a denoiser that does not support the pace.
+        ValueError: a length that the pace does not support.
+    """
+    pace, (rows, length) = run.pace, run.free.shape
+    if not isinstance(pace, Pace):
+        raise TypeError(f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None")
+    parts = pace.parts(length)
+    if pace.block is not None:
+        _check_pace(run, pace)
+        return _draw_by_blocks(run, pace.block)
+    chance = torch.zeros(rows, length, dtype=torch.float64, device=run.free.device)
+    chance = rand(chance.shape, run.generator, run.free.device) if pace.random else chance
+    part = torch.arange(parts - 1, -1, -1, device=run.free.device)[:, None]
+    grid = torch.cat([run.times[:1], ((part + run.times[1:]) / parts).flatten()])
+
+    def path(u: Tensor) -> Times:
+        uniforms = chance[:1].expand(len(u), -1) if len(u) != rows else chance
+        return pace.checked(pace.times(u, uniforms), uniforms)
+
+    if path(grid[:1].expand(rows)).ndim == 1 and not pace.random:  # one time for all positions
+        return draw_tokens(replace(run, times=path(grid)))
+    _check_pace(run, pace)
+    return draw_tokens(replace(run, times=grid, path=path))
+
+
+def check_guided(network: ModelWrapper, sampler: Sampler, plain: bool) -> None:
+    """Raise TypeError for a denoiser with a step distribution that the sampler or the options do not support.
+
+    Args:
+        network: the model wrapper of a call of ``sample``.
+        sampler: the sampler.
+        plain: whether all options that change token distributions have their defaults.
+    """
+    if not network.capabilities.has_step_distribution:
+        return
+    if not sampler.supports_step_distribution:
+        raise TypeError(
+            f"{sampler!r} draws by laws of words, {network.denoiser!r} steers the law of z_s: Ancestral() draws from "
+            "it, and on='words' serves every sampler"
+        )
+    if not plain:
+        raise TypeError(
+            "temperature, top_p, forbidden and their like act on laws of words, which nothing is drawn from here: "
+            f"{network.denoiser!r} steers the law of z_s; leave them as they are, or steer on='words'"
+        )
+
+
+def check_paced(pace: Pace, sampler: Sampler) -> None:
+    """Raise TypeError unless the sampler supports the pace, with blocks or with one time per position."""
+    if pace.block is None and not sampler.own_times:
+        raise TypeError(
+            f"pace is {pace!r}, which {sampler!r} cannot serve: its step takes all positions of a text at one time; "
+            "Ancestral() serves it"
+        )
+    if pace.block is not None and not sampler.supports_stopping:
+        raise TypeError(f"pace is {pace!r}, which {sampler!r} cannot serve: a row is several texts there")
+
+
+def _check_pace(run: SamplingCall, pace: Pace) -> None:
+    """Raise TypeError unless sampler and denoiser support the pace."""
+    check_paced(pace, run.sampler)
+    able = run.network.capabilities
+    able.check_time_input(0, repr(pace))
+    if able.has_step_distribution:
+        raise TypeError(
+            f"pace is {pace!r}, and {run.network.denoiser!r} steers the law of z_s, of texts at one time: steer "
+            "on='words'"
+        )
+
+
+def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
+    """Draw the blocks from left to right, each by a run of the sampler; blocks without free positions are skipped."""
+    contexts, fixed, free, prior = _Contexts(run, size), run.fixed, run.free, _noise_behind(size, run)
+    numbers, begun = count(-1), False
+    for start in range(0, fixed.shape[1], size):
+        end = start + size
+        here, later = slice(start, end), slice(end, None)
+        noise = _block_generator(run.generator, size < fixed.shape[1])  # also for blocks that are skipped
+        if not bool(free[:, here].any()):
+            continue
+        is_fixed = ~free[:, later]
+        behind = torch.where(is_fixed, fixed[:, later], prior[:, later])
+        times = (~is_fixed).to(torch.float64)
+        after = torch.where(is_fixed, fixed[:, later], run.process.vocab_size)
+
+        def on_step(
+            k: int, t: Tensor, z: Tensor, *, around: tuple[Tensor, Tensor, Tensor] = (fixed[:, :start], behind, times),
+            begun: bool = begun,
+        ) -> None:  # fmt: skip
+            if k >= 0 or not begun:
+                before, behind, times = around
+                parts = [torch.zeros_like(before).to(t), t[:, None].expand(z.shape), times.to(t)]
+                assert run.on_step is not None
+                run.on_step(next(numbers), torch.cat(parts, 1), torch.cat([before, z, behind], 1))
+
+        context = contexts.at(fixed[:, :start], after, behind, times)
+        block = replace(
+            run, predict=run.network.within(context), fixed=fixed[:, here], free=free[:, here],
+            generator=noise,
+            on_step=None if run.on_step is None else on_step,
+        )  # fmt: skip
+        fixed = torch.cat([fixed[:, :start], draw_tokens(block), fixed[:, later]], 1)
+        begun = True
+        for ending in run.endings:
+            closed = ending.closed(fixed[:, :end], run.free[:, :end])[:, None]
+            fixed, free = torch.where(closed, ending.trim(fixed, run.free), fixed), free & ~closed
+    return fixed
+
+
+class _Contexts:
+    """Contexts of the model input, one block after the other."""
+
+    def __init__(self, run: SamplingCall, size: int) -> None:
+        self.denoiser, able = run.network.denoiser, run.network.capabilities
+        # the denoiser ignores everything behind its own blocks
+        self.short = able.block_size > 0 and size % able.block_size == 0
+        self.keeps = run.keep and self.short and able.caches_blocks
+        self.cache: Any = None
+
+    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+        """Return the context of the block between the tokens ``before`` and the states ``behind``."""
+        if self.keeps:
+            done = 0 if self.cache is None else self.cache.words.shape[1]
+            self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
+            return CachedContext(self.denoiser, before, after, self.cache)
+        kept = 0 if self.short else behind.shape[1]
+        return WindowContext(self.denoiser, before, after, behind[:, :kept], times[:, :kept])
+
+
+def _noise_behind(size: int, run: SamplingCall) -> Tokens:
+    """Draw noise for all positions behind the first block, once and for every kind of denoiser."""
+    rows, length = run.free.shape
+    first = torch.zeros(rows, size, dtype=torch.int64, device=run.free.device)
+    if size == length:
+        return first
+    noise = _block_generator(run.generator, True)
+    return torch.cat([first, run.process.sample_prior((rows, length - size), noise, device=run.free.device)], 1)
+
+
+def _block_generator(generator: Generator, several: bool) -> Generator:
+    """Return the generator of a block; a keyed one must not depend on the number of earlier draws of other rows."""
+    return generator.split(1) if several and isinstance(generator, KeyedGenerator) else generator

@@ -1,23 +1,56 @@
 """Model wrapper that evaluates only the rows and positions that change."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ddlib.parameterization.logits import Parameterization, cavity_logits, evaluating, in_training, tree_of
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.parameterization.logits import Parameterization, cavity_logits, tree_of
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.samplers.runtime.context import FullContext
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.output_layer import Head, grouped
-from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SparseDenoiser, SplitDenoiser, Times, Tokens
+from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, StateProbs, Times, Tokens
 from ddlib.utils.validation import check_devices, check_logits
 
 _HELD = 1 << 24
 """Number of logits in memory at a time."""
+
+
+class FullContext:
+    """Model input without a context: the tokens of the sampler are the full sequence.
+
+    ``rows``, if given, is (B,) bool and True at the rows that are evaluated; states and times are those of these rows.
+
+    Args:
+        denoiser: ``(z, t) -> logits``, split or not.
+    """
+
+    first: int = 0
+    """Position in the sequence of the sampler's first token."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.denoiser = denoiser
+
+    def text(self, z: Tokens) -> Int64[Tensor, "B n"]:
+        """Return the sequences that contain the tokens; unknown positions hold numbers that are not tokens."""
+        return z
+
+    def logits(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        """Compute the logits of the tokens, (B, L, K)."""
+        return self.denoiser(z, t)
+
+    def features(self, z: Tokens, t: Times, rows: Tensor | None = None) -> Tensor:
+        """Compute the features of a ``SplitDenoiser`` before its output layer, (B, L, D)."""
+        return self.denoiser.features(z, t)  # type: ignore[attr-defined]
+
+    def features_at(self, z: Tokens, t: Times, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Compute the features of a ``SparseDenoiser`` at some positions, (B, n, D)."""
+        return self.denoiser.features_at(z, t, positions)  # type: ignore[attr-defined]
 
 
 class ModelWrapper:
@@ -30,7 +63,7 @@ class ModelWrapper:
     Args:
         process: the forward process.
         denoiser: ``(z, t) -> logits``, split or not.
-        parameterization: meaning of the logits, as in ``nelbo``.
+        parameterization: meaning of the logits, as in ``nelbo``; None for the one that the denoiser states.
         compact: whether sequences without a selected position are left out of the batch.
         wording: forbidden tokens and repetition penalty; None for neither.
         sight: context of the tokens in the model input; by default the tokens alone.
@@ -46,20 +79,35 @@ class ModelWrapper:
         self,
         process: ForwardProcess,
         denoiser: Denoiser,
-        parameterization: Parameterization = "cavity",
+        parameterization: Parameterization | None = "cavity",
         compact: bool = False,
         wording: LogitProcessors | None = None,
         sight: FullContext | None = None,
     ) -> None:
-        self.process, self.denoiser = process, denoiser
+        self.process, self.denoiser, self.compact, self.wording = process, denoiser, compact, wording
+        self.capabilities = Capabilities.of(denoiser)
+        self.parameterization = self.capabilities.meaning(parameterization)
         self.sight = FullContext(denoiser) if sight is None else sight
-        self.parameterization, self.compact, self.wording = parameterization, compact, wording
-        self._trains = in_training(denoiser)
+        self.children = tree_of(process, self.parameterization)
+        self.head = None
+        if self.capabilities.is_split:
+            split = cast(SplitDenoiser, denoiser)
+            self.head = Head(process, split, self.children, self.capabilities.has_tree)
+        self._trains = self.capabilities.in_training
         self._last: tuple[Tokens, Times, Tensor] | None = None
-        self.children = tree_of(process, parameterization)
-        self.step_distribution = denoiser.step_distribution if isinstance(denoiser, GuidedDenoiser) else None
-        self._split = denoiser if isinstance(denoiser, SplitDenoiser) else None
-        self.head = None if self._split is None else Head(process, self._split, self.children)
+        self._descents: dict[tuple[bool, bool], Tensor] = {}
+
+    def within(self, context: FullContext) -> Self:
+        """Return a wrapper of the same denoiser whose input has another context."""
+        wrapper = copy.copy(self)
+        wrapper.sight, wrapper.cache_last, wrapper._last = context, False, None
+        return wrapper
+
+    def step_log_probs(self, z: Tokens, t: Times, s: Times) -> StateProbs:
+        """Compute log-probabilities of z_s, not normalised, of a denoiser that ``has_step_distribution``."""
+        log_probs = cast(GuidedDenoiser, self.denoiser).step_distribution
+        assert log_probs is not None  # read with the capabilities
+        return log_probs(z, t, s)
 
     def __call__(self, z: Tokens, t: Times) -> Logits:
         """Compute the logits over tokens at every position, (B, L, V)."""
@@ -100,29 +148,31 @@ class ModelWrapper:
             times = t[b] if t.ndim == 1 else t[b, i]
             yield Predictions(self, output[slot[b], column[slot[b], i]], b, i, z[b, i], times, texts)
 
-    def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"] | None:
+    def can_descend_tree(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         """Return the pairs of levels, from (rows) and to (columns), with descents that need child logits only.
 
-        None if there are none, as without child logits or on an accelerator, where one kernel over all states is faster
-        than several for every group of siblings.
+        There are none without child logits, or on an accelerator, where one kernel over all states is faster than
+        several for every group of siblings.
 
         Args:
             force: whether tokens are kept inside their clusters.
             single: whether only descents by one level of the tree count.
         """
+        if (force, single) not in self._descents:
+            self._descents[force, single] = self._tree_descents(force, single)
+        return self._descents[force, single]
+
+    def _tree_descents(self, force: bool, single: bool) -> Bool[Tensor, "levels levels"]:
         process = self.process
-        if self.children is None or not isinstance(process, LevelProcess) or not self._narrows:
-            return None
         table = torch.zeros(len(process.levels), len(process.levels), dtype=torch.bool)
+        if self.children is None or not isinstance(process, LevelProcess) or not self._narrows:
+            return table
         tree_levels = self.children.levels_of(process.hierarchy)
         for level, top in enumerate(tree_levels):
             for target, bottom in enumerate(tree_levels[:level]):
                 steps = 0 if top is None or bottom is None else top - bottom
-                table[level, target] = (
-                    steps > 0
-                    and process.subtree_logits_suffice(level, target, force)
-                    and steps <= (1 if single else steps)
-                )
+                if steps == 1 or (steps > 1 and not single):
+                    table[level, target] = process.subtree_logits_suffice(level, target, force)
         return table
 
     def can_restrict_columns(self, level: int, force: bool) -> bool:
@@ -162,19 +212,19 @@ class ModelWrapper:
         """Return a context that warns if the network is in training mode; a null context for other networks."""
         if not self._trains:
             return nullcontext()
-        return evaluating(self.denoiser, z.device, "dd.sample or dd.likelihood")
+        return self.capabilities.evaluating(z.device, "dd.sample or dd.likelihood")
 
     def _output(
         self, z: Tokens, t: Times, where: Bool[Tensor, "B L"], kept: Tensor | None
     ) -> tuple[Tensor, Int64[Tensor, "B L"]]:
         identity = torch.arange(z.shape[1], device=z.device).expand_as(z)
-        if self._split is None or self.head is None:
+        if self.head is None:
             logits = self.sight.logits(z, t, kept)
             states = None if self.children is None else self.children.columns
             check_logits(logits, z.shape, self.process.vocab_size, states)
             check_devices(logits=logits, z=z)
             return logits, identity
-        if isinstance(self._split, SparseDenoiser) and z.device.type == "cpu":
+        if self.capabilities.is_sparse and z.device.type == "cpu":
             column = where.cumsum(1) - 1
             number = int(column.max()) + 1
             positions = where.int().argsort(dim=1, descending=True, stable=True)[:, :number]
@@ -217,11 +267,9 @@ class Predictions(NamedTuple):
         network = self.network
         rows = self.output if network.head is None else network.head.logits(self.output, self.z, target, force)
         logits = cavity_logits(network.process, rows[:, None], self.z[:, None], self.t, network.parameterization)
-        return (
-            logits
-            if network.wording is None
-            else network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
-        )
+        if network.wording is None:
+            return logits
+        return network.wording(logits[:, 0], self.texts, self.i + network.sight.first)[:, None]
 
     def family(self, level: int, parent: Int64[Tensor, "N"]) -> tuple[Float[Tensor, "N K"], Int64[Tensor, "N K"]]:
         """Compute the child logits of one parent per position, padded with -inf, and the indices of the children.

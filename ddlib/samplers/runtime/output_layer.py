@@ -1,15 +1,16 @@
 """Output layer of split denoisers, restricted to the logits that a descent depends on."""
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddlib.parameterization.tree_softmax import Children, has_tree
+from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.typing import SplitDenoiser
+from ddlib.typing import ChildDenoiser, SplitDenoiser
 from ddlib.utils.validation import check_devices, check_shape
 
 
@@ -20,16 +21,20 @@ class Head:
         process: the forward process.
         denoiser: the split denoiser.
         children: tree whose states have logits; None for logits over tokens.
+        has_tree: whether the denoiser is a ``ChildDenoiser`` with a tree.
 
     Raises:
         ValueError: a weight matrix for another vocabulary, or for another tree.
     """
 
-    def __init__(self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None) -> None:
+    def __init__(
+        self, process: ForwardProcess, denoiser: SplitDenoiser, children: Children | None, has_tree: bool = False
+    ) -> None:
         self.process, self.children = process, children
-        if children is not None and has_tree(denoiser):
-            children.check(denoiser.tree or ())
-            self.weight, self.bias, rows = denoiser.siblings()
+        if children is not None and has_tree:
+            tree = cast(ChildDenoiser, denoiser)
+            children.check(tree.tree or ())
+            self.weight, self.bias, rows = tree.siblings()
             self.children = children = Children(children.tree, children.law, rows)
             size, rule = max(len(self.weight), children.num_rows), "(rows, D), one for each state"
         else:

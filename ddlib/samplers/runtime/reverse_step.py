@@ -1,6 +1,6 @@
 """Reverse steps: new states given the new levels, which is the part that depends on the network."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -33,6 +33,34 @@ def reverse_step(run: SamplingContext, z: Tokens, t: Times, s: Times, force: boo
         return move(run, z, t, s, process.sample_level(z, t, s, run.generator), force)
     logits = run.predict(z, t)
     return process.sample_given_level(logits, z, t, s, None, run.generator, force=force, sharpen=run.sharpen)
+
+
+def guided_step(run: SamplingContext, z: Tokens, t: Times, s: Times) -> Tokens:
+    """Draw z_s from ``step_distribution`` of the denoiser; in a process with levels, given the levels at s.
+
+    It is evaluated at sequences in which a position moves. The prompt does not move.
+
+    Args:
+        run: the call of ``sample``.
+        z: (B, L) states at ``t``.
+        t: (B,) times.
+        s: (B,) earlier times.
+    """
+    process, with_levels = run.process, isinstance(run.process, LevelProcess)
+    target = level_process(run).sample_level(z, t, s, run.generator) if with_levels else z
+    u = rand(z.shape, run.generator, z.device)
+    moves = run.free & (target != process.level_of(z)) if with_levels else run.free
+    if not bool(moves.any()):
+        return z
+    kept = moves.any(-1) if run.network.compact else torch.ones_like(moves[:, 0])
+    log_probs, moving = run.network.step_log_probs(z[kept], t[kept], s[kept]), moves[kept]
+    if with_levels:
+        level = process.level_of(torch.arange(process.num_states, device=z.device)[None])[0]
+        log_probs = log_probs.masked_fill(level != target[kept][..., None], -torch.inf)
+    drawn, result = z[kept], z.clone()
+    drawn[moving] = draw_logits(log_probs[moving], u[kept][moving])
+    result[kept] = drawn
+    return result
 
 
 def move(
@@ -89,11 +117,12 @@ def apply_predictions(
     """
     single = single or run.sharpen is not unchanged
     by_tree = run.network.can_descend_tree(force, single)
-    extra_draws = 0 if by_tree is None or single else max(_tree_levels(run)) - 1
+    some_by_tree = bool(by_tree.any())
+    extra_draws = max(_tree_levels(run)) - 1 if some_by_tree and not single else 0
     uniforms, result = Uniforms(z, run.generator, extra_draws), z.clone()
     for part in predictions:
         to = target[part.b, part.i]
-        if by_tree is None:
+        if not some_by_tree:
             result[part.b, part.i] = _by_tokens(run, part, s, to, force, uniforms.at(part.b, part.i))
         else:
             descends = by_tree[run.process.level_of(part.z[:, None])[:, 0], to]
@@ -127,31 +156,27 @@ def child_log_probs(
     for j, i in torch.stack([level, target]).unique(dim=1).t().tolist():
         rows = ((level == j) & (target == i)).nonzero()[:, 0]
         some, first = predictions if len(rows) == len(level) else predictions.take(rows), sum(process.levels[:i])
-        found = _members(run, some, j, i, by_tree, force)
-        logits = some.words(target[rows], force)[:, 0] if found is None else found[0]
-        members = (
-            torch.arange(process.levels[i], device=level.device).expand(len(rows), -1) if found is None else found[1]
-        )
+        members, scores = _descents(run, some, j, i, by_tree, force)
         for part in (slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)):
-            if not found:
-                scores = level_process(run).descendant_logits(logits[part], some.z[part], j, i, force)
-            else:
-                scores = logits[part]
-            yield rows[part], first, members[part], scores.log_softmax(-1)
+            yield rows[part], first, members[part], scores(part).log_softmax(-1)
 
 
-def _members(
-    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor | None, force: bool
-) -> tuple[Float[Tensor, "n K"], Int64[Tensor, "n K"]] | None:
-    """Compute logits of the reachable members alone, and their indices; None if other logits matter too."""
-    if by_tree is not None and bool(by_tree[level, target]):
-        found = predictions.family(_tree_levels(run)[target], predictions.z - sum(run.process.levels[:level]))
+def _descents(
+    run: SamplingContext, predictions: Predictions, level: int, target: int, by_tree: Tensor, force: bool
+) -> tuple[Int64[Tensor, "n K"], Callable[[slice], Float[Tensor, "n K"]]]:
+    """Return the reachable members, and the function of a chunk that computes their logits."""
+    if bool(by_tree[level, target]):
+        parent = predictions.z - sum(run.process.levels[:level])
+        logits, members = predictions.family(_tree_levels(run)[target], parent)
     elif target == 0 and run.network.can_restrict_columns(level, force):
-        found = predictions.under()
+        logits, members = predictions.under()
     else:
-        return None
-    check_finite(found[0])
-    return found
+        z, words = predictions.z, predictions.words(torch.full_like(predictions.z, target), force)[:, 0]
+        whole = torch.arange(run.process.levels[target], device=z.device).expand(len(z), -1)
+        descend = level_process(run).descendant_logits
+        return whole, lambda part: descend(words[part], z[part], level, target, force)
+    check_finite(logits)
+    return members, logits.__getitem__
 
 
 def transition_log_prob(

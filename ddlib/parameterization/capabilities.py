@@ -1,0 +1,161 @@
+"""Capabilities of a denoiser: one frozen record, read once in each call of the library."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CellType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from ddlib.parameterization.logits import Parameterization
+from ddlib.processes import ForwardProcess
+from ddlib.typing import BlockDenoiser, ChildDenoiser, GuidedDenoiser, OwnTimes, SparseDenoiser, SplitDenoiser
+from ddlib.utils.validation import warn_once
+
+_EMPTY = CellType()  # a closure variable without a value yet
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Capabilities of a denoiser, as its attributes and the protocols of ``ddlib.typing`` state them.
+
+    ``dd.sample``, ``dd.likelihood`` and ``dd.bound`` read them once. Nothing after that reads an attribute of the
+    denoiser to find out what it supports.
+    """
+
+    name: str
+    """Name in messages."""
+    parameterization: Parameterization
+    """Meaning of its logits: the attribute of that name, "cavity" without one."""
+    own_times: bool
+    """True if it takes a time per position (``typing.OwnTimes``)."""
+    block_size: int
+    """Number of positions of a block; 0 without blocks."""
+    caches_blocks: bool
+    """True for a ``typing.BlockDenoiser``, which can cache its computations for earlier blocks."""
+    is_split: bool
+    """True for a ``typing.SplitDenoiser``, whose output layer can be restricted to some logits."""
+    is_sparse: bool
+    """True for a ``typing.SparseDenoiser``, whose features can be restricted to some positions."""
+    has_tree: bool
+    """True for a ``typing.ChildDenoiser`` that predicts the children of a tree."""
+    has_step_distribution: bool
+    """True for a ``typing.GuidedDenoiser`` that defines the distribution of the next state directly."""
+    modules: tuple[nn.Module, ...]
+    """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
+    parts: Mapping[str, object]
+    """Evaluated parts of a guidance, by argument name; empty for other denoisers."""
+
+    @classmethod
+    def of(cls, denoiser: object) -> Self:
+        """Read the capabilities of a denoiser ``(z, t) -> logits``."""
+        stated: Parameterization | None = getattr(denoiser, "parameterization", None)
+        heard, is_split = getattr(denoiser, "heard", {}), isinstance(denoiser, SplitDenoiser)
+        return cls(
+            name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
+            parameterization="cavity" if stated is None else stated,
+            own_times=isinstance(denoiser, OwnTimes) and bool(denoiser.own_times),
+            block_size=int(getattr(denoiser, "block_size", None) or 0),
+            caches_blocks=isinstance(denoiser, BlockDenoiser),
+            is_split=is_split,
+            is_sparse=is_split and isinstance(denoiser, SparseDenoiser),
+            has_tree=is_split and isinstance(denoiser, ChildDenoiser) and denoiser.tree is not None,
+            has_step_distribution=isinstance(denoiser, GuidedDenoiser) and denoiser.step_distribution is not None,
+            modules=tuple(_modules(denoiser)),
+            parts=dict(heard) if isinstance(heard, Mapping) else {},
+        )
+
+    def meaning(self, parameterization: Parameterization | None) -> Parameterization:
+        """Return the meaning of the logits: as passed, else as the denoiser states it."""
+        return self.parameterization if parameterization is None else parameterization
+
+    def check_time_input(self, clean: int, asker: str) -> None:
+        """Raise TypeError unless the denoiser takes a time per position and, if required, the clean sequence.
+
+        Args:
+            clean: number of positions of a block, if the denoiser takes the clean sequence too; 0 if it does not.
+            asker: name of the caller in error messages.
+        """
+        if not self.own_times:
+            parts = {name: Capabilities.of(part) for name, part in self.parts.items()}
+            lacking = [f"{name} of {self.name}, {part.name}," for name, part in parts.items() if not part.own_times]
+            lacks = lacking[0] if lacking else f"denoiser {self.name}"
+            raise TypeError(
+                f"{asker} gives every position a time of its own, and the {lacks} takes one time per sequence: one "
+                "that takes t (B, L) says so by the attribute own_times = True, as ddlib_models.DiT does"
+            )
+        if clean and self.block_size != clean:
+            raise TypeError(
+                f"at_once is True with {asker}, and the denoiser {self.name} has block_size {self.block_size or None}, "
+                f"must be {clean}: of a block it may see what is noisy, and the clean text of those before"
+            )
+
+    @property
+    def in_training(self) -> bool:
+        """True if any part of the modules is in train mode now."""
+        return any(part.training for module in self.modules for part in module.modules())
+
+    @contextmanager
+    def evaluating(self, device: torch.device, caller: str) -> Iterator[None]:
+        """Warn once if a module in train mode behaves as in training during the calls inside.
+
+        It does so if it draws from torch's global state, as dropout does, or writes to its buffers, as batch
+        normalisation does. This is detected by behaviour, not by the type of the modules: a module in train mode that
+        does neither computes the same as in eval mode.
+        """
+        if torch.compiler.is_compiling() or not self.in_training:
+            yield
+            return
+        before = _random_state(device), self._writes()
+        yield
+        drew, wrote = not torch.equal(before[0], _random_state(device)), before[1] != self._writes()
+        if drew or wrote:
+            does = "draws random numbers, as dropout" if drew else "writes to its buffers, as batch normalisation"
+            warn_once(
+                "train mode",
+                f"{caller}: the denoiser {self.name} is in train mode and {does} does; its result is not that of the "
+                "network that was trained: call model.eval() before, and model.train() after",
+            )
+
+    def check_graph(self, values: Tensor, caller: str) -> None:
+        """Warn once if the result of a network in eval mode keeps its autograd graph.
+
+        A result with a graph is correct and required for training on a bound: in train mode there is no warning.
+        """
+        if not values.requires_grad or torch.compiler.is_compiling() or not self.modules:
+            return
+        if not any(module.training for module in self.modules):
+            warn_once(
+                "graph",
+                f"{caller}: the denoiser {self.name} is in eval mode and its result keeps the autograd graph, and "
+                "with it the memory of the forward pass: call it under torch.no_grad(), or ignore this where it is "
+                "differentiated",
+            )
+
+    def _writes(self) -> int:
+        """Number of writes to buffers."""
+        buffers = [buffer for module in self.modules for buffer in module.buffers()]
+        return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
+
+
+def _modules(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
+    """Yield the modules that a callable is, has as attributes or closes over; processes and submodules excluded."""
+    if isinstance(denoiser, nn.Module):
+        if not isinstance(denoiser, ForwardProcess):
+            yield denoiser
+    elif depth and denoiser is not None:
+        cells = getattr(denoiser, "__closure__", None) or ()
+        held = [getattr(denoiser, "__self__", None), getattr(denoiser, "func", None)]  # of methods and partials
+        held += [cell.cell_contents for cell in cells if cell != _EMPTY]
+        held += getattr(denoiser, "__dict__", {}).values()
+        for one in held:
+            for part in one if isinstance(one, (list, tuple)) else [one]:
+                if callable(part):
+                    yield from _modules(part, depth - 1)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """State of torch's global generator on a device."""
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
