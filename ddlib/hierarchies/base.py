@@ -44,7 +44,6 @@ class Hierarchy(Identified):
                 f"maps[{i}] leads to {lower.num_parents} clusters, maps[{i + 1}] starts from {upper.num_children}: "
                 "each level must have as many members as the level below has clusters",
             )
-        require(maps[-1].num_parents == 1, f"maps[-1] leads to {maps[-1].num_parents} states, must lead to the mask")
         speeds = [1.0] * len(maps) if speeds is None else list(speeds)
         require(
             len(speeds) == len(maps),
@@ -56,6 +55,7 @@ class Hierarchy(Identified):
         self.maps = cast(Sequence[Kernel], nn.ModuleList(maps))
         n = len(maps)
         self.composed = nn.ModuleDict({f"{i}-{j}": chain(maps[i:j]) for i in range(n) for j in range(i + 1, n + 1)})
+        _check_top(self.between(0, n))
         self.starts = torch.tensor([0, *self.levels], device=maps[0].parents.device).cumsum(0)
 
     starts: Tensor
@@ -138,7 +138,8 @@ class Hierarchy(Identified):
             ValueError: ``vocab_size`` is too small to keep two clusters where xi < 1.
         """
         check_count("vocab_size", vocab_size)
-        kept = [torch.zeros(1, dtype=torch.int64, device=self.starts.device)]
+        masks = min(self.levels[-1], 2)
+        kept = [torch.arange(masks, device=self.starts.device)]
         chosen = [torch.ones(self.vocab_size, dtype=torch.bool, device=self.starts.device)]
         for edge in self.maps:  # the states that are the likeliest ancestor of some token
             chosen.append(torch.bincount(edge.parents[chosen[-1]], minlength=edge.num_parents) > 0)
@@ -162,10 +163,10 @@ class Hierarchy(Identified):
     def __repr__(self) -> str:
         """Return the level sizes, tokens first, a six-digit digest of the parents, and all non-default values."""
         fields = [f"levels={self.levels}"]
-        chosen = [edge.parents for edge in self.maps if edge.num_parents > 1]
+        chosen = [edge.parents for edge in self.maps[:-1] if edge.num_parents > 1]
         if chosen:
             fields.append(f"parents={digest(*chosen)}")
-        if not all(edge.plain for edge in self.maps):
+        if not all(edge.plain for edge in self.maps[:-1]):
             fields.append(f"xi=({', '.join(edge.xi for edge in self.maps[:-1])}{',' * (self.depth == 2)})")
         if self.learned is not None:
             fields.append(f"speed={self.learned!r}")
@@ -181,6 +182,20 @@ class Hierarchy(Identified):
 def reduction(hierarchy: Hierarchy, vocab_size: int) -> Hierarchy:
     """Return ``hierarchy.small_copy(vocab_size)``; plain values (``Part.arguments``) refer to this function by name."""
     return hierarchy.small_copy(vocab_size)
+
+
+def _check_top(route: Kernel) -> None:
+    """Raise ValueError unless the states of the last level say nothing about the token."""
+    if route.num_parents == 1 or route.parents.is_meta or (isinstance(route, Map) and route.keep == 0):
+        return
+    rows = route.matrix()
+    mean = rows.mean(0)
+    nats = float((torch.xlogy(rows, rows) - torch.xlogy(rows, mean)).sum(1).mean())
+    require(
+        nats < 1e-12,
+        f"maps[-1] leads to {route.num_parents} states that hold {nats:.3g} nats about the token, must lead to the "
+        "mask",
+    )
 
 
 def _spread_over(parents: Tensor, kept: Tensor, size: int) -> Tensor:

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Self
 
-import torch
-
 from ddlib.hierarchies.base import Hierarchy
-from ddlib.hierarchies.maps import Map
+from ddlib.hierarchies.maps import to_masks
 from ddlib.utils.validation import check_count
 
 
@@ -15,12 +13,12 @@ class Flat(Hierarchy):
 
     Args:
         vocab_size: number of tokens V, at least 1.
+        masks: number of masks K, at least 1, of which one is drawn uniformly (arXiv 2505.19656).
     """
 
-    def __init__(self, vocab_size: int) -> None:
-        check_count("vocab_size", vocab_size)
-        super().__init__([Map(torch.zeros(vocab_size, dtype=torch.int64), 1)])
+    def __init__(self, vocab_size: int, masks: int = 1) -> None:
+        super().__init__([to_masks(check_count("vocab_size", vocab_size), masks)])
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(1), cls(5)]
+        return [cls(1), cls(5), cls(4, masks=3)]

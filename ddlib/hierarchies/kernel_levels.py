@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib.arguments import made_by
 from ddlib.hierarchies.base import Hierarchy, reduction
 from ddlib.hierarchies.kernels import Banded, Dense, Kernel, Sparse, kernel_of
-from ddlib.hierarchies.maps import Map
+from ddlib.hierarchies.maps import to_masks
 from ddlib.utils.validation import check_count, check_number, require
 
 
@@ -187,7 +187,7 @@ def _to_mask(kernels: list[Kernel]) -> list[Kernel]:
     last = kernels[-1]
     below = kernels[:-1] if last.num_parents == 1 else kernels
     top = last.num_children if last.num_parents == 1 else last.num_parents
-    return [*below, Map(torch.zeros(top, dtype=torch.int64), 1)]
+    return [*below, to_masks(top)]
 
 
 def _gaussian(size: int, width: float, cyclic: bool) -> Kernel:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies.kernels import Kernel
-from ddlib.utils.validation import check_shape, require, visible
+from ddlib.utils.validation import check_count, check_shape, require, visible
 
 
 class Map(Kernel):
@@ -152,6 +152,10 @@ class Map(Kernel):
         if self.spread is None:
             return Map(index, len(parents))
         mass = self.spread[parents]
+        if self.keep == 0:  # every row is the spread
+            return Map(
+                torch.arange(len(children), device=mass.device) % len(parents), len(parents), 0.0, mass / mass.sum()
+            )
         right, even = self.keep + float(mass[0]), bool((self.spread == self.spread[0]).all())
         if even:
             stray = (1 - right) / (len(parents) - 1)
@@ -247,6 +251,23 @@ def _segment_logsumexp(
     total = empty.scatter_add(-1, index, (values - peak[..., segment]).exp())
     # a cluster without mass has log-mass -inf and gradient 0 instead of NaN
     return torch.where(total > 0, total.clamp_min(torch.finfo(values.dtype).tiny).log() + peak, -torch.inf)
+
+
+def to_masks(children: int, masks: int = 1) -> Map:
+    """Build the map of the last edge: to the mask, or to one of several masks that is drawn uniformly.
+
+    Args:
+        children: number of states of the level below.
+        masks: number of masks K, at least 1; which of them is drawn says nothing about the token.
+
+    Raises:
+        TypeError, ValueError: masks no integer of at least 1.
+    """
+    check_count("masks", masks)
+    if masks == 1:
+        return Map(torch.zeros(children, dtype=torch.int64), 1)
+    spread = torch.full((masks,), 1 / masks, dtype=torch.float64)
+    return Map(torch.arange(children) % masks, masks, 0.0, spread)
 
 
 def chain(maps: Sequence[Kernel]) -> Kernel:

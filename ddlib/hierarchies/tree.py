@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-import torch
-
 from ddlib.hierarchies.base import Hierarchy
-from ddlib.hierarchies.maps import Map, parent_map, parent_vectors
+from ddlib.hierarchies.maps import Map, parent_map, parent_vectors, to_masks
 from ddlib.utils.validation import require
 
 
@@ -24,6 +22,7 @@ class Tree(Hierarchy):
         fingerprint: hash of the vocabulary the parents were made for; ``check_vocabulary`` compares it.
         learn_speeds: whether the speeds are learned by ``speed_loss``, with ``speed`` as initial values; see
             ``PositiveParameter``.
+        masks: number of masks K, as in ``Flat``.
 
     Raises:
         TypeError: parents that are not integers, or in a mapping.
@@ -44,6 +43,7 @@ class Tree(Hierarchy):
         vocab_size: int | None = None,
         fingerprint: str | None = None,
         learn_speeds: bool = False,
+        masks: int = 1,
     ) -> None:
         vectors = parent_vectors(parents)
         require(len(vectors) > 0, "parents is empty, must hold one vector per edge; use Flat(vocab_size) for none")
@@ -62,7 +62,7 @@ class Tree(Hierarchy):
                 + ("one per word (the mask is not a word)" if i == 0 else f"one per cluster of parents[{i - 1}]"),
             )
             maps.append(edge)
-        maps.append(Map(torch.zeros(maps[-1].num_parents, dtype=torch.int64), 1))
+        maps.append(to_masks(maps[-1].num_parents, masks))
         super().__init__(maps, speed, learn_speeds)
         self.fingerprint = fingerprint
 

@@ -61,6 +61,11 @@ class Siblings(NamedTuple):
     size: int
 
 
+def is_tree(hierarchy: Hierarchy) -> bool:
+    """True if each state has one right parent, and all lead to one mask."""
+    return all(isinstance(edge, Map) for edge in hierarchy.maps) and hierarchy.levels[-1] == 1
+
+
 class Grouping:
     """Children sorted by parent: the children of one parent are contiguous.
 
@@ -146,8 +151,8 @@ class Children:
             raise TypeError(f"tree is {tree!r}, must be a ddlib.hierarchies.Hierarchy")
         require(law in ("cavity", "posterior"), f"law is {law!r}, must be 'cavity' or 'posterior'")
         require(
-            all(isinstance(edge, Map) for edge in tree.maps),
-            f"tree is {tree!r}, must have one parent for each state, as Tree and Flat do: its kernels have no children",
+            is_tree(tree),
+            f"tree is {tree!r}, must have one parent for each state and one mask, as Tree and Flat do",
         )
         for level, edge in enumerate(tree.maps, start=1):
             empty = torch.bincount(edge.parents, minlength=edge.num_parents) == 0

@@ -16,11 +16,13 @@ class Masked(Hierarchical):
     Args:
         vocab_size: number of tokens V; the mask is state V.
         schedule: the schedule alpha.
+        masks: number of masks K: a token becomes one of the states V, ..., V + K - 1, drawn uniformly. The bound is
+            that of one mask, and the input of the network is noisier (arXiv 2505.19656).
     """
 
-    def __init__(self, vocab_size: int, schedule: Schedule) -> None:
-        super().__init__(Flat(vocab_size), schedule)
+    def __init__(self, vocab_size: int, schedule: Schedule, masks: int = 1) -> None:
+        super().__init__(Flat(vocab_size, masks), schedule)
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        return [cls(5, Linear()), cls(4, Geometric())]
+        return [cls(5, Linear()), cls(4, Geometric()), cls(4, Linear(), masks=3)]

@@ -31,7 +31,8 @@ def _levels(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     states = torch.arange(int(sizes.sum()))
     level = torch.arange(len(sizes)).repeat_interleave(sizes)
     yield Comparison("levels", ("level",), torch.tensor(hierarchy.levels), sizes, 0.0)
-    yield Comparison("members of the top level, the mask", (), torch.tensor(hierarchy.levels[-1]), torch.tensor(1), 0.0)
+    rows = hierarchy.between(0, hierarchy.depth).row(_drawn(hierarchy.vocab_size, 64))
+    yield Comparison("the top level, given the token", ("x", "z"), rows, rows[:1].expand_as(rows), 1e-12)
     yield Comparison("vocab_size", (), torch.tensor(hierarchy.vocab_size), sizes[0], 0.0)
     yield Comparison("num_states", (), torch.tensor(hierarchy.num_states), sizes.sum(), 0.0)
     yield Comparison("speeds per edge", (), torch.tensor(len(hierarchy.speeds)), torch.tensor(len(sizes) - 1), 0.0)
@@ -107,7 +108,7 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
 
 
 AT_SIZE = (
-    Claim("hierarchy as given", "level order at size", "states are tokens, then levels upwards, one mask last",
+    Claim("hierarchy as given", "level order at size", "states are tokens, then levels upwards, masks last",
           "exactly", _levels),
     Claim("hierarchy as given", "actions at size", "row, column, entry, push and sample act as one matrix",
           "1e-12; draws 1e-3", _actions_at_size, rests_on=("level order at size",)),
@@ -118,7 +119,7 @@ CLAIMS = (
     Claim("hierarchy", "stochastic rows", "every map's rows are distributions", "1e-12", _rows),
     Claim("hierarchy", "surjective", "every cluster has a child and receives mass", "exactly", _surjective,
           rests_on=("stochastic rows",)),
-    Claim("hierarchy", "level order", "states are tokens, then levels upwards, one mask last", "exactly", _levels),
+    Claim("hierarchy", "level order", "states are tokens, then levels upwards, masks last", "exactly", _levels),
     Claim("hierarchy", "composition", "maps between distant levels are products of those between", "1e-12",
           _composition, rests_on=("stochastic rows", "level order")),
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
+from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.kernels import linear_nelbo
 from ddlib.objective.nelbo import nelbo
-from ddlib.parameterization.tree_softmax import Children, token_logits
+from ddlib.parameterization.tree_softmax import Children, is_tree, token_logits
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.claims.objective.bound import integrated, turnover
@@ -30,7 +30,7 @@ def trees(process: ForwardProcess) -> dict[str, Hierarchy]:
         if size > 4:
             found["pairs of pairs"] = Tree([pairs_of_words, torch.arange(int(pairs_of_words[-1]) + 1) // 2])
     own = process.hierarchy
-    return found | ({"the noise's": own} if own is not None and all(isinstance(edge, Map) for edge in own.maps) else {})
+    return found | ({"the noise's": own} if own is not None and is_tree(own) else {})
 
 
 def of_law(tree: Hierarchy, log_probs: Tensor) -> Tensor:
