@@ -1,7 +1,7 @@
 """Hierarchies: levels of states and the transition matrices between them (WHERE tokens jump)."""
 
 from ddlib.hierarchies.base import Hierarchy
-from ddlib.hierarchies.builders import csv_parents, random_parents, table_parents
+from ddlib.hierarchies.builders import csv_parents, random_parents, soft_memberships, table_parents
 from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.kernel_levels import Blur, Kernels, Soft
@@ -28,6 +28,7 @@ __all__ = [
     "random_parents",
     "save_clusters",
     "semantic_clusters",
+    "soft_memberships",
     "table_parents",
     "wordnet_table",
 ]

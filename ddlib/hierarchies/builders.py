@@ -1,14 +1,19 @@
-"""Parent vectors for ``Tree`` without embeddings: from a table, from a CSV file, or at random."""
+"""Parent vectors for ``Tree`` without embeddings, and memberships for ``Soft`` from clusters."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from ddlib.utils.validation import check_count, require
+from ddlib.hierarchies.clusters import Clusters
+from ddlib.utils.validation import check_count, check_number, check_shape, require
 
 
 def random_parents(vocab_size: int, num_clusters: int | Sequence[int], seed: int = 0) -> list[Tensor]:
@@ -121,3 +126,43 @@ def csv_parents(
             require(row[0] not in table, f"{path}, line {reader.line_num}: token {row[0]!r} occurs twice")
             table[row[0]] = row[1:]
     return table_parents(table, vocabulary, other)
+
+
+def soft_memberships(
+    clusters: Clusters, embeddings: Float[Tensor, "V D"], temperature: float = 0.1, most: int = 4
+) -> dict[str, Any]:
+    r"""Memberships of each token in its nearest clusters, for ``Soft``: soft k-means at given centroids.
+
+    A token belongs to cluster k in proportion to :math:`\exp(-d(e, c_k) / T)`, over its ``most`` nearest clusters and
+    its own; d is that of ``semantic_clusters``. At T near 0 every token is in its own or its nearest cluster alone.
+
+    Args:
+        clusters: result of ``semantic_clusters``; its finest level is used.
+        embeddings: one row per token, those that were clustered.
+        temperature: T > 0, in units of the distance: 1 - cosine, or the squared distance.
+        most: largest number of clusters of a token, at least 1.
+
+    Returns:
+        The arguments of ``Sparse``: ``Soft(soft_memberships(...))``.
+
+    Raises:
+        TypeError, ValueError: embeddings of another shape than those that were clustered; a bad temperature or number.
+
+    Example:
+        >>> words = torch.tensor([[1.0, 0.0], [1.0, 0.9], [0.0, 1.0], [0.1, 3.0]])
+        >>> found = soft_memberships(semantic_clusters(words, 2), words, temperature=0.2)
+        >>> torch.tensor(found["probability"]).amax(1)
+        tensor([0.9899, 0.7793, 0.9611, 0.9549])
+    """
+    check_number("temperature", temperature, 1e-9, math.inf, "above 0")
+    centroids, own = clusters.centroids[0].to(torch.float64), clusters.words()
+    rows = embeddings.detach().to(torch.float64)
+    check_shape("embeddings", rows, (len(own), centroids.shape[1]), f"(V, D) = ({len(own)}, {centroids.shape[1]})")
+    if clusters.metric == "cosine":
+        distance = 1 - normalize(rows, dim=1) @ normalize(centroids, dim=1).mT
+    else:
+        distance = torch.cdist(rows, centroids) ** 2
+    ranked = distance.scatter(1, own[:, None], -torch.inf)  # its own cluster is kept, so that none is empty
+    index = ranked.topk(min(check_count("most", most), len(centroids)), largest=False).indices
+    probability = (-distance.gather(1, index) / temperature).softmax(1)
+    return {"index": index.tolist(), "probability": probability.tolist(), "num_parents": len(centroids)}

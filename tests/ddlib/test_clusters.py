@@ -395,3 +395,30 @@ def test_a_csv_file_gives_a_tree(tmp_path):
         csv_parents(file, VOCABULARY)
     with pytest.raises(ValueError, match="vocabulary must have exactly ids"):
         table_parents({"cat": ["a"]}, {"cat": 1})
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_memberships_are_a_softmax_over_the_nearest_centroids(metric):
+    rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    clusters = dd.hierarchies.semantic_clusters(rows, 8, metric=metric)
+    found = dd.hierarchies.soft_memberships(clusters, rows, temperature=0.3, most=3)
+    index, probability = torch.tensor(found["index"]), torch.tensor(found["probability"], dtype=torch.float64)
+    centroids, own = clusters.centroids[0].double(), clusters.words()
+    if metric == "cosine":
+        distance = 1 - torch.nn.functional.cosine_similarity(rows.double()[:, None], centroids[None], dim=-1)
+    else:
+        distance = ((rows.double()[:, None] - centroids) ** 2).sum(-1)
+    assert torch.allclose(probability, (-distance.gather(1, index) / 0.3).softmax(1), atol=1e-12)
+    assert bool((index == own[:, None]).any(1).all())
+    nearest = distance.argsort(1)
+    assert all(set(nearest[w, :2].tolist()) <= set(row) for w, row in enumerate(index.tolist()))
+    hard = dd.hierarchies.Soft(dd.hierarchies.soft_memberships(clusters, rows, temperature=1e-6, most=1))
+    assert torch.equal(hard.maps[0].matrix(), dd.hierarchies.Tree([own]).maps[0].matrix())
+
+
+CLUSTERS = dd.hierarchies.semantic_clusters(torch.eye(4), 2)
+test_memberships_are_refused = refuses("""
+    soft_memberships(CLUSTERS, torch.eye(4), 0.0) | ValueError | temperature is 0.0
+    soft_memberships(CLUSTERS, torch.eye(4), most=0) | ValueError | most is 0
+    soft_memberships(CLUSTERS, torch.eye(4)[:3]) | ValueError | embeddings has shape
+""")
