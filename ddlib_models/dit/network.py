@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.embedding import StateEmbedding
+from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_shared
 from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_range
 from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate
@@ -62,6 +62,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         tied: whether the head shares its matrix with the embedding.
         pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
         parents: see ``StateEmbedding``: a cluster's embedding adds the mean of its tokens.
+        shared_rows: see ``SharedEmbedding``: states share vectors of ancestors and levels, or values and levels.
         num_clusters: width of an auxiliary head over clusters, see ``with_clusters``; 0 for none.
         tree: None for a head over tokens. The parents of a tree, which need not be that of the noise, for a head over
             the children of its states, see ``ChildHead``: the logits are then (B, L, S - 1). Samplers, bound and losses
@@ -93,6 +94,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         tied: bool = False,
         pad_to: int = 1,
         parents: Sequence[Sequence[int] | Tensor] = (),
+        shared_rows: Sequence[Sequence[int]] | Tensor = (),
         num_clusters: int = 0,
         tree: Sequence[Sequence[int] | Tensor] | None = None,
         block_size: int = 0,
@@ -117,7 +119,12 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # raises before any work
         condition = cond_dim if time_conditioned else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
-        self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, (num_states + clusters) * tied)
+        if len(shared_rows):
+            check_shared(len(shared_rows), num_states, tied, len(parents))
+            self.embedding: StateEmbedding | SharedEmbedding = SharedEmbedding(shared_rows, dim)
+        else:
+            room = (num_states + clusters) * tied
+            self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, room)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
         self.blocks = nn.ModuleList(Block(dim, heads, condition, dropout, self.attention) for _ in range(depth))
         self.norm, self.modulation = LayerNorm(dim), Modulation(dim, 2, condition)
@@ -274,7 +281,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
                 f"expected {want[0]} and {want[1]}"
             )
         self.head.start_at(log_probs)
-        self.embedding.weight[: self.num_states] = vectors
+        self.embedding.set_vectors(vectors)
         for block in self.blocks:
             for gate in block.modulation.bias.chunk(6)[2::3]:
                 gate.fill_(0.3)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import owners
 from ddlib_models.attention.masks import ByBlocks, within
-from ddlib_models.dit.embedding import StateEmbedding
+from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_blocks
 from ddlib_models.dit.layers import TimeEmbedding, pick
 from ddlib_models.kv_cache import Cache, Store, check_cache
@@ -18,7 +18,7 @@ class Body(nn.Module):
     The subclass creates these parts.
     """
 
-    embedding: StateEmbedding
+    embedding: StateEmbedding | SharedEmbedding
     time: TimeEmbedding | None
     blocks: nn.ModuleList
     reader: InputBuilder

@@ -95,6 +95,17 @@ class ModelContext:
         count = round(self.vocab_size() ** 0.5) if clusters is None else clusters
         return [level.tolist() for level in self._known.parents(count)]
 
+    def shared_rows(self) -> list[list[int]]:
+        """Rows of embeddings that the states of the process's hierarchy share, for ``DiT``.
+
+        Raises:
+            ValueError: the process has no hierarchy.
+        """
+        if self._process.hierarchy is None:
+            raise ValueError(f"the process has no hierarchy: {self._process!r}")
+        rows: list[list[int]] = self._process.hierarchy.shared_rows().tolist()
+        return rows
+
     def num_clusters(self) -> int:
         """Number of clusters of the finest level.
 

@@ -333,6 +333,10 @@ REFUSED = {
     "hard": (["--process", "mdlm", "--loss.mode", "hard", "--process.kind", "gidd:0.1"], "loss.mode='hard': GIDD("),
     "head": (["--process", "mdlm", "--loss.auxiliary", "1"], "model.num_clusters: the process has no clusters"),
     "means": (["--process", "mdlm", "--model.parents", "run"], "model.parents: the process has no clusters"),
+    "shared": (
+        ["--process", "gidd:0.1", "--model.shared_rows", "run"],
+        "model.shared_rows: the process has no hierarchy",
+    ),
     "muon": (["--model.kind", "neighbours", "--optimizer.muon"], "optimizer.muon=True: not with Neighbours"),
     "packs": (
         ["--model.kind", "neighbours", "--data.packed"],
