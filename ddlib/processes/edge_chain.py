@@ -99,7 +99,7 @@ class EdgeChain(LevelChain):
         return torch.stack([schedule.hazard(t) for schedule in self.schedules], -1)
 
     def _panels(self) -> Float64[Tensor, "n"]:
-        """Edges of the panels, from 0 to 1."""
+        """Boundaries of the panels, from 0 to 1."""
         halves = 0.5 ** torch.arange(1, 110, dtype=torch.float64, device=self.speeds.device)
         grid = torch.tensor(sorted({0.0, 1.0} | {end for each in self.schedules for end in each.support})).to(halves)
         for start, end in pairwise(grid.tolist()):

@@ -95,10 +95,6 @@ class PowerChain(LevelChain):
         t = self.inside(t)
         return pad(self.occupancies(t)[..., :-1] * self.speeds * self.schedule.rate(t)[..., None], (1, 0))
 
-    def weights(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        t = self.inside(t)
-        return pad(self.inflow(t)[..., 1:] / self.occupancies(t)[..., 1:], (1, 0))
-
 
 def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:
     """Return the largest remask probability of each edge in ``remask_coupling``, (B, n), or (B, L, n).
