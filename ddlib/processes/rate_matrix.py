@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.base import ForwardProcess
 from ddlib.processes.broadcasting import beside, elapsed, interior, products_at, rows_at, scalar, span
 from ddlib.processes.matrix_exponential import MatrixExponential
@@ -37,12 +38,10 @@ class RateMatrix(ForwardProcess):
     def __init__(
         self, matrix: Sequence[Sequence[float]] | Tensor, schedule: Schedule, vocab_size: int | None = None
     ) -> None:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        check_schedule(schedule)
         exponential = MatrixExponential(matrix)
         rates = exponential.matrix
         require(bool(rates.any()), "matrix is zero everywhere, must have at least one rate")
-        schedule.check()
         super().__init__(len(rates) if vocab_size is None else vocab_size, len(rates))
         self.schedule = schedule
         self.exponential = exponential

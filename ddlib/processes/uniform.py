@@ -6,6 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ddlib.processes.argument_checks import check_schedule
 from ddlib.processes.broadcasting import elapsed
 from ddlib.processes.interpolating import Interpolating
 from ddlib.processes.mixture import Mixture
@@ -26,11 +27,9 @@ class Uniform(Interpolating):
     schedule: Schedule
 
     def __init__(self, vocab_size: int, schedule: Schedule) -> None:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule is {schedule!r}, must be a ddlib.schedules.Schedule")
+        check_schedule(schedule)
         if vocab_size == 1:
             raise ValueError("vocab_size is 1, must be at least 2: one word has nowhere to jump")
-        schedule.check()
         super().__init__(vocab_size, masked=False, uniform=True)
         self.schedule = schedule
 

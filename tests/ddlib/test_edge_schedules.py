@@ -222,6 +222,10 @@ test_refusals = refuses(
     Hierarchical(TREE, [Linear(), Geometric()]) | ValueError | schedule\[1\] is Geometric.*must be 1 at its start
     Hierarchical(TREE, [Linear(), Symbolic("exp(-t/(1-t))")]) | ValueError | 0 in float64 before its end
     Masked(4, Window(Linear(), 0, 0.5)) | ValueError | acts from t = 0 to 0.5, must act from 0 to 1
+    Uniform(4, Window(Linear(), 0.5, 1)) | ValueError | acts from t = 0.5 to 1, must act from 0 to 1
+    RateMatrix([[-1.0, 1.0], [1.0, -1.0]], Window(Linear(), 0, 0.5)) | ValueError | must act from 0 to 1
+    PerWord(Window(Linear(), 0, 0.5), [1.0, 1.0]) | ValueError | must act from 0 to 1
+    Noisy(TREE, [Linear(), Linear()], 0.2) | TypeError | schedule is \[Linear
     Window(Linear(), 0.5, 0.5) | ValueError | leaves no time
     Window(Linear(), -0.1, 0.5) | ValueError | start is -0.1
     Window(Geometric(), 0, 0.5) | ValueError | must be 1 at its start and 0 at its end
