@@ -231,7 +231,7 @@ def _further(subject: Sampler, process: ForwardProcess | None, full: bool) -> li
 
 
 def _corrector(subject: Corrector, full: bool) -> tuple[list[Check], str]:
-    checks, note = _served("corrector", corrector.corrections(subject), corrector.CLAIMS, full)
+    checks, note = _served("corrector", corrector.runs(subject), corrector.CLAIMS, full)
     return checks + _made_again(subject, full), note
 
 

@@ -1,11 +1,13 @@
-"""Inputs of the claims: tokens, states, distributions and times."""
+"""Inputs of the claims about processes: tokens, states, distributions and times; comparisons of draws."""
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
+from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Comparison
 from ddlib.verification.framework.oracle import states
 
@@ -103,6 +105,27 @@ def tally(outcomes: Tensor, size: int) -> Tensor:
     columns = outcomes.shape[1]
     flat = outcomes + size * torch.arange(columns)
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
+
+
+def in_any_batch(
+    quantity: str, draw: Callable[[Tensor, KeyedGenerator], Tensor], rows: int = 4
+) -> Iterator[Comparison]:
+    """Compare draws with keyed noise of a batch with those drawn again, and with those of each example by itself.
+
+    Args:
+        quantity: the name of what is drawn.
+        draw: ``(index (n,), generator) -> (n, L)``, draws of the examples with these numbers.
+        rows: number of examples in the batch.
+    """
+
+    def drawn(index: Tensor) -> Tensor:
+        return draw(index, KeyedGenerator(seed=1, step=2, index=index))
+
+    every, axes = torch.arange(rows), ("example", "position")
+    whole = drawn(every)
+    yield Comparison(f"{quantity} drawn again", axes, drawn(every), whole, 0.0)
+    alone = torch.cat([drawn(one) for one in every.split(1)])
+    yield Comparison(f"{quantity} of an example in another batch", axes, alone, whole, 0.0)
 
 
 def draws(process: ForwardProcess) -> int:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddlib import presets
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.examples import three
 from ddlib.verification.claims.objective.times import integral
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.oracle import exact_cavity
@@ -149,19 +149,13 @@ def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor
 
 def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
     for length in _served(pace, most=2):
-        for name, process in _PROCESSES.items():
+        for name, process in (("masks", three()["masked"]), ("two levels", three()["tree"])):
             joint = _joint(process.vocab_size, length)
             chance = _chance(1, length) * pace.random
             got = bound_along(pace, process, joint, chance)
             entropy = -torch.xlogy(joint, joint).sum()
             says = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
             yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, says=says)
-
-
-_PROCESSES: dict[str, ForwardProcess] = {
-    "masks": presets.mdlm(3),
-    "two levels": presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8),
-}
 
 
 def _no_blocks(pace: Pace) -> str:

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
-from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
+from ddlib.verification.framework.inputs import at, draws, frequencies, in_any_batch, logits, marginals, tally, words
 
 _NUMBERS = 2_000_000
 """Limit on the numbers of a batch of pairs, for processes that return dense tensors."""
@@ -56,12 +55,9 @@ def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
-    whole, *parts = (
-        process.sample(x[rows], at(t, len(x[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows]), "balanced")
-        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
+    yield from in_any_batch(
+        "balanced z_t", lambda index, noise: process.sample(x[index], at(t, len(index)), noise, "balanced")
     )
-    quantity = "balanced z_t of an example in another batch"
-    yield Comparison(quantity, ("example", "position"), torch.cat(parts), whole, 0.0)
 
 
 CLAIMS = (

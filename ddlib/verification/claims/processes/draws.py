@@ -6,9 +6,19 @@ import torch
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers import sample
-from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, law, logits, marginals, remembers, tally, words
+from ddlib.verification.framework.inputs import (
+    at,
+    draws,
+    frequencies,
+    in_any_batch,
+    law,
+    logits,
+    marginals,
+    remembers,
+    tally,
+    words,
+)
 from ddlib.verification.framework.oracle import exact_cavity, exact_posterior
 
 
@@ -27,14 +37,10 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
     counts, labels = tally(later, process.num_states), {"z_s": states}
     yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
-    keyed = [
-        process.sample_forward(
-            z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows])
-        )
-        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
-    ]
-    quantity = "z_t from z_s of an example in another batch"
-    yield Comparison(quantity, ("example", "position"), torch.cat(keyed[1:]), keyed[0], 0.0)
+    yield from in_any_batch(
+        "z_t from z_s",
+        lambda index, noise: process.sample_forward(z[index], at(s, len(index)), at(t, len(index)), noise),
+    )
 
 
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -96,15 +102,7 @@ def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Check that the noise of an example does not depend on the rest of its batch."""
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
-
-    def noised(rows: slice) -> torch.Tensor:
-        keyed = KeyedGenerator(seed=1, step=2, index=torch.arange(4)[rows])
-        return process.sample(x[rows], at(t, len(x[rows])), keyed)
-
-    whole = noised(slice(0, 4))
-    parts = torch.cat([noised(slice(0, 1)), noised(slice(1, 4))])
-    yield Comparison("z_t of an example in another batch", ("example", "position"), parts, whole, 0.0)
-    yield Comparison("z_t drawn again", ("example", "position"), noised(slice(0, 4)), whole, 0.0)
+    yield from in_any_batch("z_t", lambda index, noise: process.sample(x[index], at(t, len(index)), noise))
 
 
 CLAIMS = (

@@ -10,9 +10,8 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
+from ddlib.verification.framework.inputs import at, draws, frequencies, in_any_batch, logits, marginals, tally, words
 
 
 def _values(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
@@ -76,12 +75,8 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     probs = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
     yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(earlier, size), probs, n)
     x, t = twice[:4], at_times(late, process.vocab_size)[:4]
-    parts = [
-        process.sample(x[rows], t[rows], KeyedGenerator(1, 2, torch.arange(4)[rows]))
-        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
-    ]
-    quantity = "z_t at times (B, L) of an example in another batch"
-    yield Comparison(quantity, ("example", "position"), torch.cat(parts[1:]), parts[0], 0.0)
+    quantity = "z_t at times (B, L)"
+    yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], t[index], noise))
 
 
 _MEANS = "methods do not take times (B, L): place what depends on time by beside, or leave the word out"

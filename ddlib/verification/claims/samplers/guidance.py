@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from ddlib.guidance import Guidance
-from ddlib.processes import ForwardProcess, LevelProcess, unchanged
-from ddlib.samplers import Ancestral, SamplingContext
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers import Ancestral
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.samplers.guidance_oracle import (
@@ -24,7 +23,7 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     texts,
     told,
 )
-from ddlib.verification.claims.samplers.sampler import few
+from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
 from ddlib.verification.framework.oracle import exact_cavity
@@ -187,9 +186,8 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
 
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     """Take one step of ``Ancestral`` from states at LATE."""
-    grid, free = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool)
-    network = ModelWrapper(guided.process, guided, guided.parameterization)
-    run = SamplingContext(guided.process, network, unchanged, grid, free, generator)
+    grid = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64)
+    run = context(guided.process, guided, z.shape, grid, generator, guided.parameterization)
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
 
 
