@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,13 @@ from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.utils.validation import require
+from ddlib.verification.framework.claim import Claim
+from ddlib.verification.framework.dependencies import asked, explained
 from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.report import Check
+
+LARGE, REDUCED = 50, 24
+"""Largest vocabulary that is verified as given, and the vocabulary of the small copy in place of a larger one."""
 
 TOKEN = torch.tensor([0.45, 0.10, 0.25, 0.20], dtype=torch.float64)
 """Distribution of one token."""
@@ -110,6 +117,32 @@ def served(
             found.append(Case(subject, process))
     require(bool(found) or not none, f"{subject!r} {none}")
     return found
+
+
+def on_cases(what: str, cases: Sequence[Case], claims: Sequence[Claim], full: bool) -> tuple[list[Check], str]:
+    """Check the claims on each case, and return the checks and a note that lists the processes.
+
+    The checks of a case are in the section "what on its process".
+    """
+    checks = []
+    for case in cases:
+        section = f"{what} on {type(case.process).__name__}"
+        results = asked(claims, case, full)
+        checks += explained([(claim, replace(check, room=section)) for claim, check in results])
+    return checks, f"run on {', '.join(type(case.process).__name__ for case in cases)}"
+
+
+def case_verifier(
+    what: str, runs: Callable[[Any], Sequence[Case]], claims: Sequence[Claim], own: Sequence[Claim]
+) -> Callable[[Any, bool], tuple[list[Check], str]]:
+    """Return the ``verify`` of a kind of parts: claims on each of the cases ``runs(part)``, and claims of the part."""
+
+    def verify(subject: Any, full: bool) -> tuple[list[Check], str]:
+        checks, note = on_cases(what, runs(subject), claims, full)
+        # after the cases are gone, since a part may cache something for processes that exist
+        return checks + explained(asked(own, subject, full)), note
+
+    return verify
 
 
 def needs(attribute: str, otherwise: str) -> Callable[[Case], str]:

@@ -11,7 +11,9 @@ from ddlib.processes import ForwardProcess
 from ddlib.processes.examples import three
 from ddlib.times import TimeDensity, sample_times
 from ddlib.typing import HasLevelWeights
+from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
+from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, logits, pairs
 
 _ROUNDING = 2.0**-52
@@ -205,6 +207,8 @@ CLAIMS = (
     Claim("times", "same bound", "the weighted estimate of a bound has the expectation of uniform times",
           "1e-6", _same_bound, _LAW, rests_on=("integrates", "inverse", "weight")),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS, *PART_CLAIMS)
 
 
 def _no_levels(process: ForwardProcess) -> str:

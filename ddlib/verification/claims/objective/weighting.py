@@ -9,7 +9,8 @@ from ddlib.kernels import linear_training_loss
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.processes.examples import four, special
-from ddlib.verification.framework.cases import Case, served
+from ddlib.verification.claims.arguments import PART_CLAIMS
+from ddlib.verification.framework.cases import Case, case_verifier, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 from ddlib.weightings import Weighting
@@ -84,3 +85,5 @@ CLAIMS = (
           "relative 1e-9", _losses, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}), ({"t": 0.95, "law": 3},),
           rests_on=("one token",)),
 )  # fmt: skip
+
+verify = case_verifier("weighting", runs, CLAIMS, PART_CLAIMS)

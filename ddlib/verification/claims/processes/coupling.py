@@ -9,6 +9,7 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, draws, frequencies, in_any_batch, logits, marginals, tally, words
+from ddlib.verification.framework.oracle import sequences
 
 _NUMBERS = 2_000_000
 """Limit on the numbers of a batch of pairs, for processes that return dense tensors."""
@@ -32,8 +33,7 @@ def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor
 def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare balanced draws of two tokens with ``importance_weight``, and the bound that they miss with 0."""
     t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
-    everywhere = torch.arange(size)
-    z = torch.cartesian_prod(everywhere, everywhere)
+    z = sequences(size, 2)
     text = torch.tensor([0, process.vocab_size - 1])
     x = text.expand_as(z).contiguous()
     chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]

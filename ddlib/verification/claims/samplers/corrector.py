@@ -12,8 +12,9 @@ from ddlib.samplers.runtime.model import ModelWrapper
 from ddlib.typing import Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import Generator, KeyedGenerator, rand
+from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes
-from ddlib.verification.framework.cases import PAIR, TOKEN, Case, needs, served
+from ddlib.verification.framework.cases import PAIR, TOKEN, Case, case_verifier, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import at, frequencies, in_any_batch, tally
 from ddlib.verification.framework.oracle import exact_cavity
@@ -122,3 +123,5 @@ CLAIMS = (
     Claim("corrector", "network calls", "no more than it says", "exactly", _calls),
     Claim("corrector", "keyed noise", "the same noise draws the same states, in any batch", "exactly", _repeats),
 )  # fmt: skip
+
+verify = case_verifier("corrector", runs, CLAIMS, PART_CLAIMS)

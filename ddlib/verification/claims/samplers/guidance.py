@@ -25,8 +25,9 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
 )
 from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64
@@ -104,7 +105,7 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
         process=process, conditional=conditional, unconditional=unconditional, strength=gamma, interval=(0.0, 1.0),
         parameterization="cavity",
     )  # fmt: skip
-    what, z = kind(one), _every(process)
+    what, z = kind(one), sequences(process.num_states, 2)
     given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
     yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
@@ -118,7 +119,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
         process=process, denoiser=exact_cavity(process, every), classifier=classifier(process, joint), strength=1.0,
         how="exact", interval=(0.0, 1.0), parameterization="cavity",
     )  # fmt: skip
-    what, z = kind(one), _every(process)
+    what, z = kind(one), sequences(process.num_states, 2)
     if what != "step":
         yield _possible(
             f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
@@ -191,11 +192,6 @@ def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
 
 
-def _every(process: ForwardProcess) -> Tensor:
-    states = torch.arange(process.num_states)
-    return torch.cartesian_prod(states, states)
-
-
 def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
     """Return a comparison restricted to sequences of positive probability."""
     known = (process.token_likelihood(z, at(LATE, len(z))) > 0).any(-1).all(-1)
@@ -261,3 +257,5 @@ CLAIMS = (
     Claim("guidance", "draws", "z_s follows the steered distribution, and levels are as without guidance",
           "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS)

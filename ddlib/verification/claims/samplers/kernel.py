@@ -13,7 +13,7 @@ from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
@@ -27,14 +27,9 @@ def runs(sampler: Sampler) -> list[Case]:
     return [Case(sampler, three()[name]) for name in ("masked", "tree", "uniform")] if sampler.order else []
 
 
-def _texts(run: Case) -> Tensor:
-    states = torch.arange(run.process.num_states)
-    return torch.cartesian_prod(states, states)
-
-
 def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     """Draw one step from every sequence of two states."""
-    texts, k = _texts(run), int(point["step"])
+    texts, k = sequences(run.process.num_states, 2), int(point["step"])
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
     z = texts.repeat_interleave(each, 0)
@@ -51,7 +46,7 @@ def _draws(run: Case, point: Point) -> Iterator[Comparison]:
 
 def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
     """Compute the total variation between ``joint`` and the sampled distribution, exactly, for each number of steps."""
-    texts, process = _texts(run), run.process
+    texts, process = sequences(run.process.num_states, 2), run.process
     predict, number = exact_cavity(process, joint), len(texts)
     is_tokens, result = (texts < process.vocab_size).all(1), []
     for steps in counts:

@@ -13,7 +13,7 @@ from ddlib.verification.claims.samplers.sampler import hurried
 from ddlib.verification.framework.cases import Case, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _ALL = 2000, 99
 """Number of steps that suffices for one edge at a time."""
@@ -48,14 +48,11 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     return logits
 
 
-def _texts(run: Case) -> Tensor:
-    tokens = torch.arange(run.process.vocab_size)
-    return torch.cartesian_prod(tokens, tokens)
-
-
 def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
     """Compute the probability of every sequence of two tokens."""
-    return likelihood(run.process, denoiser, _texts(run), run.subject, steps=steps).log_likelihood.exp()
+    return likelihood(
+        run.process, denoiser, sequences(run.process.vocab_size, 2), run.subject, steps=steps
+    ).log_likelihood.exp()
 
 
 def _sums(run: Case, point: Point) -> Iterator[Comparison]:

@@ -14,7 +14,7 @@ from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import frequencies, in_any_batch
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
 _ERRORS = 6.0
@@ -58,7 +58,7 @@ def _joint(run: Case) -> Tensor:
 
 def _tilt(run: Case, law: Tensor, t: float) -> Tensor:
     """Compute the distribution ``law`` of sequences times exp(scale r), not normalised."""
-    texts = torch.cartesian_prod(*map(torch.arange, law.shape))
+    texts = sequences(len(law), law.ndim)
     times = torch.full((len(texts),), t, dtype=torch.float64)
     return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
 
