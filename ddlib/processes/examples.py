@@ -27,8 +27,8 @@ def four() -> dict[str, ForwardProcess]:
     return {
         "masked": Masked(4, Cosine()),
         "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),
-        "levels": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear()),
-        "xi": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]), Linear()),
+        "levels": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Cosine()),
+        "xi": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]), Cosine()),
         "uniform": Uniform(4, Linear()),
         "gidd": GIDD(4, 0.2),
     }
