@@ -1,5 +1,7 @@
 """Small processes of every kind, on which other parts are verified, tested and shown."""
 
+from collections.abc import Sequence
+
 from ddlib.hierarchies import Tree
 from ddlib.processes.base import ForwardProcess
 from ddlib.processes.gidd import GIDD
@@ -9,7 +11,12 @@ from ddlib.processes.noisy import Noisy
 from ddlib.processes.per_word import PerWord
 from ddlib.processes.rate_matrix import RateMatrix
 from ddlib.processes.uniform import Uniform
-from ddlib.schedules import Cosine, Linear
+from ddlib.schedules import Cosine, Linear, Schedule
+
+
+def levels(schedule: Schedule, xi: float | Sequence[float] = 1.0) -> Hierarchical:
+    """Return a process over four tokens with two levels of clusters."""
+    return Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], xi=xi, speed=[1.0, 2.0, 0.7]), schedule)
 
 
 def three() -> dict[str, ForwardProcess]:
@@ -27,8 +34,8 @@ def four() -> dict[str, ForwardProcess]:
     return {
         "masked": Masked(4, Cosine()),
         "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),
-        "levels": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Cosine()),
-        "xi": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]), Cosine()),
+        "levels": levels(Cosine()),
+        "xi": levels(Cosine(), [0.7, 0.8]),
         "uniform": Uniform(4, Linear()),
         "gidd": GIDD(4, 0.2),
     }

@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, in_any_batch, logits, marginals, tally, words
+from ddlib.verification.framework.inputs import at, drawn_jointly, draws, in_any_batch, logits, marginals, words
 from ddlib.verification.framework.oracle import sequences
 
 _NUMBERS = 2_000_000
@@ -38,8 +38,8 @@ def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x = text.expand_as(z).contiguous()
     chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
     balance = _balances(process, x, z, t)
-    drawn = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
-    yield Comparison("chances of all draws, summed", (), drawn.sum(), torch.ones_like(drawn.sum()), 1e-9)
+    chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
+    yield Comparison("chances of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
     missed = (balance <= 0) & (chance > 0)
     if bool(missed.any()):
         some, there = x[missed], z[missed]
@@ -48,8 +48,7 @@ def _balanced(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         quantity = "bound of a text that is never drawn"
         yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
     pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
-    counts = tally(pairs @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    yield frequencies("balanced draws", ("z_0", "z_1"), counts, drawn.view(size, size), n)
+    yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
 
 
 def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:

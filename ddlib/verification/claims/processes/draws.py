@@ -9,6 +9,7 @@ from ddlib.samplers import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    drawn,
     draws,
     frequencies,
     in_any_batch,
@@ -16,7 +17,6 @@ from ddlib.verification.framework.inputs import (
     logits,
     marginals,
     remembers,
-    tally,
     words,
 )
 from ddlib.verification.framework.oracle import exact_cavity, exact_posterior
@@ -26,8 +26,7 @@ def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t, n = float(point["t"]), draws(process)
     generator = torch.Generator().manual_seed(7)
     z = process.sample(words(process).expand(n, -1).contiguous(), at(t, n), generator)
-    counts = tally(z, process.num_states)
-    yield frequencies("draws of z_t", ("x", "z"), counts, marginals(process, t), n)
+    yield drawn("draws of z_t", ("x", "z"), z, marginals(process, t))
 
 
 def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -35,8 +34,7 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n, states = max(50, draws(process) // 4), torch.arange(process.num_states)
     z = states.expand(n, -1).contiguous()
     later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
-    counts, labels = tally(later, process.num_states), {"z_s": states}
-    yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
+    yield drawn("draws of z_t from z_s", ("", "z_t"), later, process.transition(s, t), z_s=states)
     yield from in_any_batch(
         "z_t from z_s",
         lambda index, noise: process.sample_forward(z[index], at(s, len(index)), at(t, len(index)), noise),
@@ -44,10 +42,8 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    n = draws(process)
-    z = process.sample_prior((n, 4), torch.Generator().manual_seed(8))
-    prior = process.prior().expand(4, -1)
-    yield frequencies("draws from the prior", ("position", "z"), tally(z, process.num_states), prior, n)
+    z = process.sample_prior((draws(process), 4), torch.Generator().manual_seed(8))
+    yield drawn("draws from the prior", ("position", "z"), z, process.prior().expand(4, -1))
 
 
 def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -60,8 +56,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     target = process.sample_level(z, at(t, n), at(s, n), generator) if isinstance(process, LevelProcess) else None
     landed = process.sample_given_level(scores.expand(*z.shape, -1), z, at(t, n), at(s, n), target, generator)
     expected = process.posterior(scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s))[0]
-    counts = tally(landed, process.num_states)
-    yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": reached})
+    yield drawn("draws of z_s", ("", "z_s"), landed, expected, z_t=reached)
     if target is not None:
         levels = process.level_of(landed)
         yield Comparison("level reached", ("draw", "position"), levels, target, 0.0)
@@ -74,8 +69,7 @@ def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         generator = torch.Generator().manual_seed(11)
         denoiser = oracle(process, truth)
         tokens = sample(process, denoiser, (n, 1), steps=3, parameterization=kind, generator=generator)
-        counts = tally(tokens, process.vocab_size)
-        yield frequencies(f"words generated from {kind} logits", ("position", "x"), counts, truth[None], n)
+        yield drawn(f"words generated from {kind} logits", ("position", "x"), tokens, truth[None])
 
 
 def _path(process: LevelProcess, point: Point) -> Iterator[Comparison]:

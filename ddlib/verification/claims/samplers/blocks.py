@@ -12,7 +12,7 @@ from ddlib.samplers import sample
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _ROWS = 2000, 12
@@ -82,10 +82,8 @@ def _joint(run: Case) -> Tensor:
     return pair[:, :, None] * copy[:, None, :]
 
 
-def _counted(run: Case, what: str, texts: Tensor) -> Comparison:
-    size, joint = run.process.vocab_size, _joint(run)
-    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(joint.shape)
-    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, joint, _DRAWS)
+def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
+    return drawn_jointly(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run))
 
 
 def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:

@@ -16,7 +16,7 @@ from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.samplers.sampler import SUPPORTS, processes
 from ddlib.verification.framework.cases import PAIR, TOKEN, Case, case_verifier, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, frequencies, in_any_batch, tally
+from ddlib.verification.framework.inputs import at, drawn, drawn_jointly, in_any_batch
 from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _STEP, _SHORT = 4000, 0.2, 0.002
@@ -56,19 +56,16 @@ def _kept(law: Tensor, case: Case, point: Point) -> Iterator[Comparison]:
     axes = range(law.ndim)
     marginals = torch.stack([law.sum([k for k in axes if k != i]) if law.ndim > 1 else law for i in axes])
     chance = case.process.predictive(marginals[None], at(t))[0]
-    counts = tally(z, case.process.num_states)
-    yield frequencies("draws of z", ("position", "z"), counts, chance, _DRAWS)
+    yield drawn("draws of z", ("position", "z"), z, chance)
 
 
 def _joint(case: Case, point: Point) -> Iterator[Comparison]:
-    t, size = float(point["t"]), case.process.num_states
-    generator = torch.Generator().manual_seed(2)
+    t, generator = float(point["t"]), torch.Generator().manual_seed(2)
     z, run = _states(case, PAIR, t, _DRAWS, generator), _context(case, PAIR, _DRAWS, generator)
     for _ in range(8):  # so that small errors add up
         z = _corrected(case, run, z, t, _STEP if case.subject.exact_joint else _SHORT)
     rows = case.process.predictive(torch.eye(4, dtype=torch.float64)[None], at(t))[0]
-    counts = tally(size * z[:, :1] + z[:, 1:], size * size).view(size, size)
-    yield frequencies("draws of two dependent states", ("z_0", "z_1"), counts, rows.T @ PAIR @ rows, _DRAWS)
+    yield drawn_jointly("draws of two dependent states", ("z_0", "z_1"), z, rows.T @ PAIR @ rows)
 
 
 def _calls(case: Case, point: Point) -> Iterator[Comparison]:

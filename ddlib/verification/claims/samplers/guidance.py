@@ -180,8 +180,8 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
         after = process.posterior(uniform, start, t, s)
         probs = probs * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
     z = start.repeat_interleave(_DRAWS, 0)
-    drawn = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
-    counts = tally(drawn, process.num_states).view_as(probs)
+    outcomes = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
+    counts = tally(outcomes, process.num_states).view_as(probs)
     yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, probs, _DRAWS)
 
 

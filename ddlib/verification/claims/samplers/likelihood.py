@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.processes.examples import four, three
+from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.likelihood import check_likelihood, likelihood
+from ddlib.schedules import Linear
 from ddlib.verification.claims.samplers.sampler import hurried
 from ddlib.verification.framework.cases import Case, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _ALL = 2000, 99
@@ -21,7 +22,7 @@ _DRAWS, _ALL = 2000, 99
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
-    processes = [three()["masked"], four()["levels"]] if on is None else [few(on)]
+    processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
     # the claims about samplers report errors that are no refusals
     return served(sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,))
 
@@ -64,8 +65,7 @@ def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
     steps, size = int(point["steps"]), run.process.vocab_size
     denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
     tokens = sample(run.process, denoiser, (_DRAWS, 2), run.subject, steps, generator=noise)
-    counts = tally(tokens @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
+    yield drawn_jointly("draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size))
 
 
 def _known(run: Case, point: Point) -> Iterator[Comparison]:

@@ -13,7 +13,7 @@ from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, in_any_batch
+from ddlib.verification.framework.inputs import drawn_jointly, in_any_batch
 from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
@@ -102,9 +102,7 @@ def _many(run: Case, point: Point) -> Iterator[Comparison]:
     for k in range(call.steps):
         state = many.step(call, state, k)
     text, law = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
-    size = law.shape[1]
-    counts = torch.bincount(size * text[:, 0] + text[:, 1], minlength=law.numel()).view_as(law)
-    yield frequencies(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), counts, law / law.sum(), _TEXTS)
+    yield drawn_jointly(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), text, law / law.sum())
 
 
 def _alone(run: Case, point: Point) -> Iterator[Comparison]:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.processes.examples import four
+from ddlib.processes.examples import four, levels
 from ddlib.samplers import Sampler, SamplingContext, State, sample
+from ddlib.schedules import Linear
 from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.cases import Case, few, needs, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, in_any_batch, tally
+from ddlib.verification.framework.inputs import drawn, drawn_jointly, in_any_batch
 from ddlib.verification.framework.oracle import exact_cavity
 
 SUPPORTS = "raises TypeError for masked, hierarchical and uniform processes alike"
@@ -23,7 +24,7 @@ _STEPS, _DRAWS, _ROWS = 48, 4000, 24
 
 def processes() -> list[ForwardProcess]:
     """Return one process of every kind, over four tokens."""
-    return [four()[name] for name in ("masked", "xi", "uniform")]
+    return [four()["masked"], levels(Linear(), [0.7, 0.8]), four()["uniform"]]
 
 
 def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
@@ -51,7 +52,7 @@ def _one_word(run: Case, point: Point) -> Iterator[Comparison]:
     tokens = run.draw(probs, _DRAWS, torch.Generator().manual_seed(1), int(point["steps"]))
     inside = tokens.clamp(0, len(probs) - 1)
     yield Comparison("words", ("example", "position"), tokens, inside, 0.0)
-    yield frequencies("draws of a word", ("position", "x"), tally(tokens, len(probs)), probs[None], _DRAWS)
+    yield drawn("draws of a word", ("position", "x"), tokens, probs[None])
 
 
 def _on_the_way(run: Case, point: Point) -> Iterator[Comparison]:
@@ -70,8 +71,8 @@ def _seen(run: Case, words: Tensor, into: list[Comparison], every: int = 1) -> C
 
     def keep(k: int, t: Tensor, z: Tensor) -> None:
         if (k + 1) % every == 0:
-            probs, counts = run.process.predictive(words, t[:1])[0], tally(z, run.process.num_states)
-            into.append(frequencies(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), counts, probs, _DRAWS))
+            probs = run.process.predictive(words, t[:1])[0]
+            into.append(drawn(f"draws of z at t = {float(t[0]):.3g}", ("position", "z"), z, probs))
 
     return keep
 
@@ -92,15 +93,14 @@ def _off_the_grid(run: Case) -> str:
 def _two_words(run: Case, point: Point) -> Iterator[Comparison]:
     # rates may diverge near the data, so steps are concentrated there
     grid = torch.linspace(1, 0, int(point["steps"]) + 1, dtype=torch.float64) ** 2
-    joint, size = run.pair, run.process.vocab_size
+    joint = run.pair
     seen: list[Comparison] = []
     keep = _seen(run, torch.stack([joint.sum(1), joint.sum(0)])[None], seen, len(grid) // 5)
     timed = {"steps": None, "times": grid} if run.subject.by_times else {"steps": len(grid) - 1}
     watched = {"on_step": keep if run.subject.on_time_grid else None}
     tokens = run.draw(joint, _DRAWS, torch.Generator().manual_seed(2), **timed, **watched)  # type: ignore[arg-type]
     yield from seen
-    counts = tally((size * tokens[:, :1] + tokens[:, 1:]), size * size).view(size, size)
-    yield frequencies("draws of two dependent words", ("x_0", "x_1"), counts, joint, _DRAWS)
+    yield drawn_jointly("draws of two dependent words", ("x_0", "x_1"), tokens, joint)
 
 
 def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
@@ -111,7 +111,7 @@ def _prompts(run: Case, point: Point) -> Iterator[Comparison]:
     if not torch.equal(evidence > 0, torch.eye(size) > 0):
         return  # a token is not certain evidence in this process: the prompt is only exact evidence as t -> 0
     probs = run.pair[given] / run.pair[given].sum()
-    yield frequencies("draws given a prompt", ("position", "x"), tally(tokens[:, 1:], size), probs[None], _DRAWS)
+    yield drawn("draws given a prompt", ("position", "x"), tokens[:, 1:], probs[None])
 
 
 def _calls(run: Case, point: Point) -> Iterator[Comparison]:
