@@ -12,6 +12,18 @@ from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
 
+__all__ = [
+    "exact_cavity",
+    "exact_posterior",
+    "integrate_bound",
+    "integrate_forward",
+    "logistic",
+    "path_integrand",
+    "sequences",
+    "states",
+    "tanh_sinh",
+]
+
 
 def states(process: ForwardProcess) -> Tensor:
     """Return all states, (1, S)."""
