@@ -11,7 +11,6 @@ from ddlib.verification.claims import arguments, hierarchy, schedule
 from ddlib.verification.claims.objective import bound, edges, learned, times, tree_softmax
 from ddlib.verification.claims.processes import (
     at_size,
-    coupling,
     discrete,
     draws,
     numerics,
@@ -36,7 +35,6 @@ CLAIMS = (
     *edges.CLAIMS,
     *numerics.CLAIMS,
     *draws.CLAIMS,
-    *coupling.CLAIMS,
     *times.PROCESS_CLAIMS,
     *per_position_times.CLAIMS,
     *arguments.CLAIMS,

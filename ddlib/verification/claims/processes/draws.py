@@ -1,15 +1,19 @@
-"""Claims about draws: forward draws follow the marginal, backward draws the posterior."""
+"""Claims about draws: forward ones follow the marginal, backward ones the posterior, balanced ones their weights."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
+from torch import Tensor
 
+from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
     drawn,
+    drawn_jointly,
     draws,
     frequencies,
     in_any_batch,
@@ -19,7 +23,10 @@ from ddlib.verification.framework.inputs import (
     remembers,
     words,
 )
-from ddlib.verification.framework.oracle import exact_cavity, exact_posterior
+from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, sequences
+
+_NUMBERS = 2_000_000
+"""Limit on the numbers of a batch of pairs, for processes that return dense tensors."""
 
 
 def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -92,11 +99,47 @@ def _no_path(process: ForwardProcess) -> str:
     return "" if isinstance(process, LevelProcess) else "jump times depend on the network where levels do"
 
 
-def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _keyed(process: ForwardProcess, point: Point, quantity: str = "z_t", **levels: str) -> Iterator[Comparison]:
     """Check that the noise of an example does not depend on the rest of its batch."""
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
-    yield from in_any_batch("z_t", lambda index, noise: process.sample(x[index], at(t, len(index)), noise))
+    yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], at(t, len(index)), noise, **levels))
+
+
+def _cannot(process: ForwardProcess) -> str:
+    """Return the reason why ``process`` draws levels independently only; empty if it can balance them."""
+    try:
+        process.check_levels("balanced")
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor:
+    rows = max(1, _NUMBERS // process.num_states**2)
+    parts = zip(x.split(rows), z.split(rows), strict=True)
+    return torch.cat([process.importance_weight(some, there, at(t, len(some))) for some, there in parts])
+
+
+def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare balanced draws of two tokens with ``importance_weight``, and the bound that they miss with 0."""
+    t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
+    z = sequences(size, 2)
+    text = torch.tensor([0, process.vocab_size - 1])
+    x = text.expand_as(z).contiguous()
+    chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
+    balance = _balances(process, x, z, t)
+    chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
+    yield Comparison("chances of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
+    missed = (balance <= 0) & (chance > 0)
+    if bool(missed.any()):
+        some, there = x[missed], z[missed]
+        scores = logits(process, point["law"]).expand(*some.shape, -1)
+        lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
+        quantity = "bound of a text that is never drawn"
+        yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
+    pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
+    yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
 
 
 CLAIMS = (
@@ -118,4 +161,10 @@ CLAIMS = (
           _path, applies=_no_path, rests_on=("marginals", "prior", "inverse")),
     Claim("draws", "keyed noise", "noise belongs to the example, not to its batch", "exactly", _keyed, ({"t": 0.5},),
           rests_on=("sample",)),
+    Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
+          "1e-9; binomial bounds, false alarm 1e-6", _balanced_levels, ({"t": 0.4, "law": 1},),
+          ({"t": 0.05, "law": 2}, {"t": 0.95, "law": 3}), _cannot, ("sample", "rates", "weights")),
+    Claim("levels", "keyed levels", "levels that a text's tokens share belong to the example, not to its batch",
+          "exactly", partial(_keyed, quantity="balanced z_t", levels="balanced"), ({"t": 0.5},), applies=_cannot,
+          rests_on=("keyed noise",)),
 )  # fmt: skip
