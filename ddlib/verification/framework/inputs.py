@@ -127,7 +127,7 @@ def drawn_jointly(quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint:
 
 
 def in_any_batch(
-    quantity: str, draw: Callable[[Tensor, KeyedGenerator], Tensor], rows: int = 4
+    quantity: str, draw: Callable[[Tensor, KeyedGenerator], Tensor], rows: int = 4, seed: int = 1
 ) -> Iterator[Comparison]:
     """Compare draws with keyed noise of a batch with those drawn again, and with those of each example by itself.
 
@@ -135,10 +135,11 @@ def in_any_batch(
         quantity: the name of what is drawn.
         draw: ``(index (n,), generator) -> (n, L)``, draws of the examples with these numbers.
         rows: number of examples in the batch.
+        seed: seed of the noise.
     """
 
     def keyed(index: Tensor) -> Tensor:
-        return draw(index, KeyedGenerator(seed=1, step=2, index=index))
+        return draw(index, KeyedGenerator(seed, step=seed + 1, index=index))
 
     every, axes = torch.arange(rows), ("example", "position")
     whole = keyed(every)
