@@ -10,9 +10,10 @@ from torch.nn.functional import one_hot
 
 from ddlib.guidance.base import Guidance, Strength, check_part, place_of
 from ddlib.guidance.targets import ChildTarget, TokenTarget
-from ddlib.guidance.zoo import Lookup, Scale, processes
+from ddlib.guidance.zoo import Lookup, Scale
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, Times, Tokens
 from ddlib.utils.validation import check_shape, require, visible
 
@@ -115,7 +116,7 @@ class ClassifierBased(Guidance):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        kinds = processes()
+        kinds = four()
         given = [(kinds["masked"], None), (kinds["tree"], None), (kinds["levels"], None), (kinds["xi"], "words")]
         given += [(kinds[name], "states") for name in ("xi", "uniform", "gidd")]
         parts = [(process, Lookup(process, 1), Scale(process, 2), on) for process, on in given]

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ddlib.guidance.base import Guidance, Strength, check_part, check_widths
 from ddlib.guidance.targets import TokenTarget
-from ddlib.guidance.zoo import Lookup, processes
+from ddlib.guidance.zoo import Lookup
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, SplitDenoiser
 from ddlib.utils.validation import require, visible
 
@@ -85,7 +86,7 @@ class ClassifierFree(Guidance):
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
-        kinds = processes()
+        kinds = four()
         by_word = [(kinds["masked"], "words"), (kinds["tree"], "words"), (kinds["uniform"], "words")]
         states = [(process, "states") for process in kinds.values()]
         return [cls(process, Lookup(process, 1), Lookup(process, 2), 2.5, on) for process, on in (*by_word, *states)]

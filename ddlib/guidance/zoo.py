@@ -1,25 +1,9 @@
-"""Small processes of every kind, with denoisers and classifiers for them, for ``examples``."""
-
-from collections.abc import Mapping
+"""Denoisers and classifiers for small processes, for ``examples``."""
 
 import torch
 from torch import Tensor
 
-from ddlib.hierarchies import Tree
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, Uniform
-from ddlib.schedules import Cosine, Linear
-
-
-def processes() -> Mapping[str, ForwardProcess]:
-    """Return one process for each way of steering, over four tokens."""
-    return {
-        "masked": Masked(4, Cosine()),
-        "tree": Hierarchical(Tree([[0, 0, 1, 1]], speed=[2.0, 1.0]), Linear()),
-        "levels": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Cosine()),
-        "xi": Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], xi=[0.7, 0.8], speed=[1.0, 2.0, 0.7]), Cosine()),
-        "uniform": Uniform(4, Linear()),
-        "gidd": GIDD(4, 0.2),
-    }
+from ddlib.processes import ForwardProcess
 
 
 class Lookup:

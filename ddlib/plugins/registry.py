@@ -12,27 +12,13 @@ from importlib.metadata import EntryPoint, packages_distributions, version
 from typing import Any, NamedTuple
 
 from ddlib.arguments import declared
-from ddlib.hierarchies import Hierarchy
-from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess
-from ddlib.samplers import Corrector, Sampler
-from ddlib.schedules import Schedule
-from ddlib.times import TimeDensity
 from ddlib.utils.validation import require
-from ddlib.weightings import Weighting
+from ddlib.verification.kinds import KINDS
 
 _BASES: dict[str, type[Any] | None] = {
-    "schedules": Schedule,
-    "hierarchies": Hierarchy,
-    "processes": ForwardProcess,
-    "times": TimeDensity,
-    "paces": Pace,
-    "samplers": Sampler,
-    "correctors": Corrector,
-    "weightings": Weighting,
-    "backbones": None,
-    "presets": None,
-    "families": None,
+    **{name: kind.base for name, kind in KINDS.items() if kind.registered},
+    **dict.fromkeys(("backbones", "presets", "families")),
 }
 
 GROUPS = tuple(_BASES)

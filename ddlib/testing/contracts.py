@@ -5,17 +5,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddlib.guidance import Guidance
-from ddlib.plugins.registry import GROUPS, PROVED, get, made
+from ddlib.plugins.registry import GROUPS, PROVED, get
 from ddlib.utils.validation import require
 from ddlib.verification import Report, verify
+from ddlib.verification.kinds import KINDS
 
-_FORMER: dict[str, Any] = {
-    **{f"check_{name}": made(kind) for name, kind in (
+_FORMER = {
+    f"check_{name}": KINDS[kind].base for name, kind in (
         ("schedule", "schedules"), ("hierarchy", "hierarchies"), ("process", "processes"), ("sampler", "samplers"),
         ("corrector", "correctors"), ("time_density", "times"), ("pace", "paces"), ("weighting", "weightings"),
-    )},
-    "check_guidance": Guidance,
+        ("guidance", "guidance"),
+    )
 }  # fmt: skip
 """Former functions, one for each kind: ``check`` serves all."""
 

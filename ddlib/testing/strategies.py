@@ -11,7 +11,7 @@ from torch import Tensor
 from ddlib import schedules
 from ddlib import times as densities
 from ddlib.hierarchies import Flat, Hierarchy, Tree
-from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform
+from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform, examples
 
 _FORMULAS = ("(1 - t)**2 * exp(-t)", "1 - t**2", "1 - sqrt(t)", "(1 - t) / (1 + 3*t)", "1 - sin(pi*t/2)")
 _SYMBOLIC = {formula: schedules.Symbolic(formula) for formula in _FORMULAS}
@@ -98,8 +98,10 @@ def per_edge_processes(draw: Callable[..., Any], max_depth: int = 5, max_words: 
 def processes(
     schedule: st.SearchStrategy[schedules.Schedule] | None = None, max_depth: int = 5, max_words: int = 9
 ) -> st.SearchStrategy[ForwardProcess]:
-    """Strategy of processes over small vocabularies."""
+    """Strategy of processes over small vocabularies, among them ``ddlib.processes.examples`` of every kind."""
     schedule = exact_schedules() if schedule is None else schedule
+    every = [*examples.three().values(), *examples.four().values(), *examples.special().values()]
+    small = [process for process in every if process.vocab_size <= max_words]
     return st.one_of(
         st.builds(Hierarchical, hierarchies(max_depth, max_words), schedule),
         per_edge_processes(max_depth, max_words),
@@ -107,6 +109,7 @@ def processes(
         st.builds(Uniform, st.integers(2, max_words), schedule),
         st.builds(GIDD, st.integers(1, max_words), st.one_of(st.just(0.0), st.floats(0.01, 0.9)), st.floats(0.2, 2.0)),
         _rate_matrix_process(schedule),
+        st.sampled_from(small) if small else st.nothing(),
     )
 
 

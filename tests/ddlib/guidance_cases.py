@@ -3,9 +3,10 @@
 from fixtures import generate
 
 from ddlib.guidance import ClassifierFree
-from ddlib.guidance.zoo import Lookup, processes
+from ddlib.guidance.zoo import Lookup
+from ddlib.processes.examples import four
 
-KINDS = processes()
+KINDS = four()
 
 
 class Counted:

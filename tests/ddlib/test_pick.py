@@ -59,7 +59,7 @@ def test_verify_leaves_out_samplers_whose_memo_has_no_rows():
     (asked,) = runs(Keeps(), Masked(4, Linear()))
     check = claim.check(asked, full=False)
     assert check.ok is None and "override pick" in check.note
-    assert claim.check(asked._replace(sampler=Ancestral()), full=False).ok
+    assert claim.check(asked._replace(subject=Ancestral()), full=False).ok
 
 
 def test_particles_are_picked_with_their_rows():

@@ -20,7 +20,7 @@ from ddlib.schedules import Linear
 from ddlib.testing import strategies
 from ddlib.testing.oracle import exact_cavity
 from ddlib.verification.claims.samplers.kernel import CLAIMS, STRONG, errors, runs
-from ddlib.verification.claims.samplers.sampler import SamplerCase
+from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.inputs import frequencies, tally
 
 pytestmark = pytest.mark.usefixtures("checked_in_full")
@@ -88,7 +88,7 @@ def test_rates_and_destinations_with_structure_are_those_without(data, process, 
 
 
 def slopes(sampler, run, first, **law):
-    found = errors(SamplerCase(sampler, *run[1:]), [first, 2 * first, 4 * first], **law)
+    found = errors(Case(sampler, *run[1:]), [first, 2 * first, 4 * first], **law)
     return [math.log2(coarse / fine) for coarse, fine in pairwise(found)]
 
 
@@ -105,14 +105,14 @@ def test_the_error_falls_as_the_steps_to_the_order(sampler):
 def test_for_masks_on_a_linear_clock_the_second_order_is_all_there_is():
     process = Masked(3, Linear())
     for theta in (0.2, 0.5, 0.7):
-        assert max(errors(SamplerCase(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
+        assert max(errors(Case(ThetaTrapezoidal(theta), process), [1, 2, 5])) < 1e-12
 
 
 def test_strong_dependence_is_cut_off_and_the_order_is_one_again():
     process = Masked(3, Linear())
-    run = SamplerCase(ThetaTrapezoidal(), process)
-    trapezoid, ancestral = (errors(run._replace(sampler=x), [8], joint=STRONG)[0] for x in (run.sampler, Ancestral()))
-    assert all(0.8 < slope < 1.3 for slope in slopes(run.sampler, run, 8, joint=STRONG))
+    run = Case(ThetaTrapezoidal(), process)
+    trapezoid, ancestral = (errors(run._replace(subject=x), [8], joint=STRONG)[0] for x in (run.subject, Ancestral()))
+    assert all(0.8 < slope < 1.3 for slope in slopes(run.subject, run, 8, joint=STRONG))
     assert trapezoid < ancestral / 3  # and still worth a second call
 
 

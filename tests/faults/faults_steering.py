@@ -7,19 +7,20 @@ from planting import fault
 
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
-from ddlib.guidance.zoo import Lookup, Scale, processes
+from ddlib.guidance.zoo import Lookup, Scale
+from ddlib.processes.examples import four
 from ddlib.samplers.runtime import reverse_step
 
 FREE = sys.modules["ddlib.guidance.classifier_free"]
 
 
 def free(cls=ClassifierFree, on="states", name="levels", strength=2.5, **options):
-    process = processes()[name]
+    process = four()[name]
     return cls(process, Lookup(process, 1), Lookup(process, 2), strength, on, **options)
 
 
 def based(cls=ClassifierBased, name="levels", strength=1.5, classifier=Scale, **options):
-    process = processes()[name]
+    process = four()[name]
     return cls(process, Lookup(process, 1), classifier(process, 2), strength, **options)
 
 
@@ -81,13 +82,13 @@ def laws_of_steps_are_made_of_unnormalised_words(laws, self, logits):
 @fault("levels move as without guidance")
 def levels_are_steered_too(patch):
     patch.setattr(reverse_step, "LevelProcess", type(None))  # so no levels are drawn before the guidance
-    process = processes()["xi"]
+    process = four()["xi"]
     return ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 6.0, "states")
 
 
 @fault("z_s is drawn from the steered law")
 def steps_are_drawn_without_guidance(patch):
-    process = processes()["gidd"]
+    process = four()["gidd"]
     plain = ClassifierFree(process, Lookup(process, 1), Lookup(process, 2), 1.5, "states")
     told = plain.replaced(strength=lambda t: 1.0).step_distribution
     right = reverse_step.guided_step

@@ -70,6 +70,7 @@ def _average(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 PART_CLAIMS = (
     Claim("arguments", "values", "dd.values has all that makes the object", "exactly", _values, applies=_unknown),
 )
+"""Claims about every part, and about processes."""
 
 CLAIMS = (
     *PART_CLAIMS,

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from ddlib.hierarchies import Hierarchy, Map
+from ddlib.hierarchies import Hierarchy, Kernel, Map
+from ddlib.verification.claims.arguments import PART_CLAIMS
+from ddlib.verification.framework.cases import LARGE, REDUCED
 from ddlib.verification.framework.claim import Claim, Comparison, Point
+from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.report import Check
 
 
 def _rows(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
@@ -55,27 +60,34 @@ def _composition(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             yield Comparison(f"K from level {i} to {j + 1}", ("child", "ancestor"), got, product, 1e-12)
 
 
+def _acts(
+    edge: Kernel, name: str, child: Tensor, parent: Tensor, seed: int, tolerance: float, samples: int
+) -> Iterator[Comparison]:
+    """Compare the actions of a map with its rows, at some children and parents."""
+    columns, expected = edge.column(parent), edge.row(child)[:, parent].flatten()
+    pairs = {"child": child.repeat_interleave(len(parent)), "parent": parent.repeat(len(child))}
+    yield Comparison(f"column {name}", (), columns.T[child].flatten(), expected, tolerance, pairs)
+    yield Comparison(f"entry {name}", (), edge.entry(pairs["child"], pairs["parent"]), expected, tolerance, pairs)
+    generator = torch.Generator().manual_seed(seed)
+    log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
+    mass = columns @ log_probs.exp().T
+    for action, got in (("push", edge.push(log_probs.exp())), ("log_push", edge.log_push(log_probs).exp())):
+        yield Comparison(f"{action} {name}", ("", "law"), got.T[parent], mass, 100 * tolerance, {"parent": parent})
+    # an even grid of uniforms hits every parent in proportion to its probability, without randomness
+    grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+    for first in child[:: max(1, len(child) // samples)].tolist():
+        hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
+        yield Comparison(f"sample {name} for child {first}", ("parent",), hits, edge.row(torch.tensor(first)), 1e-3)
+
+
 def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
     for i, edge in enumerate(hierarchy.maps):
-        dense, name = edge.matrix(), f"of maps[{i}]"
         child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
-        generator = torch.Generator().manual_seed(i)
-        log_probs = torch.randn(3, edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
-        probs = log_probs.exp()
-        yield Comparison(f"row {name}", ("child", "parent"), edge.row(child), dense, 1e-15)
-        yield Comparison(f"column {name}", ("parent", "child"), edge.column(parent), dense.T, 1e-15)
-        entry = edge.entry(child[:, None].expand(dense.shape), parent.expand(dense.shape))
-        yield Comparison(f"entry {name}", ("child", "parent"), entry, dense, 1e-15)
-        yield Comparison(f"push {name}", ("law", "parent"), edge.push(probs), probs @ dense, 1e-13)
-        yield Comparison(f"log_push {name}", ("law", "parent"), edge.log_push(log_probs).exp(), probs @ dense, 1e-13)
-        # an even grid of uniforms hits every parent in proportion to its probability, without randomness
-        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-        for first in child[:: max(1, len(child) // 8)].tolist():
-            hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
-            yield Comparison(f"sample {name} for child {first}", ("parent",), hits, dense[first], 2 / 2000)
+        yield Comparison(f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15)
+        yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
 
 
-def _drawn(count: int, most: int) -> torch.Tensor:
+def _drawn(count: int, most: int) -> Tensor:
     """Return at most ``most`` of the numbers below ``count``, evenly spaced."""
     return torch.linspace(0, count - 1, min(most, count), dtype=torch.float64).long()
 
@@ -89,22 +101,11 @@ def _actions_at_size(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]
             yield Comparison(f"children {name}, at least one", ("parent",), children.clamp_max(1),
                              torch.ones_like(children), 0.0)  # fmt: skip
         child, parent = _drawn(edge.num_children, 64), _drawn(edge.num_parents, 16)
-        rows, columns = edge.row(child), edge.column(parent)
-        yield Comparison(f"sum of a row {name}", (), rows.sum(1), torch.ones(len(child)).double(), 1e-12,
-                         {"child": child})  # fmt: skip
-        yield Comparison(f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, {"child": child})
-        yield Comparison(f"column {name}", ("", ""), columns[:, child], rows[:, parent].T, 1e-14, {"parent": parent})
-        entry = edge.entry(child[:, None].expand(-1, len(parent)), parent.expand(len(child), -1))
-        yield Comparison(f"entry {name}", ("", ""), entry, rows[:, parent], 1e-14, {"child": child})
-        generator = torch.Generator().manual_seed(i)
-        log_p = torch.randn(edge.num_children, generator=generator, dtype=torch.float64).log_softmax(-1)
-        mass = columns @ log_p.exp()
-        yield Comparison(f"push {name}", (), edge.push(log_p.exp())[parent], mass, 1e-12, {"parent": parent})
-        yield Comparison(f"log_push {name}", (), edge.log_push(log_p).exp()[parent], mass, 1e-12, {"parent": parent})
-        grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-        for first in child[:: max(1, len(child) // 4)].tolist():
-            hits = torch.bincount(edge.sample(torch.full((2000,), first), grid), minlength=edge.num_parents) / 2000
-            yield Comparison(f"sample {name} for child {first}", ("parent",), hits, edge.row(torch.tensor(first)), 1e-3)
+        rows, labels = edge.row(child), {"child": child}
+        ones = torch.ones(len(child), dtype=torch.float64)
+        yield Comparison(f"sum of a row {name}", (), rows.sum(1), ones, 1e-12, labels)
+        yield Comparison(f"least entry {name} >= 0", (), rows.amin(1), rows.amin(1).clamp_min(0), 0.0, labels)
+        yield from _acts(edge, name, child, parent, i, 1e-14, 4)
 
 
 AT_SIZE = (
@@ -125,3 +126,12 @@ CLAIMS = (
     Claim("hierarchy", "actions", "row, column, entry, push and sample act as the dense matrix", "1e-13; draws 1e-3",
           _actions, rests_on=("stochastic rows", "surjective")),
 )  # fmt: skip
+
+
+def verify(given: Hierarchy, full: bool) -> tuple[list[Check], str]:
+    """Check a hierarchy, or its small copy and itself by the claims about its full size."""
+    large = given.vocab_size > LARGE
+    subject = given.small_copy(REDUCED) if large else given
+    note = f"verified on its reduction {subject!r}, and at its size as given" if large else ""
+    at_its_size = asked(AT_SIZE, given, full) if large else []
+    return explained(asked((*CLAIMS, *PART_CLAIMS), subject, full) + at_its_size), note

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ddlib.schedules import Schedule
 from ddlib.schedules.symbol import TIME
+from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
+from ddlib.verification.framework.dependencies import verifier
 
 _ENDS = torch.tensor([0.0, 1.0], dtype=torch.float64)
 _TIMES = torch.tensor(
@@ -131,3 +133,5 @@ CLAIMS = (
     Claim("schedule", "elementwise", "dtype is kept, every shape is taken", "relative 1e-4 in float32", _elementwise,
           rests_on=("ends",)),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS, *PART_CLAIMS)

@@ -1,10 +1,23 @@
-"""Dependencies between failures."""
+"""Evaluation of several claims, and dependencies between their failures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ddlib.verification.framework.claim import Claim
 from ddlib.verification.report import Check
+
+
+def asked(
+    claims: Sequence[Claim], subject: Any, full: bool, smaller: Callable[[], Iterator[Any]] = lambda: iter(())
+) -> list[tuple[Claim, Check]]:
+    """Evaluate claims about an object, without those that have points at level "full" only if the level is another."""
+    return [(claim, claim.check(subject, full, smaller)) for claim in claims if claim.points or full]
+
+
+def verifier(*claims: Claim) -> Callable[[Any, bool], tuple[list[Check], str]]:
+    """Return the ``verify`` of a kind of objects: the checks of these claims, and an empty note."""
+    return lambda subject, full: (explained(asked(claims, subject, full)), "")
 
 
 def explained(asked: Sequence[tuple[Claim, Check]]) -> list[Check]:

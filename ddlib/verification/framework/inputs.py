@@ -1,12 +1,14 @@
-"""Inputs of the claims: tokens, states, distributions and times."""
+"""Inputs of the claims about processes: tokens, states, distributions and times; comparisons of draws."""
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
-from ddlib.verification.framework.claim import Comparison
+from ddlib.utils.random import KeyedGenerator
+from ddlib.verification.framework.claim import Comparison, Point
 from ddlib.verification.framework.oracle import states
 
 FALSE_ALARM = 1e-6
@@ -60,6 +62,12 @@ def pairs(process: ForwardProcess, t: float, most: float = 10**9) -> tuple[Tenso
     return x[:, possible], z[:, possible], at(t)
 
 
+def scored(process: ForwardProcess, point: Point) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return ``pairs`` at the time of a point, and for all of them the same logits (1, N, V) from its seed ``law``."""
+    x, z, t = pairs(process, float(point["t"]))
+    return x, z, t, logits(process, point["law"]).expand(*x.shape, -1)
+
+
 def per_pair(quantity: str, x: Tensor, z: Tensor, got: Tensor, expected: Tensor, allowed: Tensor | float) -> Comparison:
     """Return a comparison of results (1, N) for the pairs."""
     allowed = allowed[0] if isinstance(allowed, Tensor) else allowed
@@ -104,6 +112,41 @@ def tally(outcomes: Tensor, size: int) -> Tensor:
     columns = outcomes.shape[1]
     flat = outcomes + size * torch.arange(columns)
     return torch.bincount(flat.flatten(), minlength=size * columns).view(columns, size)
+
+
+def drawn(quantity: str, axes: tuple[str, ...], outcomes: Tensor, chance: Tensor, **labels: Tensor) -> Comparison:
+    """Compare draws (N, columns) with the distribution of each column, (columns, outcomes); see ``frequencies``."""
+    counts = tally(outcomes, chance.shape[1])
+    return frequencies(quantity, axes, counts, chance, len(outcomes))._replace(labels=labels)
+
+
+def drawn_jointly(quantity: str, axes: tuple[str, ...], outcomes: Tensor, joint: Tensor) -> Comparison:
+    """Compare draws (N, L) with the joint distribution of the columns, (size,) * L; see ``frequencies``."""
+    places = len(joint) ** torch.arange(joint.ndim).flip(0)
+    counts = torch.bincount((outcomes * places).sum(1), minlength=joint.numel()).view_as(joint)
+    return frequencies(quantity, axes, counts, joint, len(outcomes))
+
+
+def in_any_batch(
+    quantity: str, draw: Callable[[Tensor, KeyedGenerator], Tensor], rows: int = 4, seed: int = 1
+) -> Iterator[Comparison]:
+    """Compare draws with keyed noise of a batch with those drawn again, and with those of each example by itself.
+
+    Args:
+        quantity: the name of what is drawn.
+        draw: ``(index (n,), generator) -> (n, L)``, draws of the examples with these numbers.
+        rows: number of examples in the batch.
+        seed: seed of the noise.
+    """
+
+    def keyed(index: Tensor) -> Tensor:
+        return draw(index, KeyedGenerator(seed, step=seed + 1, index=index))
+
+    every, axes = torch.arange(rows), ("example", "position")
+    whole = keyed(every)
+    yield Comparison(f"{quantity} drawn again", axes, keyed(every), whole, 0.0)
+    alone = torch.cat([keyed(one) for one in every.split(1)])
+    yield Comparison(f"{quantity} of an example in another batch", axes, alone, whole, 0.0)
 
 
 def draws(process: ForwardProcess) -> int:

@@ -12,10 +12,27 @@ from ddlib.paces import Pace, Together
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, beside
 
+__all__ = [
+    "exact_cavity",
+    "exact_posterior",
+    "integrate_bound",
+    "integrate_forward",
+    "logistic",
+    "path_integrand",
+    "sequences",
+    "states",
+    "tanh_sinh",
+]
+
 
 def states(process: ForwardProcess) -> Tensor:
     """Return all states, (1, S)."""
     return torch.arange(process.num_states)[None]
+
+
+def sequences(size: int, length: int) -> Tensor:
+    """Return all sequences of numbers below ``size`` in lexicographic order, (size ** length, length)."""
+    return torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
 
 
 def integrate_forward(process: ForwardProcess, s: float, t: float) -> Tensor:
@@ -74,26 +91,44 @@ def integrate_bound(
         cells: number of equal cells per segment of the path; the path must be smooth inside each cell.
     """
     pace = pace or Together()
-    length, size = law.ndim, process.num_states
-    grid = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
-    tokens = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
-    x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
-    probs = law.flatten().repeat_interleave(len(grid))
-    total = torch.zeros((), dtype=torch.float64)
-    uniforms = torch.zeros(1, length, dtype=torch.float64) if chance is None else chance[None]
-    cells *= pace.parts(length)
+    cells *= pace.parts(law.ndim)
     inner, weights = tanh_sinh(points)
     nodes = ((torch.arange(cells)[:, None] + inner) / cells).flatten()
-    for node, weight in zip(nodes, weights.repeat(cells) / cells, strict=True):
-        t, speed = (function(node[None], uniforms)[0] for function in (pace.times, pace.speeds))
-        t, speed = t.expand(len(x), *t.shape), speed.expand(len(x), *speed.shape)
-        mass = probs * process.likelihood(z, x, t).prod(-1)
-        kept = mass > 0
-        if bool(kept.any()):
-            x_, z_, t_ = x[kept], z[kept], t[kept]
-            value = nelbo(process, logits(z_, t_), x_, z_, t_, method, parameterization)
-            total = total + weight * (mass[kept, None] * beside(speed[kept]) * value).sum()
-    return total
+    at = path_integrand(process, law, logits, pace, chance, method, parameterization)
+    values = torch.cat([at(node) for node in nodes.split(1)])
+    return values @ weights.repeat(cells) / cells
+
+
+def path_integrand(
+    process: ForwardProcess,
+    law: Tensor,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    pace: Pace,
+    chance: Tensor | None = None,
+    method: str = "auto",
+    parameterization: Parameterization = "cavity",
+) -> Callable[[Tensor], Tensor]:
+    """Return the integrand of ``integrate_bound``, a function of the path parameters (N,); arguments as there."""
+    length = law.ndim
+    grid, tokens = sequences(process.num_states, length), sequences(process.vocab_size, length)
+    x, z = tokens.repeat_interleave(len(grid), 0), grid.repeat(len(tokens), 1)
+    probs, rows = law.flatten().repeat_interleave(len(grid)), len(x)
+    uniforms = torch.zeros(length, dtype=torch.float64) if chance is None else chance
+
+    def at(u: Tensor) -> Tensor:
+        times, speeds = (function(u, uniforms.expand(len(u), -1)) for function in (pace.times, pace.speeds))
+        t, speed = times.repeat_interleave(rows, 0), beside(speeds).repeat_interleave(rows, 0)
+        clean, noisy, index = x.repeat(len(u), 1), z.repeat(len(u), 1), torch.arange(len(u)).repeat_interleave(rows)
+        mass = probs.repeat(len(u)) * process.likelihood(noisy, clean, t).prod(-1)
+        kept, total = (mass > 0) & (speed > 0).any(-1), torch.zeros(len(u), dtype=torch.float64)
+        if not bool(kept.any()):
+            return total
+        clean, noisy, t, speed = clean[kept], noisy[kept], t[kept], speed[kept]
+        value = nelbo(process, logits(noisy, t), clean, noisy, t, method, parameterization)
+        # the integrand may be infinite where a position does not move
+        return total.index_add_(0, index[kept], mass[kept] * torch.where(speed > 0, speed * value, 0.0).sum(-1))
+
+    return at
 
 
 def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

@@ -18,6 +18,7 @@ from ddlib.verification.framework.inputs import (
     pairs,
     per_pair,
     product,
+    scored,
     some_words,
     words,
 )
@@ -38,8 +39,7 @@ def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor
 
 
 def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
     for kind in PARAMETERIZATIONS:
         closed = nelbo(process, scores, x, z, t, "auto", kind)
         generic = nelbo(process, scores, x, z, t, "generic", kind)

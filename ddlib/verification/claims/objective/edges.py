@@ -15,7 +15,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.claims.objective.tree_softmax import trees
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import logits, pairs, per_pair
+from ddlib.verification.framework.inputs import pairs, per_pair, scored
 
 _WIDTH = 3
 """Width of the hidden states."""
@@ -29,8 +29,7 @@ def _loss(
 
 def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare means over z, for every token, with predictions that do not depend on the state of the position."""
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
     chance = process.likelihood(z, x, t)
 
     def mean(values: Tensor) -> Tensor:
@@ -44,8 +43,7 @@ def _mean(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 def _way(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the edges at full weight with -log of the token's probability given z: the path from z to the token."""
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
     nats = -posterior_logits(process, scores, z, t).log_softmax(-1).gather(-1, x[..., None])[..., 0]
     expected = process.loss_weight(x, z, t) * nats
     depth = len(process.levels) - 1

@@ -8,7 +8,7 @@ from torch import Tensor
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
-from ddlib.verification.framework.inputs import logits, pairs
+from ddlib.verification.framework.inputs import scored
 from ddlib.verification.framework.oracle import states
 
 _STEP, _MOST = 1e-4, 8
@@ -21,8 +21,7 @@ def parameters(process: ForwardProcess) -> list[Tensor]:
 
 def _answers(process: ForwardProcess, point: Point) -> dict[str, Tensor]:
     """Compute quantities that depend on the speeds, with random weights so that nothing cancels by symmetry."""
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
     step = process.transition(float(point["t"]) / 2, float(point["t"]))
     generator = torch.Generator().manual_seed(3)
     probs = scores[:, :1].exp()

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ddlib import presets
 from ddlib.paces import Pace
 from ddlib.processes import ForwardProcess, beside
+from ddlib.processes.examples import three
+from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.objective.times import integral
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.dependencies import verifier
+from ddlib.verification.framework.oracle import exact_cavity, path_integrand
 
 _LENGTHS = (1, 2, 3, 4, 6, 12)
 _GRID = torch.linspace(0, 1, 121, dtype=torch.float64)
@@ -125,43 +127,20 @@ def _joint(words: int, length: int) -> Tensor:
 
 def bound_along(pace: Pace, process: ForwardProcess, law: Tensor, chance: Tensor) -> Tensor:
     """Compute the bound of the exact denoiser along one path, averaged exactly over sequences and noise, in nats."""
-    length, size = law.ndim, process.num_states
-    z = torch.cartesian_prod(*[torch.arange(size)] * length).view(-1, length)
-    x = torch.cartesian_prod(*[torch.arange(process.vocab_size)] * length).view(-1, length)
-    x, z = x.repeat_interleave(len(z), 0), z.repeat(len(x), 1)
-    probs, best = law.flatten().repeat_interleave(size**length), exact_cavity(process, law)
-
-    def at(u: Tensor) -> Tensor:
-        count, uniforms = len(u), chance.expand(len(u), -1)
-        many = (beside(function(u, uniforms)).expand(-1, length) for function in (pace.times, pace.speeds))
-        t, speed = (values.repeat_interleave(len(x), 0) for values in many)
-        clean, noisy, index = x.repeat(count, 1), z.repeat(count, 1), torch.arange(count).repeat_interleave(len(x))
-        mass = probs.repeat(count) * process.likelihood(noisy, clean, t).prod(-1)
-        kept = (mass > 0) & (speed > 0).any(-1)
-        clean, noisy, t, speed, mass, index = (value[kept] for value in (clean, noisy, t, speed, mass, index))
-        terms = process.integrand(best(noisy, t), clean, noisy, t)
-        terms = torch.where(speed > 0, speed * terms, 0.0).sum(-1) * mass
-        return torch.zeros(count, dtype=torch.float64).index_add_(0, index, terms)
-
-    low = torch.arange(pace.parts(length), dtype=torch.float64) / pace.parts(length)
+    at = path_integrand(process, law, exact_cavity(process, law), pace, chance)
+    low = torch.arange(pace.parts(law.ndim), dtype=torch.float64) / pace.parts(law.ndim)
     return integral(at, low + _BESIDE, low + 1 / len(low) - _BESIDE, 1e-6).sum()
 
 
 def _entropy(pace: Pace, point: Point) -> Iterator[Comparison]:
     for length in _served(pace, most=2):
-        for name, process in _PROCESSES.items():
+        for name, process in (("masks", three()["masked"]), ("two levels", three()["tree"])):
             joint = _joint(process.vocab_size, length)
             chance = _chance(1, length) * pace.random
             got = bound_along(pace, process, joint, chance)
             entropy = -torch.xlogy(joint, joint).sum()
             says = f"the bound of {length} token(s), {name}, is {{got:.6g}} nats, their entropy {{expected:.6g}}"
             yield Comparison("bound of the best denoiser", (), got, entropy, 1e-4, says=says)
-
-
-_PROCESSES: dict[str, ForwardProcess] = {
-    "masks": presets.mdlm(3),
-    "two levels": presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8),
-}
 
 
 def _no_blocks(pace: Pace) -> str:
@@ -182,3 +161,5 @@ CLAIMS = (
     Claim("pace", "bound = entropy", "along the path the bound of the best denoiser is the entropy of two tokens",
           "1e-4", _entropy, rests_on=("measure",)),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS, *PART_CLAIMS)

@@ -7,11 +7,13 @@ import torch
 from numpy.polynomial import legendre
 from torch import Tensor
 
-from ddlib import presets
 from ddlib.processes import ForwardProcess
+from ddlib.processes.examples import three
 from ddlib.times import TimeDensity, sample_times
 from ddlib.typing import HasLevelWeights
+from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
+from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, logits, pairs
 
 _ROUNDING = 2.0**-52
@@ -111,7 +113,7 @@ def _draws(density: TimeDensity, point: Point) -> Iterator[Comparison]:
 
 def _same_bound(density: TimeDensity, point: Point) -> Iterator[Comparison]:
     """Compare the mean over draws, an integral over u = G(t), with the bound, an integral over t."""
-    for name, process in _PROCESSES.items():
+    for name, process in EXAMPLES.items():
         scores = logits(process, point["law"])[0, 0]
 
         def integrand(t: Tensor, process: ForwardProcess = process, scores: Tensor = scores) -> Tensor:
@@ -146,11 +148,7 @@ def bound_moment(process: ForwardProcess, scores: Tensor, t: Tensor, power: int)
     return torch.where(mass > 0, mass * value**power, 0.0).sum(-1) / tokens
 
 
-_PROCESSES: dict[str, ForwardProcess] = {
-    "masks": presets.mdlm(3),
-    "two levels": presets.hdlm([0, 0, 1], gamma=2.0, xi=0.8),
-    "GIDD": presets.gidd(3, 0.3),
-}
+EXAMPLES = {"masks": three()["masked"], "two levels": three()["tree"], "GIDD": three()["gidd"]}
 
 
 def _own(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -209,6 +207,8 @@ CLAIMS = (
     Claim("times", "same bound", "the weighted estimate of a bound has the expectation of uniform times",
           "1e-6", _same_bound, _LAW, rests_on=("integrates", "inverse", "weight")),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS, *PART_CLAIMS)
 
 
 def _no_levels(process: ForwardProcess) -> str:

@@ -1,7 +1,6 @@
 """Claims about weightings: finite, dependent on one position only, the same in both forms of the loss."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,57 +8,36 @@ from torch import Tensor
 from ddlib.kernels import linear_training_loss
 from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
-from ddlib.presets import hdlm
-from ddlib.processes import GIDD, ForwardProcess, RateMatrix
-from ddlib.schedules import Linear
-from ddlib.verification.claims.samplers.sampler import processes as three
+from ddlib.processes.examples import four, special
+from ddlib.verification.claims.arguments import PART_CLAIMS
+from ddlib.verification.framework.cases import Case, case_verifier, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
 from ddlib.weightings import Weighting
 
 
-class Rule(NamedTuple):
-    """A weighting and a process to apply it to."""
-
-    weighting: Weighting
-    process: ForwardProcess
-
-    def asked(self, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return all possible pairs of token and state, the time, and the bound's weight."""
-        x, z, when = pairs(self.process, t)
-        return x, z, when, self.process.loss_weight(x, z, when).to(torch.float64)
-
-
-def processes() -> tuple[ForwardProcess, ...]:
-    """Return one process of every kind, with one to three levels above the tokens, with and without a closed form."""
-    tree = hdlm([0, 0, 1, 1, 2])
-    return (*three(), tree, GIDD(5, 0.2), GIDD(4, 0.0), RateMatrix(tree.rate_matrix(0.0), Linear(), 5))
-
-
-def runs(weighting: Weighting) -> list[Rule]:
-    """Return cases of the weighting with each supported kind of process.
+def runs(weighting: Weighting) -> list[Case]:
+    """Return cases of the weighting with each supported kind of process, with and without a closed form.
 
     Raises:
         ValueError: no process is supported.
     """
-    served = [Rule(weighting, process) for process in processes() if _serves(weighting, process)]
-    if not served:
-        raise ValueError(f"{weighting!r} serves none of masks, hierarchies, uniform noise, GIDD and a rate matrix")
-    return served
+    every = four() | special()
+    processes = [every[name] for name in ("masked", "xi", "uniform", "tree", "gidd", "masks only", "rates")]
+    refusal = "serves none of masks, hierarchies, uniform noise, GIDD and a rate matrix"
+    return served(weighting, processes, weighting.check, (TypeError, ValueError), refusal)
 
 
-def _serves(weighting: Weighting, process: ForwardProcess) -> bool:
-    try:
-        weighting.check(process)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _inputs(case: Case, t: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return all possible pairs of token and state, the time, and the bound's weight."""
+    x, z, when = pairs(case.process, t)
+    return x, z, when, case.process.loss_weight(x, z, when).to(torch.float64)
 
 
-def _zeros(rule: Rule, point: Point) -> Iterator[Comparison]:
-    x, z, t, weight = rule.asked(float(point["t"]))
+def _zeros(case: Case, point: Point) -> Iterator[Comparison]:
+    x, z, t, weight = _inputs(case, float(point["t"]))
     given = weight.clone()
-    found = rule.weighting(rule.process, weight, x, z, t)
+    found = case.subject(case.process, weight, x, z, t)
     yield of_dtype("the weight", found, torch.float64)
     yield per_pair("the weight that it was given", x, z, weight, given, 0.0)
     sound = (found.isfinite() & (found >= 0)).double()
@@ -67,37 +45,31 @@ def _zeros(rule: Rule, point: Point) -> Iterator[Comparison]:
     kept = torch.where(weight == 0, found, 0.0)
     yield per_pair("the weight where the bound has none", x, z, kept, torch.zeros_like(kept), 0.0)
     counts = not bool((weight > 0).any()) or bool((found > 0).any())
-    yield stated("some weight", counts, f"no state of {rule.process!r} has any weight at t = {point['t']:g}")
+    yield stated("some weight", counts, f"no state of {case.process!r} has any weight at t = {point['t']:g}")
 
 
-def _alone(rule: Rule, point: Point) -> Iterator[Comparison]:
-    x, z, t, weight = rule.asked(float(point["t"]))
-    found = rule.weighting(rule.process, weight, x, z, t)
-    column = (v.T for v in (weight, x, z))
-    weight, one, other = column
-    each = torch.cat([rule.weighting(rule.process, *rows) for rows in _rows(weight, one, other, t)]).T
-    yield per_pair("the weight of a token by itself", x, z, each, found, 1e-12 * (1 + found))
+def _alone(case: Case, point: Point) -> Iterator[Comparison]:
+    x, z, t, weight = _inputs(case, float(point["t"]))
+    found = case.subject(case.process, weight, x, z, t)
+    rows = zip(*(values.T.split(1) for values in (weight, x, z)), strict=True)
+    alone = torch.cat([case.subject(case.process, *row, t) for row in rows]).T
+    yield per_pair("the weight of a token by itself", x, z, alone, found, 1e-12 * (1 + found))
 
 
-def _rows(weight: Tensor, x: Tensor, z: Tensor, t: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    for i in range(len(x)):
-        yield weight[i : i + 1], x[i : i + 1], z[i : i + 1], t
-
-
-def _losses(rule: Rule, point: Point) -> Iterator[Comparison]:
-    x, z, t, weight = rule.asked(float(point["t"]))
-    scores = logits(rule.process, point["law"], x.shape[1])
-    found = rule.weighting(rule.process, weight, x, z, t)
-    bound = nelbo(rule.process, scores, x, z, t)
+def _losses(case: Case, point: Point) -> Iterator[Comparison]:
+    x, z, t, weight = _inputs(case, float(point["t"]))
+    scores = logits(case.process, point["law"], x.shape[1])
+    found = case.subject(case.process, weight, x, z, t)
+    bound = nelbo(case.process, scores, x, z, t)
     expected = torch.where(weight > 0, bound / torch.where(weight > 0, weight, 1.0), 0.0) * found
     allowed = 1e-9 * (1 + expected + found)
-    loss = training_loss(rule.process, scores, x, z, t, rule.weighting, reduction="none")
+    loss = training_loss(case.process, scores, x, z, t, case.subject, reduction="none")
     yield per_pair("training_loss", x, z, loss, expected, allowed)
-    identity = torch.eye(rule.process.vocab_size, dtype=torch.float64)
-    fused = linear_training_loss(rule.process, scores, identity, x, z, t, weighting=rule.weighting, reduction="none")
+    identity = torch.eye(case.process.vocab_size, dtype=torch.float64)
+    fused = linear_training_loss(case.process, scores, identity, x, z, t, weighting=case.subject, reduction="none")
     assert isinstance(fused, Tensor)
     yield per_pair("linear_training_loss", x, z, fused, expected, allowed)
-    if rule.weighting.bound:
+    if case.subject.bound:
         yield per_pair("the loss that is said to be the bound", x, z, loss, bound, 1e-12 * (1 + bound))
 
 
@@ -113,3 +85,5 @@ CLAIMS = (
           "relative 1e-9", _losses, ({"t": 0.5, "law": 1}, {"t": 1e-4, "law": 2}), ({"t": 0.95, "law": 3},),
           rests_on=("one token",)),
 )  # fmt: skip
+
+verify = case_verifier("weighting", runs, CLAIMS, PART_CLAIMS)

@@ -1,1 +1,106 @@
-"""Claims about processes."""
+"""Claims about forward processes, together with their schedule, hierarchy, bound and losses."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddlib.hierarchies import Hierarchy
+from ddlib.processes import ForwardProcess
+from ddlib.schedules import Schedule
+from ddlib.verification.claims import arguments, hierarchy, schedule
+from ddlib.verification.claims.objective import bound, edges, learned, times, tree_softmax
+from ddlib.verification.claims.processes import (
+    at_size,
+    discrete,
+    draws,
+    numerics,
+    per_position_times,
+    process,
+    reverse,
+)
+from ddlib.verification.framework.cases import LARGE, REDUCED
+from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.dependencies import asked, explained
+from ddlib.verification.report import Check
+
+ENUMERATED = 160
+"""Largest state space without a small copy that is verified by all claims; larger ones by the claims of any size."""
+
+CLAIMS = (
+    *process.CLAIMS,
+    *reverse.CLAIMS,
+    *bound.CLAIMS,
+    *discrete.CLAIMS,
+    *tree_softmax.CLAIMS,
+    *edges.CLAIMS,
+    *numerics.CLAIMS,
+    *draws.CLAIMS,
+    *times.PROCESS_CLAIMS,
+    *per_position_times.CLAIMS,
+    *arguments.CLAIMS,
+)
+SIZE_CLAIMS = (*at_size.CLAIMS, *arguments.SIZE_CLAIMS)
+
+
+def verify(given: ForwardProcess, full: bool) -> tuple[list[Check], str]:
+    """Check a process with its schedule and hierarchy, or its small copy and itself by the claims of any size."""
+    if not hasattr(given, "num_states"):
+        raise TypeError(f"{type(given).__name__} has no states: call super().__init__(vocab_size, num_states) first")
+    given = given if given.device.type == "cpu" else copy.deepcopy(given).to("cpu")
+    try:
+        subject = _small_enough(given)
+    except (TypeError, ValueError):
+        raise
+    except Exception:  # an error in small_copy is reported like any other failure
+        return explained(asked([_REDUCES], given, full)), ""
+    whole = given if subject is None else subject
+    parts: tuple[tuple[Any, Any, Sequence[Claim]], ...] = (
+        *((Schedule, each, schedule.CLAIMS) for each in whole.schedules),
+        (Hierarchy, None if subject is None else subject.hierarchy, hierarchy.CLAIMS),
+    )
+    results = []
+    for kind, part, claims in parts:
+        if isinstance(part, kind):
+            results += asked(claims, part, full)
+    if subject is None:
+        results += asked(SIZE_CLAIMS, given, full)
+        return explained(results), f"no reduction: {given.num_states} states checked as given"
+    results += asked(CLAIMS, subject, full, lambda: _smaller(subject))
+    if learned.parameters(subject):
+        results += asked(learned.CLAIMS, subject, full, lambda: _smaller(subject))
+    if subject is given:
+        return explained(results), ""
+    if isinstance(given.hierarchy, Hierarchy):
+        results += asked(hierarchy.AT_SIZE, given.hierarchy, full)
+    return explained(
+        results + asked(SIZE_CLAIMS, given, full)
+    ), f"verified on its reduction {subject!r}, and at its size as given"
+
+
+def _small_enough(given: ForwardProcess) -> ForwardProcess | None:
+    """Return the process or its small copy, small enough for every claim; None if it is large and has no small copy."""
+    if given.vocab_size <= LARGE:
+        return given
+    try:
+        reduced = given.small_copy(REDUCED)
+    except TypeError:  # the class has no small copy
+        return given if given.num_states <= ENUMERATED else None
+    if type(reduced) is not type(given):
+        raise TypeError(f"{type(given).__name__}.small_copy gives a {type(reduced).__name__}, must give its own kind")
+    return reduced
+
+
+def _reduces(given: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    yield stated("reduced", isinstance(given.small_copy(REDUCED), ForwardProcess), "small_copy gives no process")
+
+
+_REDUCES = Claim("as given", "reduced", "a large process gives a small one of its kind", "exactly", _reduces)
+
+
+def _smaller(subject: ForwardProcess) -> Iterator[ForwardProcess]:
+    """Yield smaller processes of the same class, smallest first."""
+    for size in range(1, min(subject.vocab_size, 8)):
+        try:
+            yield subject.small_copy(size)
+        except Exception:  # a missing small copy is not a counterexample
+            continue

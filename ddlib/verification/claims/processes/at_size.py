@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,17 +10,19 @@ from torch import Tensor
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import entropy
+from ddlib.verification.claims.processes.process import from_data
+from ddlib.verification.claims.processes.reverse import bayes
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
     at,
+    drawn,
     draws,
-    frequencies,
     law,
     logits,
+    marginals,
     no_closed_form,
     per_pair,
     some_words,
-    tally,
 )
 
 WHOLE, DENSE = 1_000, 4_096
@@ -59,10 +62,11 @@ def _tokens(process: ForwardProcess) -> Tensor:
     return some_words(process, 32)[None]
 
 
-def _states(process: ForwardProcess, most: int = 64) -> Tensor:
-    """Return evenly spaced states from the first to the last, (1, n)."""
-    count = min(most, process.num_states)
-    return torch.linspace(0, process.num_states - 1, count, dtype=torch.float64).long()[None]
+def _posterior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare at evenly spaced states, from the first to the last."""
+    count = min(64, process.num_states)
+    z = torch.linspace(0, process.num_states - 1, count, dtype=torch.float64).long()
+    yield from bayes(process, point, z[None])
 
 
 def _marginals(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -108,21 +112,11 @@ def _chapman_kolmogorov(process: ForwardProcess, point: Point) -> Iterator[Compa
     yield Comparison("digits of q_{t|s}", ("from", "to"), direct * kept, stepwise * kept, 1e-6 * stepwise)
 
 
-def _from_start(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    t, x = float(point["t"]), _tokens(process)
-    start, transition = process.marginal(x, at(0.0))[0], process.transition(0.0, t)
-    if process.exact_ends:
-        data = torch.nn.functional.one_hot(x[0], process.num_states).to(torch.float64)
-        yield Comparison("q_0(z|x)", ("x", "z"), start, data, 1e-9)
-    expected = start @ transition
-    yield Comparison("q_t(z|x)", ("x", "z"), process.marginal(x, at(t))[0], expected, 1e-9)
-    p = law(process, 2)
-    mixed = p[0] @ _all_tokens(process, at(0.0)) @ transition
+def _from_data(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    yield from from_data(process, point, _tokens(process), 1e-9)
+    t, p = float(point["t"]), law(process, 2)
+    mixed = p[0] @ marginals(process, 0.0) @ process.transition(0.0, t)
     yield Comparison("q_t(z|p)", ("p", "z"), process.predictive(p, at(t))[0], mixed, 1e-9)
-
-
-def _all_tokens(process: ForwardProcess, t: Tensor) -> Tensor:
-    return process.marginal(torch.arange(process.vocab_size)[None], t)[0]
 
 
 def _rates_integrate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -145,18 +139,6 @@ def _rates_integrate(process: ForwardProcess, point: Point) -> Iterator[Comparis
         allowed = (error + 1e-12 * (1 + half * exits) + 1e-11).expand_as(fine)
         got = at_nodes[-1] - at_nodes[0]
         yield Comparison(f"change of q_{{t|s}} over {2 * half:.3g}", ("from", "to"), got, fine, allowed)
-
-
-def _posterior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    s, t, z = float(point["s"]), float(point["t"]), _states(process)
-    p = law(process, point["law"], z.shape[1])
-    early = process.predictive(p, at(s))[0]
-    joint = early * process.transition(s, t)[:, z[0]].T
-    total = joint.sum(1, keepdim=True)
-    reached = (total > 1e-200).expand_as(joint)
-    expected = torch.where(reached, joint / total, 0.0)
-    got = torch.where(reached, process.posterior(p, z, at(t), at(s))[0], 0.0)
-    yield Comparison("p(z_s|z_t)", ("", "z_s"), got, expected, 1e-8, {"z_t": z[0]})
 
 
 def _linear(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -191,18 +173,15 @@ def _draws(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     generator = torch.Generator().manual_seed(5)
     z = process.sample(x.expand(n, -1).contiguous(), at(t, n), generator)
     marginal = process.marginal(x[None], at(t))[0]
-    counts = tally(z, process.num_states)
-    yield frequencies("draws of z_t", ("", "z"), counts, marginal, n)._replace(labels={"x": x})
+    yield drawn("draws of z_t", ("", "z"), z, marginal, x=x)
     n = max(100, min(n, 2 * 10**7 // (3 * process.vocab_size)))
     scores = logits(process, 1)
     start = process.sample(x[None], at(t), generator).expand(n, -1).contiguous()
     landed = process.sample_given_level(scores.expand(n, 3, -1), start, at(t, n), at(s, n), None, generator)
     expected = process.posterior(scores.exp().expand(1, 3, -1), start[:1], at(t), at(s))[0]
-    counts = tally(landed, process.num_states)
-    yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": start[0]})
+    yield drawn("draws of z_s", ("", "z_s"), landed, expected, z_t=start[0])
     prior = process.sample_prior((n, 2), generator)
-    yield frequencies("draws from the prior", ("position", "z"), tally(prior, process.num_states),
-                      process.prior().expand(2, -1), n)  # fmt: skip
+    yield drawn("draws from the prior", ("position", "z"), prior, process.prior().expand(2, -1))
 
 
 def _bound(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -229,17 +208,7 @@ def _entropy(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield from entropy(process, {**point, "words": tokens, "kinds": kinds})
 
 
-def _dense_no_closed_form(process: ForwardProcess) -> str:
-    return no_closed_form(process) or too_many(DENSE, process)
-
-
-def _dense(process: ForwardProcess) -> str:
-    return too_many(DENSE, process)
-
-
-def _whole(process: ForwardProcess) -> str:
-    return too_many(WHOLE, process)
-
+_dense, _whole = partial(too_many, DENSE), partial(too_many, WHOLE)
 
 _ST = ({"s": 0.0, "t": 0.3}, {"s": 0.0, "t": 0.7}, {"s": 0.4, "t": 0.9})
 _SUT = (
@@ -262,7 +231,7 @@ CLAIMS = (
     Claim("as given", "rates at size", "transitions change by their product with Q_t, over short and long spans",
           "Simpson's rule and its error", _rates_integrate, _ST, ({"s": 0.0, "t": 0.01}, {"s": 0.0, "t": 0.97}), _dense,
           rests_on=("Chapman-Kolmogorov at size",), means=_FREEZES),
-    Claim("as given", "marginals at size", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-9", _from_start,
+    Claim("as given", "marginals at size", "q_0 is the data and q_t = q_0 q_{t|0}", "1e-9", _from_data,
           ({"t": 0.3}, {"t": 0.9}), ({"t": 1e-6}, {"t": 1.0}), _dense, rests_on=("rates at size",)),
     Claim("as given", "posterior at size", "p(z_s|z_t) is Bayes's rule at drawn states", "1e-8", _posterior,
           ({"s": 0.25, "t": 0.5, "law": 1},), ({"s": 0.0, "t": 0.9, "law": 2}, {"s": 0.49, "t": 0.5, "law": 0}),
@@ -277,7 +246,8 @@ CLAIMS = (
           ({"t": 0.5}, {"t": 1e-3}), ({"t": 0.99},), no_closed_form,
           rests_on=("closed = generic", "float32", "distributions at size")),
     Claim("as given", "closed = generic at size", "the closed form is the bound from rates and marginals",
-          "relative 1e-8", _closed, ({"t": 0.5}, {"t": 0.05}), ({"t": 0.95},), _dense_no_closed_form,
+          "relative 1e-8", _closed, ({"t": 0.5}, {"t": 0.05}), ({"t": 0.95},),
+          lambda process: no_closed_form(process) or _dense(process),
           rests_on=("distributions at size", "one chain at size")),
     Claim("as given", "bound = entropy at size", "with the best distribution, bound and end terms are H(X)",
           "relative 1e-6", _entropy, ({"law": 1, "reach": 4.0, "words": 3, "nodes": 40},),

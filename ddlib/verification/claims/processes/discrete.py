@@ -9,13 +9,11 @@ from ddlib.parameterization.logits import cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import PARAMETERIZATIONS, removed, turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, logits, pairs, per_pair
+from ddlib.verification.framework.inputs import at, logits, pairs, per_pair, scored
 
 
 def _closed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t = pairs(process, float(point["t"]))
-    s = at(float(point["s"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    (x, z, t, scores), s = scored(process, point), at(float(point["s"]))
     for kind in PARAMETERIZATIONS:
         cavity = cavity_logits(process, scores, z, t, kind)
         closed = process.step_divergence(cavity, x, z, t, s)
@@ -38,8 +36,7 @@ def _telescopes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
     unit = turnover(process, x, z, t, scores.exp())
     step = 1e-6 / float(unit.max())
     short = process.step_divergence(scores, x, z, t, t - step) / step

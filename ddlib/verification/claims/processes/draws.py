@@ -1,23 +1,39 @@
-"""Claims about draws: forward draws follow the marginal, backward draws the posterior."""
+"""Claims about draws: forward ones follow the marginal, backward ones the posterior, balanced ones their weights."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
+from torch import Tensor
 
+from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers import sample
-from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, law, logits, marginals, remembers, tally, words
-from ddlib.verification.framework.oracle import exact_cavity, exact_posterior
+from ddlib.verification.framework.inputs import (
+    at,
+    drawn,
+    drawn_jointly,
+    draws,
+    frequencies,
+    in_any_batch,
+    law,
+    logits,
+    marginals,
+    remembers,
+    words,
+)
+from ddlib.verification.framework.oracle import exact_cavity, exact_posterior, sequences
+
+_NUMBERS = 2_000_000
+"""Limit on the numbers of a batch of pairs, for processes that return dense tensors."""
 
 
 def _forward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     t, n = float(point["t"]), draws(process)
     generator = torch.Generator().manual_seed(7)
     z = process.sample(words(process).expand(n, -1).contiguous(), at(t, n), generator)
-    counts = tally(z, process.num_states)
-    yield frequencies("draws of z_t", ("x", "z"), counts, marginals(process, t), n)
+    yield drawn("draws of z_t", ("x", "z"), z, marginals(process, t))
 
 
 def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -25,23 +41,16 @@ def _onward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     n, states = max(50, draws(process) // 4), torch.arange(process.num_states)
     z = states.expand(n, -1).contiguous()
     later = process.sample_forward(z, at(s, n), at(t, n), torch.Generator().manual_seed(12))
-    counts, labels = tally(later, process.num_states), {"z_s": states}
-    yield frequencies("draws of z_t from z_s", ("", "z_t"), counts, process.transition(s, t), n)._replace(labels=labels)
-    keyed = [
-        process.sample_forward(
-            z[rows], at(s, len(z[rows])), at(t, len(z[rows])), KeyedGenerator(1, 2, torch.arange(4)[rows])
-        )
-        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
-    ]
-    quantity = "z_t from z_s of an example in another batch"
-    yield Comparison(quantity, ("example", "position"), torch.cat(keyed[1:]), keyed[0], 0.0)
+    yield drawn("draws of z_t from z_s", ("", "z_t"), later, process.transition(s, t), z_s=states)
+    yield from in_any_batch(
+        "z_t from z_s",
+        lambda index, noise: process.sample_forward(z[index], at(s, len(index)), at(t, len(index)), noise),
+    )
 
 
 def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    n = draws(process)
-    z = process.sample_prior((n, 4), torch.Generator().manual_seed(8))
-    prior = process.prior().expand(4, -1)
-    yield frequencies("draws from the prior", ("position", "z"), tally(z, process.num_states), prior, n)
+    z = process.sample_prior((draws(process), 4), torch.Generator().manual_seed(8))
+    yield drawn("draws from the prior", ("position", "z"), z, process.prior().expand(4, -1))
 
 
 def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -54,8 +63,7 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     target = process.sample_level(z, at(t, n), at(s, n), generator) if isinstance(process, LevelProcess) else None
     landed = process.sample_given_level(scores.expand(*z.shape, -1), z, at(t, n), at(s, n), target, generator)
     expected = process.posterior(scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s))[0]
-    counts = tally(landed, process.num_states)
-    yield frequencies("draws of z_s", ("", "z_s"), counts, expected, n)._replace(labels={"z_t": reached})
+    yield drawn("draws of z_s", ("", "z_s"), landed, expected, z_t=reached)
     if target is not None:
         levels = process.level_of(landed)
         yield Comparison("level reached", ("draw", "position"), levels, target, 0.0)
@@ -68,8 +76,7 @@ def _generation(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         generator = torch.Generator().manual_seed(11)
         denoiser = oracle(process, truth)
         tokens = sample(process, denoiser, (n, 1), steps=3, parameterization=kind, generator=generator)
-        counts = tally(tokens, process.vocab_size)
-        yield frequencies(f"words generated from {kind} logits", ("position", "x"), counts, truth[None], n)
+        yield drawn(f"words generated from {kind} logits", ("position", "x"), tokens, truth[None])
 
 
 def _path(process: LevelProcess, point: Point) -> Iterator[Comparison]:
@@ -92,19 +99,47 @@ def _no_path(process: ForwardProcess) -> str:
     return "" if isinstance(process, LevelProcess) else "jump times depend on the network where levels do"
 
 
-def _keyed(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def _keyed(process: ForwardProcess, point: Point, quantity: str = "z_t", **levels: str) -> Iterator[Comparison]:
     """Check that the noise of an example does not depend on the rest of its batch."""
     t = float(point["t"])
     x = words(process).repeat(4, 8)[:, :8].contiguous()
+    yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], at(t, len(index)), noise, **levels))
 
-    def noised(rows: slice) -> torch.Tensor:
-        keyed = KeyedGenerator(seed=1, step=2, index=torch.arange(4)[rows])
-        return process.sample(x[rows], at(t, len(x[rows])), keyed)
 
-    whole = noised(slice(0, 4))
-    parts = torch.cat([noised(slice(0, 1)), noised(slice(1, 4))])
-    yield Comparison("z_t of an example in another batch", ("example", "position"), parts, whole, 0.0)
-    yield Comparison("z_t drawn again", ("example", "position"), noised(slice(0, 4)), whole, 0.0)
+def _cannot(process: ForwardProcess) -> str:
+    """Return the reason why ``process`` draws levels independently only; empty if it can balance them."""
+    try:
+        process.check_levels("balanced")
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _balances(process: ForwardProcess, x: Tensor, z: Tensor, t: float) -> Tensor:
+    rows = max(1, _NUMBERS // process.num_states**2)
+    parts = zip(x.split(rows), z.split(rows), strict=True)
+    return torch.cat([process.importance_weight(some, there, at(t, len(some))) for some, there in parts])
+
+
+def _balanced_levels(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare balanced draws of two tokens with ``importance_weight``, and the bound that they miss with 0."""
+    t, size, n = float(point["t"]), process.num_states, max(50, draws(process) // 4)
+    z = sequences(size, 2)
+    text = torch.tensor([0, process.vocab_size - 1])
+    x = text.expand_as(z).contiguous()
+    chance = marginals(process, t)[text[0]][z[:, 0]] * marginals(process, t)[text[1]][z[:, 1]]
+    balance = _balances(process, x, z, t)
+    chosen = torch.where(balance > 0, chance / torch.where(balance > 0, balance, 1.0), 0.0)
+    yield Comparison("chances of all draws, summed", (), chosen.sum(), torch.ones_like(chosen.sum()), 1e-9)
+    missed = (balance <= 0) & (chance > 0)
+    if bool(missed.any()):
+        some, there = x[missed], z[missed]
+        scores = logits(process, point["law"]).expand(*some.shape, -1)
+        lost = nelbo(process, scores, some, there, at(t, len(some))).sum(-1)
+        quantity = "bound of a text that is never drawn"
+        yield Comparison(quantity, (), lost, torch.zeros_like(lost), 1e-12, {"z_0": there[:, 0], "z_1": there[:, 1]})
+    pairs = process.sample(text.expand(n, -1).contiguous(), at(t, n), torch.Generator().manual_seed(14), "balanced")
+    yield drawn_jointly("balanced draws", ("z_0", "z_1"), pairs, chosen.view(size, size))
 
 
 CLAIMS = (
@@ -126,4 +161,10 @@ CLAIMS = (
           _path, applies=_no_path, rests_on=("marginals", "prior", "inverse")),
     Claim("draws", "keyed noise", "noise belongs to the example, not to its batch", "exactly", _keyed, ({"t": 0.5},),
           rests_on=("sample",)),
+    Claim("levels", "balanced levels", "balanced texts are drawn in proportion to q_t over balance, where the bound is",
+          "1e-9; binomial bounds, false alarm 1e-6", _balanced_levels, ({"t": 0.4, "law": 1},),
+          ({"t": 0.05, "law": 2}, {"t": 0.95, "law": 3}), _cannot, ("sample", "rates", "weights")),
+    Claim("levels", "keyed levels", "levels that a text's tokens share belong to the example, not to its batch",
+          "exactly", partial(_keyed, quantity="balanced z_t", levels="balanced"), ({"t": 0.5},), applies=_cannot,
+          rests_on=("keyed noise",)),
 )  # fmt: skip

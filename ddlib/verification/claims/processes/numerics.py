@@ -10,12 +10,12 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess
 from ddlib.verification.claims.objective.bound import turnover
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype, stated
-from ddlib.verification.framework.inputs import law, logits, pairs, per_pair, words
+from ddlib.verification.framework.inputs import law, per_pair, scored, words
 
 
 def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t = pairs(process, float(point["t"]))
-    scores = logits(process, point["law"]).float().expand(*x.shape, -1)
+    x, z, t, scores = scored(process, point)
+    scores = scores.float()
     exact = nelbo(process, scores.double(), x, z, t)
     given = scores.clone()
     got = nelbo(process, given, x, z, t.float())
@@ -29,9 +29,9 @@ def _single(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
 
 
 def _half(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    x, z, t = pairs(process, float(point["t"]))
+    x, z, t, double = scored(process, point)
     for dtype in (torch.bfloat16, torch.float16):
-        scores = logits(process, point["law"]).expand(*x.shape, -1).to(dtype).clone()
+        scores = double.to(dtype).clone()
         before = scores.clone()
         got = nelbo(process, scores, x, z, t.float())
         yield of_dtype(f"bound of {dtype} logits", got, torch.float32)

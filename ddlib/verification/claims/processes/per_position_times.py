@@ -10,9 +10,8 @@ from ddlib.objective.nelbo import nelbo
 from ddlib.objective.training import training_loss
 from ddlib.parameterization.logits import cavity_logits
 from ddlib.processes import ForwardProcess
-from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, draws, frequencies, logits, marginals, tally, words
+from ddlib.verification.framework.inputs import at, drawn, draws, in_any_batch, logits, marginals, words
 
 
 def _values(process: ForwardProcess, x: Tensor, z: Tensor, scores: Tensor, s: Tensor, t: Tensor) -> dict[str, Tensor]:
@@ -62,11 +61,11 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     twice = words(process).repeat(1, 2).expand(n, -1)
     z = process.sample(twice, at_times(late, process.vocab_size), torch.Generator().manual_seed(21))
     probs = torch.cat([marginals(process, t) for t in late])
-    yield frequencies("draws of z_t at times (B, L)", ("position", "z"), tally(z, size), probs, n)
+    yield drawn("draws of z_t at times (B, L)", ("position", "z"), z, probs)
     z = torch.arange(size).repeat(2).expand(n, -1)
     later = process.sample_forward(z, at_times(early, size), at_times(late, size), torch.Generator().manual_seed(22))
     probs = torch.cat([process.transition(s, t) for s, t in zip(early, late, strict=True)])
-    yield frequencies("draws of z_t from z_s at times (B, L)", ("position", "z_t"), tally(later, size), probs, n)
+    yield drawn("draws of z_t from z_s at times (B, L)", ("position", "z_t"), later, probs)
     scores = logits(process, 1)
     reached = ((scores.exp()[0, 0] @ marginals(process, late[0])) > 1e-12).nonzero()[:, 0]
     z, count = reached.repeat(2).expand(n, -1), len(reached)
@@ -74,14 +73,10 @@ def _drawn(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     earlier = process.sample_given_level(scores.expand(*z.shape, -1), z, t, s, None, noise)
     p = scores.exp().expand(1, count, -1)
     probs = torch.cat([process.posterior(p, reached[None], at(b), at(a))[0] for a, b in zip(early, late, strict=True)])
-    yield frequencies("draws of z_s at times (B, L)", ("position", "z_s"), tally(earlier, size), probs, n)
+    yield drawn("draws of z_s at times (B, L)", ("position", "z_s"), earlier, probs)
     x, t = twice[:4], at_times(late, process.vocab_size)[:4]
-    parts = [
-        process.sample(x[rows], t[rows], KeyedGenerator(1, 2, torch.arange(4)[rows]))
-        for rows in (slice(0, 4), slice(0, 1), slice(1, 4))
-    ]
-    quantity = "z_t at times (B, L) of an example in another batch"
-    yield Comparison(quantity, ("example", "position"), torch.cat(parts[1:]), parts[0], 0.0)
+    quantity = "z_t at times (B, L)"
+    yield from in_any_batch(quantity, lambda index, noise: process.sample(x[index], t[index], noise))
 
 
 _MEANS = "methods do not take times (B, L): place what depends on time by beside, or leave the word out"

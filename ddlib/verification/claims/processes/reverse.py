@@ -17,15 +17,17 @@ def _predicted(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor,
     return p, p[0] @ marginals(process, t)
 
 
-def _bayes(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+def bayes(process: ForwardProcess, point: Point, z: Tensor | None = None) -> Iterator[Comparison]:
+    """Compare the posterior with Bayes's rule, for states z (1, N) or for all."""
     s, t = float(point["s"]), float(point["t"])
-    p, early = _predicted(process, point, s)
-    joint = early * process.transition(s, t).T  # row z_t, column z_s
+    z = states(process) if z is None else z
+    p = law(process, point["law"], z.shape[1])
+    joint = p[0] @ marginals(process, s) * process.transition(s, t)[:, z[0]].T  # row z_t, column z_s
     total = joint.sum(1, keepdim=True)
     reached = (total > 1e-200).expand_as(joint)
     expected = torch.where(reached, joint / total, 0.0)
-    got = process.posterior(p, states(process), at(t), at(s))[0]
-    yield Comparison("p(z_s|z_t)", ("z_t", "z_s"), torch.where(reached, got, 0.0), expected, 1e-8)
+    got = torch.where(reached, process.posterior(p, z, at(t), at(s))[0], 0.0)
+    yield Comparison("p(z_s|z_t)", ("", "z_s"), got, expected, 1e-8, {"z_t": z[0]})
 
 
 def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -54,7 +56,7 @@ _POINTS = ({"s": 0.25, "t": 0.5, "law": 1}, {"s": 0.3, "t": 0.9, "law": 2}, {"s"
 _MORE = ({"s": 1e-6, "t": 1e-3, "law": 3}, {"s": 0.5, "t": 1.0, "law": 4}, {"s": 0.4, "t": 0.41, "law": 5})
 
 CLAIMS = (
-    Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", _bayes,
+    Claim("reverse", "posterior", "p(z_s|z_t) is Bayes's rule, by enumeration of all states", "1e-8", bayes,
           _POINTS, _MORE, rests_on=("linearity", "marginals")),
     Claim("reverse", "reverse rate", "it is Q_t(y, z) q_t(y|p) / q_t(z|p)", "relative 1e-7", _rate,
           ({"t": 0.5, "law": 1}, {"t": 0.9, "law": 2}), ({"t": 1e-3, "law": 3}, {"t": 0.25, "law": 0}),

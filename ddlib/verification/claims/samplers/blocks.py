@@ -10,9 +10,9 @@ from ddlib.paces import LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import sample
 from ddlib.utils.random import KeyedGenerator
-from ddlib.verification.claims.samplers.sampler import SamplerCase
+from ddlib.verification.framework.cases import Case, needs
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, tally
+from ddlib.verification.framework.inputs import drawn_jointly
 from ddlib.verification.framework.oracle import exact_cavity
 
 _DRAWS, _ROWS = 2000, 12
@@ -71,24 +71,22 @@ class CausalDenoiser:
         return self(torch.cat([cache.words, z], 1), times)[:, cache.words.shape[1] :]
 
 
-def _draw(run: SamplerCase, denoiser: object, rows: int, steps: int, **options: object) -> Tensor:
-    return sample(run.process, denoiser, (rows, 3), run.sampler, steps, **options)  # type: ignore[arg-type]
+def _draw(run: Case, denoiser: object, rows: int, steps: int, **options: object) -> Tensor:
+    return sample(run.process, denoiser, (rows, 3), run.subject, steps, **options)  # type: ignore[arg-type]
 
 
-def _joint(run: SamplerCase) -> Tensor:
+def _joint(run: Case) -> Tensor:
     """Return a joint distribution of three tokens: two dependent ones, and a third that mostly equals the first."""
     size, pair = run.process.vocab_size, run.pair
     copy = 0.7 * torch.eye(size, dtype=torch.float64) + 0.3 / size
     return pair[:, :, None] * copy[:, None, :]
 
 
-def _counted(run: SamplerCase, what: str, texts: Tensor) -> Comparison:
-    size, joint = run.process.vocab_size, _joint(run)
-    counts = tally(((texts[:, :1] * size + texts[:, 1:2]) * size + texts[:, 2:]), size**3).view(joint.shape)
-    return frequencies(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), counts, joint, _DRAWS)
+def _counted(run: Case, what: str, tokens: Tensor) -> Comparison:
+    return drawn_jointly(f"draws of three words, {what}", ("x_0", "x_1", "x_2"), tokens, _joint(run))
 
 
-def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
     for what, denoiser in (
         ("position by position", ExactDenoiser),
@@ -101,7 +99,7 @@ def _left_to_right(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         yield _counted(run, what, texts)
 
 
-def _in_any_order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
     joint, steps = _joint(run), int(point["steps"])
     texts = _draw(
         run,
@@ -114,7 +112,7 @@ def _in_any_order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     yield _counted(run, "in random orders", texts)
 
 
-def _kept(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _kept(run: Case, point: Point) -> Iterator[Comparison]:
     denoiser, prompt = CausalDenoiser(run.process, _joint(run)), torch.zeros(_ROWS, 1, dtype=torch.int64)
 
     def drawn(keep: bool, given: Tensor | None) -> Tensor:
@@ -126,18 +124,16 @@ def _kept(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         yield Comparison(quantity, ("example", "position"), drawn(True, given), drawn(False, given), 0.0)
 
 
-def _several(run: SamplerCase) -> str:
-    return "" if run.sampler.supports_stopping else f"a row of {type(run.sampler).__name__} is several texts"
+_approximate = needs("exact_marginals", "says that its steps are approximate")
+_one_time = needs("own_times", "takes all positions of a text at one time")
 
 
-def _no_word(run: SamplerCase) -> str:
-    exact = run.sampler.exact_marginals
-    return _several(run) or ("" if exact else f"{type(run.sampler).__name__} says that its steps are approximate")
+def _several(run: Case) -> str:
+    return "" if run.subject.supports_stopping else f"a row of {type(run.subject).__name__} is several texts"
 
 
-def _one_time(run: SamplerCase) -> str:
-    own = run.sampler.own_times
-    return "" if own else f"{type(run.sampler).__name__} takes all positions of a text at one time"
+def _no_word(run: Case) -> str:
+    return _several(run) or _approximate(run)
 
 
 CLAIMS = (

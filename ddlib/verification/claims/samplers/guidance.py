@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from ddlib.guidance import Guidance
-from ddlib.processes import ForwardProcess, LevelProcess, unchanged
-from ddlib.samplers import Ancestral, SamplingContext
-from ddlib.samplers.runtime.model import ModelWrapper
+from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers import Ancestral
 from ddlib.typing import Denoiser
 from ddlib.utils.random import Generator
 from ddlib.verification.claims.samplers.guidance_oracle import (
@@ -24,10 +23,11 @@ from ddlib.verification.claims.samplers.guidance_oracle import (
     texts,
     told,
 )
-from ddlib.verification.claims.samplers.sampler import few
+from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
+from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64
@@ -105,7 +105,7 @@ def _joint_free(guided: Any, point: Point) -> Iterator[Comparison]:
         process=process, conditional=conditional, unconditional=unconditional, strength=gamma, interval=(0.0, 1.0),
         parameterization="cavity",
     )  # fmt: skip
-    what, z = kind(one), _every(process)
+    what, z = kind(one), sequences(process.num_states, 2)
     given, every = (dense(process, one, what) for one in joints)
     expected = tempered(process, given, every, gamma, what)
     yield _possible(f"the law of the {what} of two dependent words", process, z, steered(one, z), expected)
@@ -119,7 +119,7 @@ def _bayes(guided: Any, point: Point) -> Iterator[Comparison]:
         process=process, denoiser=exact_cavity(process, every), classifier=classifier(process, joint), strength=1.0,
         how="exact", interval=(0.0, 1.0), parameterization="cavity",
     )  # fmt: skip
-    what, z = kind(one), _every(process)
+    what, z = kind(one), sequences(process.num_states, 2)
     if what != "step":
         yield _possible(
             f"the law of the {what}, given the label", process, z, steered(one, z), dense(process, given, what)
@@ -180,22 +180,16 @@ def _draws(guided: Guidance, point: Point) -> Iterator[Comparison]:
         after = process.posterior(uniform, start, t, s)
         probs = probs * torch.stack([after[..., level == i].sum(-1) for i in level.tolist()], -1)
     z = start.repeat_interleave(_DRAWS, 0)
-    drawn = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
-    counts = tally(drawn, process.num_states).view_as(probs)
+    outcomes = _back(guided, z, generator).view(len(start), _DRAWS, -1).transpose(0, 1).flatten(1)
+    counts = tally(outcomes, process.num_states).view_as(probs)
     yield frequencies(f"draws of z_s at s = {EARLY:g}", ("text", "position", "z_s"), counts, probs, _DRAWS)
 
 
 def _back(guided: Guidance, z: Tensor, generator: Generator) -> Tensor:
     """Take one step of ``Ancestral`` from states at LATE."""
-    grid, free = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64), torch.ones_like(z, dtype=torch.bool)
-    network = ModelWrapper(guided.process, guided, guided.parameterization)
-    run = SamplingContext(guided.process, network, unchanged, grid, free, generator)
+    grid = torch.tensor([1.0, LATE, EARLY, 0.0], dtype=torch.float64)
+    run = context(guided.process, guided, z.shape, grid, generator, guided.parameterization)
     return Ancestral().back(run, z, at(LATE, len(z)), at(EARLY, len(z)))
-
-
-def _every(process: ForwardProcess) -> Tensor:
-    states = torch.arange(process.num_states)
-    return torch.cartesian_prod(states, states)
 
 
 def _possible(quantity: str, process: ForwardProcess, z: Tensor, got: Tensor, expected: Tensor) -> Comparison:
@@ -263,3 +257,5 @@ CLAIMS = (
     Claim("guidance", "draws", "z_s follows the steered distribution, and levels are as without guidance",
           "binomial bounds, false alarm 1e-6", _draws, applies=_by_logits, rests_on=("tempering", "single changes")),
 )  # fmt: skip
+
+verify = verifier(*CLAIMS)

@@ -8,6 +8,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.framework.inputs import at, marginals
+from ddlib.verification.framework.oracle import sequences
 
 LATE, EARLY = 0.5, 0.25
 """Times of a step, exact in float32, the dtype of network inputs."""
@@ -25,8 +26,7 @@ def kind(guided: Guidance) -> str:
 def texts(process: ForwardProcess) -> Tensor:
     """Return all sequences of two states, (N, 2), or a sample of them."""
     if process.num_states <= SMALL:
-        states = torch.arange(process.num_states)
-        found = torch.cartesian_prod(states, states)
+        found = sequences(process.num_states, 2)
     else:
         tokens = torch.randint(process.vocab_size, (64, 2), generator=torch.Generator().manual_seed(0))
         found = process.sample(tokens, at(LATE, 64), torch.Generator().manual_seed(1))

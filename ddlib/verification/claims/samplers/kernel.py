@@ -7,14 +7,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ddlib.hierarchies import Tree
-from ddlib.processes import Hierarchical, Masked, Uniform, unchanged
+from ddlib.processes import unchanged
+from ddlib.processes.examples import three
 from ddlib.samplers import Sampler, SamplingContext, State
-from ddlib.schedules import Cosine, Linear
-from ddlib.verification.claims.samplers.sampler import SamplerCase
+from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
@@ -23,52 +22,45 @@ _GRID = torch.tensor([1.0, 0.7, 0.45, 0.0], dtype=torch.float64)
 _DRAWS, _SLACK, _ROUNDING = 40_000, 0.3, 1e-12
 
 
-def runs(sampler: Sampler) -> list[SamplerCase]:
+def runs(sampler: Sampler) -> list[Case]:
     """Return cases of the sampler with processes over three tokens, for which all sequences of two can be listed."""
-    tree = Hierarchical(Tree([[0, 1, 1]], xi=0.8, speed=[2.0, 1.0]), Linear())
-    small = (Masked(3, Cosine()), tree, Uniform(3, Linear()))
-    return [SamplerCase(sampler, process) for process in small] if sampler.order else []
+    return [Case(sampler, three()[name]) for name in ("masked", "tree", "uniform")] if sampler.order else []
 
 
-def _texts(run: SamplerCase) -> Tensor:
-    states = torch.arange(run.process.num_states)
-    return torch.cartesian_prod(states, states)
-
-
-def _draws(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _draws(run: Case, point: Point) -> Iterator[Comparison]:
     """Draw one step from every sequence of two states."""
-    texts, k = _texts(run), int(point["step"])
+    texts, k = sequences(run.process.num_states, 2), int(point["step"])
     number, predict, size = len(texts), exact_cavity(run.process, STRONG), run.process.num_states
     each = _DRAWS // number
     z = texts.repeat_interleave(each, 0)
     everywhere, generator = torch.ones_like(z, dtype=torch.bool), torch.Generator().manual_seed(6 + k)
     call = SamplingContext(run.process, predict, unchanged, _GRID, everywhere, generator)
     t, s = float(_GRID[k]), float(_GRID[k + 1])
-    drawn = run.sampler.step(call, State(z, at(t, len(z))), k).z
+    drawn = run.subject.step(call, State(z, at(t, len(z))), k).z
     counts = tally((drawn @ torch.tensor([size, 1])).view(number, each).T, number)
-    kernel = run.sampler.kernel(run.process, predict, texts, at(t, number), at(s, number))
+    kernel = run.subject.kernel(run.process, predict, texts, at(t, number), at(s, number))
     sums = kernel.sum(1)
     yield Comparison("the kernel's rows, summed", ("z_t",), sums, torch.ones_like(sums), 1e-9)
     yield frequencies(f"draws of z_s at s = {s:g}", ("z_t", "z_s"), counts, kernel, each)
 
 
-def errors(run: SamplerCase, counts: list[int], joint: Tensor = WEAK) -> list[float]:
+def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
     """Compute the total variation between ``joint`` and the sampled distribution, exactly, for each number of steps."""
-    texts, process = _texts(run), run.process
+    texts, process = sequences(run.process.num_states, 2), run.process
     predict, number = exact_cavity(process, joint), len(texts)
     is_tokens, result = (texts < process.vocab_size).all(1), []
     for steps in counts:
         probs = process.prior()[texts].prod(1)
         for t, s in pairwise(torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()):
-            step = run.sampler.kernel(process, predict, texts, at(t, number), at(s, number))
+            step = run.subject.kernel(process, predict, texts, at(t, number), at(s, number))
             probs = probs @ torch.where(probs[:, None] > 0, step, 0.0)  # rows of impossible states are undefined
         probs[is_tokens] -= joint.flatten()
         result.append(float(probs.abs().sum() / 2))
     return result
 
 
-def _order(run: SamplerCase, point: Point) -> Iterator[Comparison]:
-    order, first = run.sampler.order, int(point["steps"])
+def _order(run: Case, point: Point) -> Iterator[Comparison]:
+    order, first = run.subject.order, int(point["steps"])
     assert order is not None
     counts = [first, 2 * first, 4 * first]
     for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):

@@ -5,35 +5,26 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ddlib.hierarchies import Tree
-from ddlib.processes import ForwardProcess, Hierarchical, Masked
+from ddlib.processes import ForwardProcess
+from ddlib.processes.examples import levels, three
 from ddlib.samplers import Sampler, sample
 from ddlib.samplers.likelihood import check_likelihood, likelihood
-from ddlib.schedules import Cosine, Linear
-from ddlib.verification.claims.samplers.sampler import SamplerCase, few, hurried
+from ddlib.schedules import Linear
+from ddlib.verification.claims.samplers.sampler import hurried
+from ddlib.verification.framework.cases import Case, few, served
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.inputs import drawn_jointly
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _ALL = 2000, 99
 """Number of steps that suffices for one edge at a time."""
 
 
-def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """Return cases of the sampler with masks, a tree, or the given process, if it has a likelihood."""
-    tree = Hierarchical(Tree([[0, 1, 1, 2], [0, 0, 1]], speed=[1.0, 2.0, 0.7]), Linear())
-    processes = (Masked(3, Cosine()), tree) if on is None else (few(on),)
-    return [SamplerCase(sampler, process) for process in processes if _reads(sampler, process)]
-
-
-def _reads(sampler: Sampler, process: ForwardProcess) -> bool:
-    try:
-        check_likelihood(process, sampler)
-    except (TypeError, ValueError):
-        return False
-    except Exception:  # the claims about samplers report this error
-        return False
-    return True
+    processes = [three()["masked"], levels(Linear())] if on is None else [few(on)]
+    # the claims about samplers report errors that are no refusals
+    return served(sampler, processes, lambda process: check_likelihood(process, sampler), (Exception,))
 
 
 def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
@@ -58,30 +49,26 @@ def opinionated(process: ForwardProcess) -> Callable[[Tensor, Tensor], Tensor]:
     return logits
 
 
-def _texts(run: SamplerCase) -> Tensor:
-    tokens = torch.arange(run.process.vocab_size)
-    return torch.cartesian_prod(tokens, tokens)
-
-
-def _read(run: SamplerCase, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
+def _read(run: Case, denoiser: Callable[[Tensor, Tensor], Tensor], steps: int) -> Tensor:
     """Compute the probability of every sequence of two tokens."""
-    return likelihood(run.process, denoiser, _texts(run), run.sampler, steps=steps).log_likelihood.exp()
+    return likelihood(
+        run.process, denoiser, sequences(run.process.vocab_size, 2), run.subject, steps=steps
+    ).log_likelihood.exp()
 
 
-def _sums(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _sums(run: Case, point: Point) -> Iterator[Comparison]:
     total = _read(run, opinionated(run.process), int(point["steps"])).sum()
     yield Comparison("likelihoods of all texts, summed", (), total, torch.ones_like(total), 1e-9)
 
 
-def _drawn(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _drawn(run: Case, point: Point) -> Iterator[Comparison]:
     steps, size = int(point["steps"]), run.process.vocab_size
     denoiser, noise = opinionated(run.process), torch.Generator().manual_seed(9)
-    tokens = sample(run.process, denoiser, (_DRAWS, 2), run.sampler, steps, generator=noise)
-    counts = tally(tokens @ torch.tensor([[size], [1]]), size * size).view(size, size)
-    yield frequencies("draws", ("x_0", "x_1"), counts, _read(run, denoiser, steps).view(size, size), _DRAWS)
+    tokens = sample(run.process, denoiser, (_DRAWS, 2), run.subject, steps, generator=noise)
+    yield drawn_jointly("draws", ("x_0", "x_1"), tokens, _read(run, denoiser, steps).view(size, size))
 
 
-def _known(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _known(run: Case, point: Point) -> Iterator[Comparison]:
     found = _read(run, exact_cavity(run.process, run.pair), _ALL)
     yield Comparison("likelihood, given the best network", ("x_0", "x_1"), found.view_as(run.pair), run.pair, 1e-9)
 

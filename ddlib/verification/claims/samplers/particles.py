@@ -3,20 +3,18 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess, unchanged
-from ddlib.samplers import Particles, Sampler, SamplingContext, sample
-from ddlib.samplers.runtime.model import ModelWrapper
-from ddlib.utils.random import Generator, KeyedGenerator
-from ddlib.verification.claims.samplers.sampler import SamplerCase
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Particles, Sampler, sample
+from ddlib.utils.random import KeyedGenerator
 from ddlib.verification.claims.samplers.sampler import runs as sampler_cases
+from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import frequencies
-from ddlib.verification.framework.oracle import exact_cavity
+from ddlib.verification.framework.inputs import drawn_jointly, in_any_batch
+from ddlib.verification.framework.oracle import exact_cavity, sequences
 
 _DRAWS, _MANY, _TEXTS, _ALONE = 6000, 32, 2000, 12
 _ERRORS = 6.0
@@ -36,14 +34,14 @@ class Prefers:
         return (1 - t / 2) * (likes.sum(-1) + likes.prod(-1))
 
 
-def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[SamplerCase]:
+def runs(sampler: Sampler, on: ForwardProcess | None = None) -> list[Case]:
     """Return cases of particles, with a mild reward, on the processes of the claims about samplers.
 
     The reward of the given sampler may require another vocabulary, or tilt too strongly for a statistical test.
     """
     if not isinstance(sampler, Particles):
         return []
-    return [run._replace(sampler=_mild(sampler, run.process)) for run in sampler_cases(sampler, on)]
+    return [run._replace(subject=_mild(sampler, run.process)) for run in sampler_cases(sampler, on)]
 
 
 def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None) -> Particles:
@@ -53,26 +51,16 @@ def _mild(sampler: Particles, process: ForwardProcess, number: int | None = None
     return mild
 
 
-def _joint(run: SamplerCase) -> Tensor:
+def _joint(run: Case) -> Tensor:
     """Return a joint distribution of two independent tokens, which samplers reproduce with any number of steps."""
-    return run.word[:, None] * run.word.flip(0)
+    return run.token[:, None] * run.token.flip(0)
 
 
-def _tilt(run: SamplerCase, law: Tensor, t: float) -> Tensor:
+def _tilt(run: Case, law: Tensor, t: float) -> Tensor:
     """Compute the distribution ``law`` of sequences times exp(scale r), not normalised."""
-    texts = torch.cartesian_prod(*map(torch.arange, law.shape))
+    texts = sequences(len(law), law.ndim)
     times = torch.full((len(texts),), t, dtype=torch.float64)
     return law * (_SCALE * Prefers(run.process)(texts, times)).exp().view_as(law)
-
-
-def _call(run: SamplerCase, rows: int, steps: int, generator: Generator) -> SamplingContext:
-    network, free = (
-        ModelWrapper(run.process, exact_cavity(run.process, _joint(run))),
-        torch.ones(rows, 2, dtype=torch.bool),
-    )
-    return SamplingContext(
-        run.process, network, unchanged, torch.linspace(1, 0, steps + 1, dtype=torch.float64), free, generator
-    )
 
 
 def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Comparison:
@@ -85,11 +73,11 @@ def _means(quantity: str, z: Tensor, weights: Tensor, expected: Tensor) -> Compa
     return Comparison(quantity, ("0", "1"), each.mean(0).view_as(expected), expected, _ERRORS * error)
 
 
-def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _tilted(run: Case, point: Point) -> Iterator[Comparison]:
     """Check E[Z f(sequence drawn)] = E[f exp(scale r)], for any number of particles, steps and resamplings."""
-    steps, particles = int(point["steps"]), cast(Particles, run.sampler)
+    steps, particles = int(point["steps"]), run.subject
     generator = torch.Generator().manual_seed(9)
-    call = _call(run, _DRAWS, steps, generator)
+    call = run.context(_joint(run), _DRAWS, generator, steps)
     state = particles.init(call)
     for k in range(steps):
         state = particles.step(call, state, k)
@@ -106,35 +94,26 @@ def _tilted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
     yield _means("E[Z 1(text)]", text, estimate, _tilt(run, _joint(run), 0.0))
 
 
-def _many(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _many(run: Case, point: Point) -> Iterator[Comparison]:
     """Check draws with keyed noise, in which copies must have different noise."""
-    many = _mild(cast(Particles, run.sampler), run.process, _MANY)
-    call = _call(run, _TEXTS, 4, KeyedGenerator(3, 4, torch.arange(_TEXTS)))
+    many = _mild(run.subject, run.process, _MANY)
+    call = run.context(_joint(run), _TEXTS, KeyedGenerator(3, 4, torch.arange(_TEXTS)), 4)
     state = many.init(call)
     for k in range(call.steps):
         state = many.step(call, state, k)
     text, law = many.finalize(call, state), _tilt(run, _joint(run), 0.0)
-    size = law.shape[1]
-    counts = torch.bincount(size * text[:, 0] + text[:, 1], minlength=law.numel()).view_as(law)
-    yield frequencies(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), counts, law / law.sum(), _TEXTS)
+    yield drawn_jointly(f"texts drawn from {_MANY} particles", ("x_0", "x_1"), text, law / law.sum())
 
 
-def _alone(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _alone(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that rows resample independently."""
-
-    def keyed(rows: slice) -> Tensor:
-        index = torch.arange(_ALONE)[rows]
-        return run.draw(_joint(run), len(index), KeyedGenerator(seed=5, step=6, index=index), 8)
-
-    whole = keyed(slice(0, _ALONE))
-    separate = torch.cat([keyed(slice(row, row + 1)) for row in range(_ALONE)])
-    yield Comparison("words of an example alone", ("example", "position"), separate, whole, 0.0)
+    yield from in_any_batch("words", lambda index, noise: run.draw(_joint(run), len(index), noise, 8), _ALONE, 5)
 
 
-def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
+def _prompted(run: Case, point: Point) -> Iterator[Comparison]:
     """Check that the network and the reward get the unchanged prompt in every particle."""
     given, seen = min(1, run.process.vocab_size - 1), []
-    particles, exact, prefers = copy.copy(run.sampler), exact_cavity(run.process, _joint(run)), Prefers(run.process)
+    particles, exact, prefers = copy.copy(run.subject), exact_cavity(run.process, _joint(run)), Prefers(run.process)
 
     def network(z: Tensor, t: Tensor) -> Tensor:
         seen.append(z[:, 0])
@@ -144,7 +123,7 @@ def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         seen.append(z[:, 0])
         return prefers(z, t)
 
-    cast(Particles, particles).reward = reward
+    particles.reward = reward
     generator = torch.Generator().manual_seed(7)
     tokens = sample(
         run.process, network, (64, 2), particles, 6, torch.tensor([given]), compact=False, generator=generator
@@ -153,8 +132,8 @@ def _prompted(run: SamplerCase, point: Point) -> Iterator[Comparison]:
         yield Comparison(f"the prompt as it was {what}", ("example",), first, torch.full_like(first, given), 0.0)
 
 
-def _approximate(run: SamplerCase) -> str:
-    inside = cast(Particles, run.sampler).sampler
+def _approximate(run: Case) -> str:
+    inside = run.subject.sampler
     return "" if inside.exact_marginals else f"{type(inside).__name__} says that its steps are approximate"
 
 

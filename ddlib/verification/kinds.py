@@ -1,0 +1,38 @@
+"""Kinds of parts: base class, claims, and whether classes are registered by entry points."""
+
+from typing import Any, NamedTuple
+
+from ddlib.guidance import Guidance
+from ddlib.hierarchies import Hierarchy
+from ddlib.paces import Pace
+from ddlib.processes import ForwardProcess
+from ddlib.samplers import Corrector, Sampler
+from ddlib.schedules import Schedule
+from ddlib.times import TimeDensity
+from ddlib.weightings import Weighting
+
+
+class Kind(NamedTuple):
+    """A kind of part that ``dd.verify`` checks."""
+
+    base: type[Any]
+    """Base class, with ``examples()``."""
+    claims: str
+    """Module in ``ddlib.verification.claims`` whose ``verify(subject, full)`` returns the checks of an object and a
+    note. It is imported on demand, since claims import sympy."""
+    registered: bool = True
+    """True if classes are plug-ins: entry points in the group ``ddlib.<kind>``."""
+
+
+KINDS = {
+    "schedules": Kind(Schedule, "schedule"),
+    "hierarchies": Kind(Hierarchy, "hierarchy"),
+    "processes": Kind(ForwardProcess, "processes"),
+    "times": Kind(TimeDensity, "objective.times"),
+    "paces": Kind(Pace, "objective.paces"),
+    "samplers": Kind(Sampler, "samplers"),
+    "correctors": Kind(Corrector, "samplers.corrector"),
+    "weightings": Kind(Weighting, "objective.weighting"),
+    "guidance": Kind(Guidance, "samplers.guidance", registered=False),
+}
+"""All kinds by name. A new kind is a line here, and a module of claims."""
