@@ -87,7 +87,7 @@ def staged(parents: Any, overlap: float = 0.0, schedule: Schedule | None = None,
         TypeError, ValueError: as ``Tree`` and ``Window``; an overlap outside [0, 1].
 
     Example:
-        >>> staged([0, 0, 1, 1]).occupancies(torch.tensor([0.25, 0.5, 0.75]))
+        >>> staged([0, 0, 1, 1]).occupancies(torch.tensor([0.25, 0.5, 0.75])).round(decimals=6)
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 1.0000, 0.0000],
                 [0.0000, 0.5000, 0.5000]], dtype=torch.float64)

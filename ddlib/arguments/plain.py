@@ -32,7 +32,7 @@ def values(part: Part) -> dict[str, Any]:
     Example:
         >>> import ddlib as dd
         >>> dd.values(dd.presets.mdlm(5))
-        {'kind': 'masked', 'vocab_size': 5, 'schedule': {'kind': 'linear'}}
+        {'kind': 'masked', 'vocab_size': 5, 'schedule': {'kind': 'linear'}, 'masks': 1}
         >>> dd.build("processes", dd.values(dd.presets.mdlm(5)))
         Masked(Flat(levels=(5, 1)), Linear())
     """

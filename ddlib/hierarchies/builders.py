@@ -149,6 +149,7 @@ def soft_memberships(
         TypeError, ValueError: embeddings of another shape than those that were clustered; a bad temperature or number.
 
     Example:
+        >>> from ddlib.hierarchies import semantic_clusters
         >>> words = torch.tensor([[1.0, 0.0], [1.0, 0.9], [0.0, 1.0], [0.1, 3.0]])
         >>> found = soft_memberships(semantic_clusters(words, 2), words, temperature=0.2)
         >>> torch.tensor(found["probability"]).amax(1)

@@ -32,7 +32,7 @@ class Occupancies:
 
     Example:
         >>> Occupancies(["1 - t", "-(1 - t)*log(1 - t)"]).rates
-        (1/(1 - t), 1/(1 - t))
+        (-1/(t - 1), -1/(t - 1))
     """
 
     def __init__(self, formulas: Sequence[str | sympy.Expr]) -> None:
