@@ -90,7 +90,7 @@ if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         """Import ``verify`` on first access; for an unknown name, raise AttributeError with suggestions."""
-        if name == "verify":  # on demand, since it imports sympy
+        if name == "verify":  # on demand, since its claims import sympy and scipy
             from ddlib.verification.verifier import verify
 
             return verify
