@@ -7,6 +7,7 @@ from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.kernel_levels import Blur, Kernels, Soft
 from ddlib.hierarchies.kernels import Banded, Dense, Kernel, Sparse
 from ddlib.hierarchies.maps import Map, parent_map
+from ddlib.hierarchies.similarities import blosum62
 from ddlib.hierarchies.tree import Tree
 from ddlib.hierarchies.wordnet import wordnet_table
 
@@ -22,6 +23,7 @@ __all__ = [
     "Soft",
     "Sparse",
     "Tree",
+    "blosum62",
     "csv_parents",
     "load_clusters",
     "parent_map",
