@@ -1,7 +1,7 @@
 """Transition kernels between two levels: dense, sparse and banded matrices."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -110,7 +110,8 @@ class Kernel(Float64Module):
         return next(value for _, value in self.constants()).device
 
     def _log_push_of(self, log_probs: Float[Tensor, "children"]) -> Float[Tensor, "parents"]:
-        return (log_probs[:, None] + self.matrix().log().to(log_probs.dtype)).logsumexp(0)
+        terms = log_probs[:, None] + self.matrix().log().to(log_probs.dtype)
+        return _log_sum(terms, terms.detach().amax(0), lambda parts: parts.sum(0))
 
 
 class Dense(Kernel):
@@ -216,7 +217,8 @@ class Sparse(Kernel):
             [self.index.flatten(), torch.arange(self.num_children, device=law.device).repeat_interleave(self._width)]
         )
         shape = self.num_parents, self.num_children
-        upwards = torch.sparse_coo_tensor(places, self.values.flatten().to(law.dtype), shape)
+        values = self.values.flatten().to(law.dtype)
+        upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)  # indices were checked before
         flat = law.reshape(-1, self.num_children)
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
 
@@ -238,6 +240,13 @@ class Sparse(Kernel):
         width = int(slot.max()) + 1
         kept = torch.zeros(len(index), width, dtype=torch.int64, device=index.device).scatter(1, slot, index)
         return Sparse(kept, values.new_zeros(len(index), width).scatter_add(1, slot, values), upper.num_parents)
+
+    def _log_push_of(self, log_probs: Float[Tensor, "children"]) -> Float[Tensor, "parents"]:
+        terms, index = log_probs[:, None] + self.values.log().to(log_probs.dtype), self.index.flatten()
+        empty = log_probs.new_full((self.num_parents,), -torch.inf)
+        highest = empty.scatter_reduce(0, index, terms.detach().flatten(), "amax")
+        zero = torch.zeros_like(empty)
+        return _log_sum(terms, highest, lambda parts: zero.index_add(0, index, parts.flatten()), self.index)
 
     @property
     def _width(self) -> int:
@@ -301,6 +310,19 @@ def kernel_of(given: Any, name: str) -> Kernel:
         return Dense(given)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+def _log_sum(
+    terms: Float[Tensor, "children k"],
+    highest: Float[Tensor, "parents"],
+    total: Callable[[Tensor], Tensor],
+    index: Tensor | slice = slice(None),
+) -> Float[Tensor, "parents"]:
+    """Logarithm of the ``total`` of exp(terms) for each parent; -inf with gradient 0 where all terms are -inf."""
+    found = highest > -torch.inf
+    shift = torch.where(found, highest, 0.0)
+    mass = total((terms - shift[index]).exp())
+    return torch.where(found, torch.where(found, mass, 1.0).log() + shift, -torch.inf)
 
 
 def _stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tensor, "children k"]:
