@@ -64,7 +64,8 @@ def chains(draw):
 @given(chains(), st.sampled_from([0, 2**20]))
 def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.hierarchies.kernels._DENSE", limit)  # of sparse products: every size, or none
+        patch.setattr("ddlib.hierarchies.kernels._DENSE", limit)  # as dense matrices: no kernel, or every one
+        patch.setattr("ddlib.hierarchies.kernels._BLOCK", 3)
         hierarchy = Kernels([*kernels, Dense(torch.ones(kernels[-1].num_parents, 1))])
         for i in range(len(kernels)):
             dense = torch.eye(hierarchy.levels[i], dtype=F64)
