@@ -85,7 +85,11 @@ class Kernel(Float64Module):
         return self.row(torch.arange(self.num_children, device=self.device))
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small."""
+        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small.
+
+        On an accelerator, where that takes a synchronisation, results are at least the largest of ``log_probs`` minus
+        87 in float32, 708 in float64, unless ``debug(True)`` was called.
+        """
         highest = log_probs.detach().amax(-1, keepdim=True)
         highest = torch.where(highest.isfinite(), highest, 0.0)
         mass = self.push((log_probs - highest).exp())

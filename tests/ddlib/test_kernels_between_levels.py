@@ -25,20 +25,20 @@ F64 = torch.float64
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
 SIMILARITY = [[4.0, 1.0, 0.0, -2.0], [1.0, 5.0, -1.0, 0.0], [0.0, -1.0, 6.0, 2.0], [-2.0, 0.0, 2.0, 4.0]]
 FEW = [[0, 1], [1, 2], [2, 0], [0, 0]]
-BLUR, SOFT = Hierarchical(Blur(4, [0.8]), Cosine()), Hierarchical(Soft(MEMBERS, speed=[2.0, 1.0]), Linear())
+SAMPLERS = [Ancestral(), Remask(), FirstHitting(), Psi(0.7), Overshoot(), Confidence(), LeftToRight(), Euler()]
 PROCESSES = {
-    "blur": BLUR,
+    "blur": Hierarchical(Blur(4, [0.8]), Cosine()),
     "cyclic": Hierarchical(Blur(4, [0.5, 0.6], cyclic=True), [Linear(), Cosine(), Linear()]),
     "similarity": Hierarchical(Blur.from_similarity(SIMILARITY, [1.0, 3.0]), Linear()),
-    "soft": SOFT,
+    "soft": Hierarchical(Soft(MEMBERS, speed=[2.0, 1.0]), Linear()),
     "sparse": Hierarchical(Soft({"index": FEW, "probability": [[0.6, 0.4]] * 4}), Linear()),
     "banded": Hierarchical(Kernels([Banded(4, [1, 2, 1]), Dense(MEMBERS)], [0.7, 1.3, 2.0]), Linear()),
 }
 every_process = pytest.mark.parametrize("name", slow_but(PROCESSES, "blur", "soft"))
 
 
-def randn(*shape, seed=0, dtype=F64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
 @st.composite
@@ -74,18 +74,12 @@ def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
                 child, parent = (torch.arange(size)[None] for size in dense.shape)
                 law, grid = randn(2, 3, len(dense), seed=i).softmax(-1), (torch.arange(500, dtype=F64) + 0.5) / 500
                 drawn = kernel.sample(child.T.expand(-1, 500), grid.expand(len(dense), -1))
-                pairs = {
-                    "matrix": (kernel.matrix(), dense),
-                    "row": (kernel.row(child)[0], dense),
-                    "column": (kernel.column(parent)[0], dense.T),
-                    "entry": (kernel.entry(child.T.expand(dense.shape), parent.expand(dense.shape)), dense),
-                    "push": (kernel.push(law), law @ dense),
-                    "log_push": (kernel.log_push(law.log()).exp(), law @ dense),
-                    "sample": ((drawn[..., None] == parent).double().mean(1), dense),
-                }
-                for name, (found, exact) in pairs.items():
-                    slack = 1e-12 if name != "sample" else 2 / 500
-                    assert torch.allclose(found, exact, rtol=1e-12, atol=slack), (name, kernel, found, exact)
+                entry = kernel.entry(child.T.expand(dense.shape), parent.expand(dense.shape))
+                for found in (kernel.matrix(), kernel.row(child)[0], kernel.column(parent)[0].T, entry):
+                    assert torch.allclose(found, dense, rtol=1e-12, atol=1e-12)
+                for found in (kernel.push(law), kernel.log_push(law.log()).exp()):
+                    assert torch.allclose(found, law @ dense, rtol=1e-12, atol=1e-12)
+                assert torch.allclose((drawn[..., None] == parent).double().mean(1), dense, atol=2 / 500)
                 last = kernel.sample(child[0], torch.full((len(dense),), 1 - 2**-53, dtype=F64))
                 assert bool((kernel.entry(child[0], last) > 0).all())
 
@@ -132,7 +126,9 @@ def test_a_tree_given_as_dense_matrices_is_the_tree(mode):
         assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
 
 
-def test_rows_of_a_blur_are_gaussian():
+def test_rows_of_a_blur_are_gaussian_and_those_of_a_similarity_a_softmax():
+    for edge, temperature in zip(Blur.from_similarity(SIMILARITY, [0.5, 2.0]).maps, (0.5, 2.0), strict=False):
+        assert torch.allclose(edge.matrix(), (torch.tensor(SIMILARITY, dtype=F64) / temperature).softmax(1), atol=1e-15)
     blur, token, values = Blur(101, [2.0, 5.0]), 50, torch.arange(101, dtype=F64)
     for edge, width in zip(blur.maps, (2.0, math.sqrt(21)), strict=False):
         for child in (0, 3, token):  # at the ends normalised over the values that there are
@@ -152,20 +148,13 @@ def test_rows_of_a_cyclic_blur_are_circulant(widths):
         assert torch.allclose(matrix.roll((1, 1), (0, 1)), matrix, atol=1e-15) and torch.allclose(matrix, matrix.T)
 
 
-def test_rows_of_a_similarity_are_a_softmax():
-    for edge, temperature in zip(Blur.from_similarity(SIMILARITY, [0.5, 2.0]).maps, (0.5, 2.0), strict=False):
-        assert torch.allclose(edge.matrix(), (torch.tensor(SIMILARITY, dtype=F64) / temperature).softmax(1), atol=1e-15)
-
-
 @pytest.mark.usefixtures("checked_in_full")
 @every_process
 def test_the_bound_of_the_exact_denoiser_is_the_entropy(name):
     process = PROCESSES[name]
-    found = integrate_bound(process, PAIR, exact_cavity(process, PAIR), points=80)
-    assert float(found) == pytest.approx(2 * entropy(PAIR), abs=1e-6)
-
-
-SAMPLERS = [Ancestral(), Remask(), FirstHitting(), Psi(0.7), Overshoot(), Confidence(), LeftToRight(), Euler()]
+    assert float(integrate_bound(process, PAIR, exact_cavity(process, PAIR), points=80)) == pytest.approx(
+        2 * entropy(PAIR), abs=1e-6
+    )
 
 
 @pytest.mark.usefixtures("checked_in_full")
@@ -179,21 +168,21 @@ def test_samplers_keep_the_distribution_of_a_token(name, sampler):
 
 
 @pytest.mark.usefixtures("checked_in_full")
-def test_a_loss_builds_nothing_over_states():
-    """Three blurred levels have 1,025 states: tensors have at most an entry for each position and token."""
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_a_loss_builds_nothing_over_states(scale):
+    """Three blurred levels have 1,025 states: tensors have an entry for each position and token, or 4 million."""
     process = Hierarchical(Blur(256, [2.0, 6.0, 20.0]), Linear())
     x, t = torch.randint(256, (4, 64)), torch.rand(4, dtype=F64)
-    z, logits = process.sample(x, t), torch.randn(4, 64, 256, requires_grad=True)
+    z, logits = process.sample(x, t), (scale * torch.randn(4, 64, 256)).requires_grad_()
     for mode in ("standard", "edges"):
         with LiveBytes() as recorder:
             dd.training_loss(process, logits, x, z, t, mode=mode).backward()
-        assert recorder.largest <= max(logits.numel(), 256**2)
+        assert recorder.largest <= (2**22 if scale > 1 else max(logits.numel(), 256**2))  # where masses underflow
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_plain_values_and_states_give_the_same_process(name):
-    process = PROCESSES[name]
-    values = dd.values(process)
+    process, values = PROCESSES[name], dd.values(PROCESSES[name])
     again = dd.build("processes", json.loads(json.dumps(values)))
     assert dd.values(again) == values and type(again.hierarchy) is type(process.hierarchy)
     again.load_state_dict(process.state_dict())
@@ -202,12 +191,9 @@ def test_plain_values_and_states_give_the_same_process(name):
 
 def test_kernels_are_built_from_nested_lists_and_mappings():
     band, sparse = {"size": 4, "weights": [1, 2, 1]}, {"index": [[0], [1], [1], [0]], "probability": [[1]] * 4}
-    built = dd.build(
-        "hierarchies", {"kind": "ddlib.hierarchies:Kernels", "kernels": [band, sparse, [[0.5, 0.5], [0.1, 0.9]]]}
-    )
+    given = {"kind": "ddlib.hierarchies:Kernels", "kernels": [band, sparse, [[0.5, 0.5], [0.1, 0.9]]]}
+    built = dd.build("hierarchies", given)
     assert [type(edge).__name__ for edge in built.maps] == ["Banded", "Sparse", "Dense", "Map"]
-    again = dd.build("hierarchies", dd.values(built))
-    assert all(torch.equal(one.matrix(), other.matrix()) for one, other in zip(built.maps, again.maps, strict=True))
 
 
 @pytest.mark.slow
@@ -220,33 +206,18 @@ test_refusals = refuses(
     r"""
     Dense([[0.5, 0.4]]) | ValueError | matrix row 0 sums to 0.9, must sum to 1
     Dense([[1.5, -0.5]]) | ValueError | matrix row 0 holds -0.5, must be at least 0
-    Dense([[nan, 1.0]]) | ValueError | matrix holds NaN or infinity
-    Dense([0.5, 0.5]) | ValueError | matrix has shape \(2,\), must be \(children, parents\)
     Dense([[1.0, 0.0]]) | ValueError | leads to no child of state \[1\]
-    Sparse([[0, 2]], [[0.5, 0.5]]) | ValueError | index leads to no child of state \[1\]
-    Sparse([[0, 1]], [[0.5, 0.5]], 1) | ValueError | index holds 1, must be in \[0, 1\)
-    Sparse([[0, -1]], [[0.5, 0.5]]) | ValueError | index holds -1
     Sparse([[0, 1]], [[1.0]]) | ValueError | must both be \(children, k\)
     Banded(4, [1, 1]) | ValueError | weights has shape \(2,\), must be an odd number
     Banded(4, [1, -1, 1]) | ValueError | weights holds -1.0
-    Banded(4, [0, 0, 1]) | ValueError | weights are 0 for all steps that stay inside
     Kernels([Dense(MEMBERS), Banded(3, [1])]) | ValueError | maps\[0\] leads to 2 clusters, maps\[1\] starts from 3
-    Kernels([]) | ValueError | kernels is empty
     Kernels(Dense(MEMBERS)) | TypeError | kernels is a Dense, must be a list
-    Kernels(["dense"]) | TypeError | kernels\[0\] is 'dense'
     Kernels([[[0.5, 0.4]]]) | ValueError | kernels\[0\]: matrix row 0 sums to 0.9
-    Kernels([MEMBERS], speed=[1.0]) | ValueError | speed has 1 entries, must have 2
-    Soft([[0.5, 0.4]]) | ValueError | memberships: matrix row 0 sums to 0.9
     Blur(1, [1.0]) | ValueError | size is 1
-    Blur(5, []) | ValueError | widths is \[\], must be a list
     Blur(5, [0.05]) | ValueError | widths\[0\] is 0.05, must be a width of at least 0.1
     Blur(5, [1.0, 1.0]) | ValueError | widths\[1\] is 1, must be above widths\[0\] = 1
     Blur.from_similarity([[1.0, 2.0]], [1.0]) | ValueError | matrix has shape \(1, 2\), must be square
-    Blur.from_similarity(SIMILARITY, []) | ValueError | temperatures is empty
     Blur.from_similarity(SIMILARITY, [2.0, 1.0]) | ValueError | temperatures\[1\] is 1, must be above
-    Blur.from_similarity(SIMILARITY, [0.0]) | ValueError | temperatures\[0\] is 0
     dd.Children(Blur(5, [1.0])) | ValueError | its kernels have no children
-    dd.nelbo(BLUR, torch.zeros(1, 1, 8), *[torch.zeros(1, 1).long()] * 2, torch.tensor([0.5]),
-      parameterization="children") | ValueError | its kernels have no children
     """
 )
