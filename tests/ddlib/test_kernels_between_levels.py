@@ -151,10 +151,8 @@ def test_rows_of_a_cyclic_blur_are_circulant(widths):
 @pytest.mark.usefixtures("checked_in_full")
 @every_process
 def test_the_bound_of_the_exact_denoiser_is_the_entropy(name):
-    process = PROCESSES[name]
-    assert float(integrate_bound(process, PAIR, exact_cavity(process, PAIR), points=80)) == pytest.approx(
-        2 * entropy(PAIR), abs=1e-6
-    )
+    found = integrate_bound(PROCESSES[name], PAIR, exact_cavity(PROCESSES[name], PAIR), points=80)
+    assert float(found) == pytest.approx(2 * entropy(PAIR), abs=1e-6)
 
 
 @pytest.mark.usefixtures("checked_in_full")
@@ -192,8 +190,7 @@ def test_plain_values_and_states_give_the_same_process(name):
 def test_kernels_are_built_from_nested_lists_and_mappings():
     band, sparse = {"size": 4, "weights": [1, 2, 1]}, {"index": [[0], [1], [1], [0]], "probability": [[1]] * 4}
     given = {"kind": "ddlib.hierarchies:Kernels", "kernels": [band, sparse, [[0.5, 0.5], [0.1, 0.9]]]}
-    built = dd.build("hierarchies", given)
-    assert [type(edge).__name__ for edge in built.maps] == ["Banded", "Sparse", "Dense", "Map"]
+    assert [type(edge).__name__ for edge in dd.build("hierarchies", given).maps] == ["Banded", "Sparse", "Dense", "Map"]
 
 
 @pytest.mark.slow
