@@ -18,6 +18,7 @@ from benchmarks import (
     gpu_head,
     gpu_losses,
     head,
+    kernels,
     mending,
     noising,
     products,
@@ -92,6 +93,12 @@ def test_products_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setattr(products, "multiply", lambda hidden, matrix, offset, into: into.zero_())
     with pytest.raises(AssertionError, match="not close"):
         products.measure(head.TINY)
+
+
+def test_kernels_are_compared_with_masks():
+    found = kernels.measure(1, **kernels.TINY)
+    assert len(found["ratios"]) == 8 and all(value > 0 for value in found["ratios"].values())
+    assert all("masks" in name or f"{name} time" in found["ratios"] for name in found["cpu_seconds"])
 
 
 @pytest.mark.parametrize("name", sampling.PROCESSES)

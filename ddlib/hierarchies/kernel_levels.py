@@ -78,8 +78,7 @@ class Blur(Kernels):
         learn_speeds: as in ``Kernels``.
 
     Raises:
-        TypeError, ValueError: a size below 2; no width, one that is not positive, or widths that do not increase; a
-            cyclic blur that is wider than a quarter of the alphabet.
+        TypeError, ValueError: a size below 2; no width, one below 0.1, or widths that do not increase.
 
     Example:
         >>> blur = Blur(16, widths=[1.0, 4.0])

@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import check_count, require, visible
 
 _DENSE = 2**20
 """Largest number of entries up to which a sparse kernel is multiplied as a dense matrix, which is faster."""
+
+_TERMS, _BLOCK = 2**22, 256
+"""Largest number of logarithms at once; number of parents of a block of a band."""
 
 
 class Kernel(Float64Module):
@@ -80,18 +85,22 @@ class Kernel(Float64Module):
         return self.row(torch.arange(self.num_children, device=self.device))
 
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small."""
+        """Compute ``push`` in the log domain: finite wherever the mass is positive, however small.
+
+        On an accelerator, where that takes a synchronisation, results are at least the largest of ``log_probs`` minus
+        87 in float32, 708 in float64, unless ``debug(True)`` was called.
+        """
         highest = log_probs.detach().amax(-1, keepdim=True)
         highest = torch.where(highest.isfinite(), highest, 0.0)
         mass = self.push((log_probs - highest).exp())
-        least = torch.finfo(mass.dtype).tiny ** 0.5
+        least = torch.finfo(mass.dtype).tiny * self.num_children / torch.finfo(mass.dtype).eps  # of all its digits
         found = mass.clamp_min(torch.finfo(mass.dtype).tiny).log() + highest
         small = (mass.detach() < least).any(-1)
         if not visible(small) or not bool(small.any()):
             return found
-        rows = log_probs[small]  # a mass that underflows: one logarithm for each child and parent
-        exact = torch.stack([self._log_push_of(row) for row in rows])
-        return found.masked_scatter(small[..., None].expand_as(found), exact)
+        blocks = log_probs[small].split(max(1, _TERMS // self._terms))  # a mass that underflows: a logarithm per entry
+        exact = [checkpoint(self._log_push_of, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]
+        return found.masked_scatter(small[..., None].expand_as(found), torch.cat(exact))
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
@@ -109,8 +118,16 @@ class Kernel(Float64Module):
         """Device of the constants."""
         return next(value for _, value in self.constants()).device
 
-    def _log_push_of(self, log_probs: Float[Tensor, "children"]) -> Float[Tensor, "parents"]:
-        return (log_probs[:, None] + self.matrix().log().to(log_probs.dtype)).logsumexp(0)
+    @property
+    def _terms(self) -> int:
+        """Number of entries that ``_log_push_of`` adds for a row."""
+        return self.num_children * self.num_parents
+
+    def _log_push_of(self, log_probs: Float[Tensor, "n children"]) -> Float[Tensor, "n parents"]:
+        terms = log_probs[..., None] + self.matrix().log().to(log_probs.dtype)
+        highest = terms.detach().amax(-2)
+        shift = torch.where(highest > -torch.inf, highest, 0.0)
+        return _log((terms - shift[:, None]).exp().sum(-2), shift)
 
 
 class Dense(Kernel):
@@ -203,8 +220,13 @@ class Sparse(Kernel):
 
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
         distinct, which = parent.unique(return_inverse=True)
-        found = torch.stack([torch.where(self.index == each, self.values, 0.0).sum(1) for each in distinct])
-        return found[which]
+        place = torch.full((self.num_parents,), -1, device=parent.device)
+        place[distinct] = torch.arange(len(distinct), device=parent.device)
+        row = place[self.index]
+        child, slot = (row >= 0).nonzero(as_tuple=True)
+        found = self.values.new_zeros(len(distinct), self.num_children)
+        entries = (row[child, slot], child), self.values[child, slot]
+        return found.index_put(*entries, accumulate=True)[which]
 
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.where(self.index[child] == parent[..., None], self.values[child], 0.0).sum(-1)
@@ -216,7 +238,8 @@ class Sparse(Kernel):
             [self.index.flatten(), torch.arange(self.num_children, device=law.device).repeat_interleave(self._width)]
         )
         shape = self.num_parents, self.num_children
-        upwards = torch.sparse_coo_tensor(places, self.values.flatten().to(law.dtype), shape)
+        values = self.values.flatten().to(law.dtype)
+        upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)  # indices were checked before
         flat = law.reshape(-1, self.num_children)
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
 
@@ -228,16 +251,29 @@ class Sparse(Kernel):
     def then(self, upper: Kernel) -> Kernel:
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
             return upper.after(self.matrix())
-        index = upper.index[self.index].flatten(1)
-        values = (self.values[..., None] * upper.values[self.index]).flatten(1)
-        order = index.argsort(1)
-        index, values = index.gather(1, order), values.gather(1, order)
-        first = torch.ones_like(index, dtype=torch.bool)
-        first[:, 1:] = index[:, 1:] != index[:, :-1]
-        slot = first.cumsum(1) - 1  # equal parents are next to each other: add their probabilities
-        width = int(slot.max()) + 1
-        kept = torch.zeros(len(index), width, dtype=torch.int64, device=index.device).scatter(1, slot, index)
-        return Sparse(kept, values.new_zeros(len(index), width).scatter_add(1, slot, values), upper.num_parents)
+        block = max(1, _DENSE // max(upper.num_children, upper.num_parents))
+        found = []
+        for children in torch.arange(self.num_children, device=self.device).split(block):
+            mass = upper.push(self.row(children))  # dense rows, a few at a time
+            found.append(mass.topk(int((mass > 0).sum(1).max())))
+        width = max(values.shape[1] for values, _ in found)
+        values, index = (
+            torch.cat([pad(part, (0, width - part.shape[1])) for part in each]) for each in zip(*found, strict=True)
+        )
+        product = Sparse(index, values, upper.num_parents)
+        return product if 2 * width < upper.num_parents else Dense(product.matrix())
+
+    @property
+    def _terms(self) -> int:
+        return self.index.numel()
+
+    def _log_push_of(self, log_probs: Float[Tensor, "n children"]) -> Float[Tensor, "n parents"]:
+        terms = (log_probs[..., None] + self.values.log().to(log_probs.dtype)).flatten(1)
+        index = self.index.flatten().expand_as(terms)
+        zero = terms.new_zeros(len(terms), self.num_parents)
+        highest = (zero - torch.inf).scatter_reduce(1, index, terms.detach(), "amax")
+        shift = torch.where(highest > -torch.inf, highest, 0.0)
+        return _log(zero.scatter_add(1, index, (terms - shift.gather(1, index)).exp()), shift)
 
     @property
     def _width(self) -> int:
@@ -281,6 +317,23 @@ class Banded(Sparse):
         super().__init__(self_index, values / values.sum(1, keepdim=True), size)
         self.weights, self.cyclic = steps.clone(), cyclic
 
+    def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
+        size, reach = self.num_children, len(self.weights) // 2
+        if size**2 <= _DENSE:
+            return super().push(law)
+        # dense products of blocks: parents [256 b, 256 (b + 1)) with all children within reach
+        children = torch.arange(-reach, -(-size // _BLOCK) * _BLOCK + reach, device=law.device)
+        child = children % size if self.cyclic else children.clamp(0, size - 1)
+        span = _BLOCK + 2 * reach
+        step = torch.arange(_BLOCK, device=law.device) - torch.arange(span, device=law.device)[:, None] + 2 * reach
+        here = child.unfold(0, span, _BLOCK)[..., None]
+        inside = (
+            (step >= 0) & (step <= 2 * reach) & (self.cyclic | (here == children.unfold(0, span, _BLOCK)[..., None]))
+        )
+        blocks = torch.where(inside, self.values[here, step.clamp(0, 2 * reach)], 0.0).to(law.dtype)
+        found = torch.einsum("...bs,bsc->...bc", law[..., child].unfold(-1, span, _BLOCK), blocks)
+        return found.flatten(-2)[..., :size]
+
     def plain_values(self) -> Any:
         return {"size": self.num_children, "weights": self.weights.tolist(), "cyclic": self.cyclic}
 
@@ -301,6 +354,11 @@ def kernel_of(given: Any, name: str) -> Kernel:
         return Dense(given)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+def _log(mass: Float[Tensor, "n parents"], shift: Float[Tensor, "n parents"]) -> Float[Tensor, "n parents"]:
+    """Logarithm of ``mass`` plus ``shift``; -inf with gradient 0 where the mass is 0."""
+    return torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log() + shift, -torch.inf)
 
 
 def _stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tensor, "children k"]:

@@ -90,8 +90,11 @@ class EdgeChain(LevelChain):
         return torch.stack(entries, -1)
 
     def _before(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """Return the last float before ``t`` where a schedule ends at t < 1: there its flux is 0 times infinity."""
-        for end in {schedule.support[1] for schedule in self.schedules} - {1.0}:
+        """Return the last float before ``t`` where a schedule starts or ends inside (0, 1).
+
+        At an end its flux is 0 times infinity. At a start it flows into a level that is empty.
+        """
+        for end in {end for schedule in self.schedules for end in schedule.support} - {0.0, 1.0}:
             t = torch.where(t == end, t.nextafter(torch.zeros_like(t)), t)
         return t
 

@@ -59,8 +59,9 @@ class Window(Schedule):
         if xp is torch:
             return torch.where(t < self.end, self.schedule.alpha(self._inner(t)), 0.0)
         if xp.__name__ == "sympy":
-            inner = self.schedule.alpha((t - self.start) / (self.end - self.start), xp)
-            return xp.Piecewise((1, t < self.start), (inner, t < self.end), (0, True))
+            start, end = xp.Rational(self.start), xp.Rational(self.end)  # exactly: sympy keeps 15 digits of a float
+            inner = self.schedule.alpha((t - start) / (end - start), xp)
+            return xp.Piecewise((1, t < start), (inner, t < end), (0, True))
         return self.schedule.alpha(min(max((t - self.start) / (self.end - self.start), 0), 1), xp)
 
     def alpha_prime(self, t: Tensor) -> Tensor:

@@ -104,6 +104,15 @@ def test_every_cluster_is_drawn_before_the_first_token():
     assert {0, 1} in [levels for _, levels in seen] and {1, 2} in [levels for _, levels in seen]
 
 
+def test_no_flux_enters_an_empty_level_when_a_window_starts():
+    process = Hierarchical(TREE, [Linear(), Window(Linear(), 0.25, 1.0)])
+    occupancies, weights, inflow = (
+        getattr(process.chain, each)(at(0.25)) for each in ("occupancies", "weights", "inflow")
+    )
+    assert (occupancies * weights)[0].tolist() == pytest.approx(inflow[0].tolist()) and float(inflow[0, 2]) == 0
+    assert process.schedules[1].expression().subs(TIME, sympy.Rational(1, 4)) == 1
+
+
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 1.0])
 def test_jump_times_have_the_occupancies(overlap):
     process = dd.presets.staged_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], overlap, Cosine())
