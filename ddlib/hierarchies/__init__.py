@@ -5,9 +5,10 @@ from ddlib.hierarchies.builders import csv_parents, random_parents, soft_members
 from ddlib.hierarchies.clusters import load_clusters, save_clusters, semantic_clusters
 from ddlib.hierarchies.flat import Flat
 from ddlib.hierarchies.kernel_levels import Blur, Kernels, Soft
-from ddlib.hierarchies.kernels import Banded, Dense, Kernel, Sparse
+from ddlib.hierarchies.kernels import Dense, Kernel
 from ddlib.hierarchies.maps import Map, parent_map
 from ddlib.hierarchies.similarities import blosum62
+from ddlib.hierarchies.sparse_kernels import Banded, Sparse
 from ddlib.hierarchies.tree import Tree
 from ddlib.hierarchies.wordnet import wordnet_table
 

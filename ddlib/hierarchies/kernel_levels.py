@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ddlib.arguments import made_by
 from ddlib.hierarchies.base import Hierarchy, reduction
-from ddlib.hierarchies.kernels import Banded, Dense, Kernel, Sparse, kernel_of
+from ddlib.hierarchies.kernels import Dense, Kernel
 from ddlib.hierarchies.maps import to_masks
+from ddlib.hierarchies.sparse_kernels import Banded, Sparse
 from ddlib.utils.validation import check_count, check_number, require
 
 
@@ -187,6 +188,24 @@ class Soft(Kernels):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls([[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]])]
+
+
+def kernel_of(given: Any, name: str) -> Kernel:
+    """Return a kernel, or build one: ``Dense`` of a matrix, ``Sparse`` or ``Banded`` of a mapping of its arguments.
+
+    Raises:
+        TypeError, ValueError: not a kernel; as the classes, with the name of the argument.
+    """
+    if isinstance(given, Kernel):
+        return given
+    if given is None or isinstance(given, str | bool | int | float):
+        raise TypeError(f"{name} is {given!r}, must be a Kernel, a matrix, or a mapping of a kernel's arguments")
+    try:
+        if isinstance(given, Mapping):
+            return (Banded if "weights" in given else Sparse)(**given)
+        return Dense(given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _to_mask(kernels: list[Kernel]) -> list[Kernel]:

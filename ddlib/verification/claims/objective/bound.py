@@ -1,6 +1,7 @@
 """Claims about the bound: closed form = generic form, nonnegative, tight for the exact model."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -63,7 +64,10 @@ def _positive(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     x, z, t = pairs(process, float(point["t"]))
     truth = torch.nn.functional.one_hot(x, process.vocab_size).to(torch.float64)
     for method in ("auto", "generic"):
-        for name, scores in (("a drawn law", logits(process, point["law"])), ("the truth", truth.log().clamp_min(-60))):
+        for name, scores in (
+            ("a drawn law", logits(process, point["law"])),
+            ("the truth", truth.log().clamp_min(-600)),
+        ):
             value = nelbo(process, scores.expand(*x.shape, -1), x, z, t, method)
             yield per_pair(f"{method} bound of {name} is >= 0", x, z, value, value.clamp_min(0), 0.0)
             if name == "the truth":
@@ -85,7 +89,7 @@ def integrated(
 
     def integral(points: int) -> Tensor:
         total = torch.zeros(process.vocab_size, dtype=torch.float64)
-        for t, weight in zip(*(v.split(together) for v in logistic(reach, points)), strict=True):
+        for t, weight in zip(*(v.split(together) for v in _times(process, reach, points)), strict=True):
             x, z = token.expand(len(t), -1), every.expand(len(t), -1)
             mass = process.likelihood(z, x, t)
             # replace impossible states, and those so unlikely that ratios overflow, by the most likely state
@@ -106,6 +110,18 @@ def integrated(
             break
     a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()
     return value, a, b, change
+
+
+def _times(process: ForwardProcess, reach: float, points: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights in the log-odds of t; separate ones in each interval between ends of the schedules."""
+    inner = sorted({end for schedule in process.schedules for end in schedule.support} - {0.0, 1.0})
+    if not inner:
+        return logistic(reach, points)
+    a, b = torch.special.expit(torch.tensor([-reach, reach], dtype=torch.float64)).tolist()
+    nodes, weights = logistic(34.0, points)
+    intervals = list(pairwise([a, *(end for end in inner if a < end < b), b]))
+    times = torch.cat([low + (high - low) * nodes for low, high in intervals])
+    return times, torch.cat([(high - low) * weights for low, high in intervals])
 
 
 def removed(process: ForwardProcess, t: float, p: Tensor) -> Tensor:
