@@ -46,7 +46,7 @@ class Leap(Sampler):
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process, z, t, s = run.process, state.z, at(run, k), at(run, k + 1)
-        if k in (0, run.steps - 1):
+        if k in (0, run.steps - 1) or _window_ends(process, t, s):
             return State(Ancestral(self.force_transition).back(run, z, t, s), s)
         length, u = (t - s)[:, None], rand(z.shape, run.generator, z.device)
         if isinstance(process, LevelProcess):
@@ -61,7 +61,7 @@ class Leap(Sampler):
     def kernel(
         self, process: ForwardProcess, predict: Callable[[Tokens, Times], Logits], texts: Tokens, t: Times, s: Times
     ) -> Float64[Tensor, "N N"]:
-        if float(t[0]) == 1 or float(s[0]) == 0:
+        if float(t[0]) == 1 or float(s[0]) == 0 or _window_ends(process, t, s):
             return Ancestral().kernel(process, predict, texts, t, s)
         rates = process.reverse_rate(predict(texts, t).softmax(-1), texts, t).to(torch.float64)
         total = rates.sum(-1)
@@ -100,3 +100,9 @@ class TauLeaping(Leap):
 
     def chance(self, hits: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
         return hits * torch.exp(-hits)
+
+
+def _window_ends(process: ForwardProcess, t: Times, s: Times) -> bool:
+    """True if a schedule begins or ends inside the time, within the step from t to s."""
+    inner = {end for schedule in process.schedules for end in schedule.support} - {0.0, 1.0}
+    return bool(inner) and any(float(s[0]) <= end <= float(t[0]) for end in inner)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from numpy.polynomial import legendre
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ddlib.objective.nelbo import nelbo
 from ddlib.paces import Pace, Together
@@ -137,6 +138,9 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
     def logits(z: Tensor, t: Tensor) -> Tensor:
         # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
+        # under windows they have none for a while: they say which token they are
+        given = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
+        evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, given)
         result = []
         for i in range(law.ndim):
             joint = law.expand(len(z), *law.shape)
