@@ -103,8 +103,8 @@ def staged_levels(
     """Next scale with any number of levels: edge i of n acts in [i/n, (i + 1)/n]; arguments as ``staged``, ``Tree``."""
     check_number("overlap", overlap, 0, 1, "in [0, 1]")
     tree, inner = Tree(parents, xi=xi), Linear() if schedule is None else schedule
-    starts = [round((1 - overlap) * i / tree.depth, 12) for i in range(tree.depth)]
-    ends = [round(start + overlap, 12) for start in starts[1:]] + [1.0]
+    starts = [(1 - overlap) * i / tree.depth for i in range(tree.depth)]
+    ends = [start + overlap for start in starts[1:]] + [1.0]
     return Hierarchical(tree, [Window(inner, start, end) for start, end in zip(starts, ends, strict=True)])
 
 

@@ -110,7 +110,7 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
         for low, high in zip(grid[:-1].tolist(), grid[1:].tolist(), strict=True):
             a, b = mpmath.mpf(low), mpmath.mpf(high)
             values = torch.tensor([_value(function, a + (b - a) * x, formula) for x in points], dtype=torch.float64)
-            series = matrix @ values
+            series = (matrix * values).sum(1)
             rates.append(series)
             integral = torch.tensor(chebyshev.chebint(series.numpy(), lbnd=-1, scl=(high - low) / 2))
             integral[0] += total
@@ -125,7 +125,8 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
 def _chebyshev() -> tuple[list[Any], Tensor]:
     """Chebyshev points inside (0, 1), exactly, and the matrix from values there to the coefficients of the series."""
     nodes = chebyshev.chebpts1(_DEGREE + 1)
-    matrix = torch.tensor(chebyshev.chebvander(nodes, _DEGREE)).inverse()
+    matrix = torch.tensor(chebyshev.chebvander(nodes, _DEGREE)).mT * (2 / (_DEGREE + 1))
+    matrix[0] /= 2
     return [(mpmath.mpf(float(node)) + 1) / 2 for node in nodes], matrix
 
 

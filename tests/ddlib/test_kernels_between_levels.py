@@ -64,8 +64,8 @@ def chains(draw):
 @given(chains(), st.sampled_from([0, 2**20]))
 def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.hierarchies.kernels._DENSE", limit)  # as dense matrices: no kernel, or every one
-        patch.setattr("ddlib.hierarchies.kernels._BLOCK", 3)
+        patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", limit)  # as dense matrices: no kernel, or every one
+        patch.setattr("ddlib.hierarchies.sparse_kernels._BLOCK", 3)
         hierarchy = Kernels([*kernels, Dense(torch.ones(kernels[-1].num_parents, 1))])
         for i in range(len(kernels)):
             dense = torch.eye(hierarchy.levels[i], dtype=F64)
@@ -215,6 +215,6 @@ test_refusals = refuses(
     Blur(5, [1.0, 1.0]) | ValueError | widths\[1\] is 1, must be above widths\[0\] = 1
     Blur.from_similarity([[1.0, 2.0]], [1.0]) | ValueError | matrix has shape \(1, 2\), must be square
     Blur.from_similarity(SIMILARITY, [2.0, 1.0]) | ValueError | temperatures\[1\] is 1, must be above
-    dd.Children(Blur(5, [1.0])) | ValueError | its kernels have no children
+    dd.Children(Blur(5, [1.0])) | ValueError | must have one parent for each state
     """
 )

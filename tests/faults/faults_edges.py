@@ -155,7 +155,7 @@ def a_token_ascends_to_its_first_parent(sample, self, child, u):
 
 @fault("products of sparse kernels are sparse kernels")
 def a_product_follows_the_likeliest_parents(patch):
-    patch.setattr("ddlib.hierarchies.kernels._DENSE", 0)
+    patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", 0)
     patch.setattr(Sparse, "then", lambda self, upper: Sparse(upper.parents[self.index], self.values, upper.num_parents)
                   if isinstance(upper, Sparse) else upper.after(self.matrix()))  # fmt: skip
     return Kernels(

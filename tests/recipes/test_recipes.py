@@ -447,7 +447,7 @@ def test_other_kinds_on_the_command_line():
     recipe, _ = choose(owt.recipes(), smoke, "owt", ["hdlm", *more, *flags])
     assert recipe.process == {
         "kind": "hierarchical",
-        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None, "learn_speeds": False},
+        "hierarchy": {"kind": "tree", "clusters": 32, "xi": 0.9, "speed": None, "learn_speeds": False, "masks": 1},
         "schedule": {"kind": "polynomial", "power": 2.0},
     }
     assert recipe.model == {"kind": "neighbours", "width": 8, "reach": 2, "layers": 2}
