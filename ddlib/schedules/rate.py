@@ -103,10 +103,10 @@ def _panels(rate: sympy.Expr, formula: str) -> tuple[Tensor, Tensor, Tensor]:
     halves = 0.5 ** torch.arange(1, _HALVINGS + 1, dtype=torch.float64)
     late = 1 - halves[:53]
     grid = torch.cat([halves.new_zeros(1), halves, late]).unique()
-    points, matrix = _chebyshev()
     function = sympy.lambdify(TIME, rate, "mpmath")
     rates, hazards, total = [], [], 0.0
-    with mpmath.workdps(_DIGITS):
+    with mpmath.workdps(_DIGITS):  # the points too: a caller may work in another precision
+        points, matrix = _chebyshev()
         for low, high in zip(grid[:-1].tolist(), grid[1:].tolist(), strict=True):
             a, b = mpmath.mpf(low), mpmath.mpf(high)
             values = torch.tensor([_value(function, a + (b - a) * x, formula) for x in points], dtype=torch.float64)

@@ -182,6 +182,14 @@ def test_formulas_give_the_process_of_these_occupancies(name):
     again.load_state_dict(process.state_dict())
 
 
+def test_a_rate_does_not_depend_on_the_precision_of_the_caller():
+    plain = Rate("2*t/(1 - t**2) + 1/2")
+    with mpmath.workdps(40):
+        other = Rate("2*t/(1 - t**2) + 1/2")
+    t = torch.linspace(0, 1, 1001, dtype=F64)
+    assert torch.equal(plain.rate(t), other.rate(t)) and torch.equal(plain.hazard(t), other.hazard(t))
+
+
 @pytest.mark.parametrize("alpha", ["1 - t", "(1 - t)**3", "cos(pi*t/2)"])
 def test_mask_time_uniform_after_the_tokens_jump(alpha):
     """The paper's noise: given that a token jumped at tau, its mask time is uniform on (tau, 1)."""
