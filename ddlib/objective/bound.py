@@ -206,9 +206,10 @@ def variance_caveat(
     """Return a caveat on the standard error of a bound: which moment of a draw has no finite value, or "".
 
     Without a finite variance the stated error may be too small by any factor. Without a finite third moment that is
-    also heavier than under the process's optimal density, intervals from a few hundred sequences cover the truth in
-    90 % of cases instead of 95 %. Balanced levels draw a token with a positive weight in every sequence: this suffices
-    for masks, but not for processes that replace tokens. There is no caveat for steps and for times per position.
+    also heavier than under the process's optimal density, or a finite fourth moment near t = 1, intervals from a few
+    hundred sequences cover the truth in 90 % of cases instead of 95 %. Balanced levels draw a token with a positive
+    weight in every sequence: this suffices for masks, but not for processes that replace tokens. There is no caveat for
+    steps and for times per position.
 
     Args:
         process: the forward process.
@@ -232,10 +233,12 @@ def variance_caveat(
     infinite = [end for end in ends if drawn[end] >= (INFINITE if independent else BALANCED)]
     # at t = 0 the integrand of rare tokens is 1 / t: E f^3 / g^2 grows faster than E f^2 / g by 1 / (t g)
     skewed = [end for end in ends if independent and end == 0 and 2 * drawn[end] - uniform[end] > SKEWED]
-    if not infinite and not skewed:
+    # at t = 1 it is that of masks, which are not rare: E f^4 / g^3 grows as E f^2 squared over g^3
+    heavy = [end for end in ends if independent and end == 1 and 3 * drawn[end] - uniform[end] >= INFINITE]
+    if not infinite and not skewed and not heavy:
         return ""
-    near = " and ".join(f"t = {end}" for end in infinite or skewed)
-    moment = "variance" if infinite else "third moment"
+    near = " and ".join(f"t = {end}" for end in infinite or skewed or heavy)
+    moment = "variance" if infinite else "third moment" if skewed else "fourth moment"
     mended = all(uniform[end] < 2 * INFINITE for end in ends)  # the best density halves the exponent
     advice = f"density=process.time_density({length}, chance=0.2)" if mended else "an interval inside (0, 1)"
     return f"error may be too small, near {near} the {moment} has no finite value: use {advice}"

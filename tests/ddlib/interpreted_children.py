@@ -17,6 +17,7 @@ from ddlib.kernels import gpu
 from ddlib.kernels.gpu import siblings
 from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.tile import Rows
+from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
@@ -134,5 +135,5 @@ def test_it_is_this_way_that_was_tested():
     process, tree = MANY["four-levels"]
     _, (x, z, t) = batch(process, tree)
     rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
-    (part,), _ = plans.plan(process, rows, plans.Asked(parameterization="children"), F32)
+    (part,), _ = plans.plan(process, rows, LossOptions(parameterization="children"), F32)
     assert isinstance(part, siblings.Grouped)

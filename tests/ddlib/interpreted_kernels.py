@@ -23,6 +23,7 @@ from ddlib.kernels.gpu import inplace_softmax as row
 from ddlib.kernels.gpu import tree_plan as ranged
 from ddlib.kernels.gpu.vocab_order import Order
 from ddlib.kernels.tile import Rows
+from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_triton_kernels.py"
@@ -238,7 +239,7 @@ def test_segments_are_the_tokens_in_order(name, hard):
     process = MANY[name]
     _, (x, z, t) = batch(process, rows=40)
     rows = Rows(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
-    (part, *_), _ = plans.plan(process, rows, plans.Asked(mode="hard" if hard else "standard"), F32)
+    (part, *_), _ = plans.plan(process, rows, LossOptions(mode="hard" if hard else "standard"), F32)
     assert isinstance(part, ranged.Ranged)
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
@@ -259,7 +260,7 @@ def test_the_host_waits_for_nothing_but_the_segments(name):
     x = torch.empty(6, dtype=torch.int64, device="meta")
     rows = Rows(x, x, torch.empty(6, dtype=F64, device="meta"))
     moved = copy.deepcopy(MANY[name]).to("meta")
-    (part,), weight = plans.plan(moved, rows, plans.Asked(weighting=dd.weightings.Clip(2.0)), F32)
+    (part,), weight = plans.plan(moved, rows, LossOptions(weighting=dd.weightings.Clip(2.0)), F32)
     order = Order(part.hierarchy, part.top, part.hard)
     level = order.level(rows)
     index = order.rank(level, order.of(rows, level))

@@ -378,7 +378,12 @@ def test_weights_of_before_parts_were_values_say_the_same():
     assert torch.allclose(logits[0, :, :5], torch.tensor(told["logits"]), atol=2e-6)
 
 
-CLOCKS = {"polynomial": "polynomial:2.0", "symbolic": "symbolic:(1 - t)**2 * exp(-t)"}
+CLOCKS = {
+    "polynomial": "polynomial:2.0",
+    "symbolic": "symbolic:(1 - t)**2 * exp(-t)",
+    "rate": "rate:2/(1 - t)",
+    "window": "window:schedule=cosine,start=0.0,end=1.0",
+}
 """Values for those that need some."""
 TREE = "--process.kind hierarchical --process.hierarchy tree --process.hierarchy.clusters"
 NOISES = {
