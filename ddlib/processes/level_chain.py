@@ -40,18 +40,23 @@ class LevelChain(Float64Module):
     def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
         """Return the times at which levels 1..n are entered, 2 for never, from standard exponential draws."""
 
+    def flux(self, occupancies: Float64[Tensor, "*n m"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        """Return F_i, the flux over each edge, from the occupancies at times that ``inside`` returned."""
+        occupied = occupancies[..., :-1]
+        return torch.where(occupied > 0, occupied * self.rates(t), 0.0)
+
     def inflow(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         """Return F_{i-1}, the flux into each level, per unit of time; 0 for tokens."""
         t = self.inside(t)
-        occupied = self.occupancies(t)[..., :-1]
-        return pad(torch.where(occupied > 0, occupied * self.rates(t), 0.0), (1, 0))
+        return pad(self.flux(self.occupancies(t), t), (1, 0))
 
     def weights(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
         r"""Return :math:`w_i = F_{i-1} / a_i`, flux into a level over its occupancy; 0 for tokens and empty levels."""
         t = self.inside(t)
-        inflow, occupancies = self.inflow(t)[..., 1:], self.occupancies(t)[..., 1:]
-        occupied = occupancies > 0
-        return pad(torch.where(occupied, inflow / torch.where(occupied, occupancies, 1.0), 0.0), (1, 0))
+        occupancies = self.occupancies(t)
+        above = occupancies[..., 1:]
+        occupied = above > 0
+        return pad(torch.where(occupied, self.flux(occupancies, t) / torch.where(occupied, above, 1.0), 0.0), (1, 0))
 
     def rate_matrix(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
         """Return the rate matrix between levels; rows sum to 0."""
@@ -91,9 +96,8 @@ class PowerChain(LevelChain):
         reached = hazard <= self.schedule.hazard(torch.ones_like(self.speeds[0]))
         return torch.where(reached, self.schedule.time_of(hazard).clamp(0, 1), 2.0)
 
-    def inflow(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        t = self.inside(t)
-        return pad(self.occupancies(t)[..., :-1] * self.speeds * self.schedule.rate(t)[..., None], (1, 0))
+    def flux(self, occupancies: Float64[Tensor, "*n m"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
+        return occupancies[..., :-1] * self.speeds * self.schedule.rate(t)[..., None]
 
 
 def max_remask_prob(joint: Float64[Tensor, "*n levels levels"]) -> Float64[Tensor, "*n m"]:
