@@ -11,7 +11,6 @@ command. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,13 +18,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.made import Run, arguments, by_text, curve, earlier, finished, less, shared, written
-from benchmarks.study import EDGES, TWO, Model, recipe, tested, together
+from benchmarks.made import Run, arguments, by_text, earlier, shared, written
+from benchmarks.study import EDGES, TWO, Model, collected, recipe, tested, together
 from ddlib.hierarchies import soft_memberships
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
 from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
-from recipes.engine.provenance import provenance
 
 CLUSTERS, TEMPERATURE, MOST = 64, 0.1, 4
 """Number of clusters; temperature of the soft memberships, in 1 - cosine; largest number of clusters of a token."""
@@ -80,19 +78,13 @@ def prepare(work: Path) -> None:
 
 
 def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
-    """Return the content of the result file: all runs made here, or known from an earlier file."""
-    found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
-    for name, millions, seed, given in runs(work):
-        if (name, millions, seed) in known:
-            run = known[name, millions, seed]
-        elif finished(given):
-            whole = together(tested(work, given.output.folder))
-            run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True), provenance=about)
-            run |= {"all_sources": asdict(whole.per_token), "curve": curve(given.output.folder)} | by_text(whole)
-        else:
-            continue
-        found.append(run | {"above_masks": less(run, masks.setdefault((millions, seed), run))})
-        print(name, millions, seed, run["all_sources"], found[-1]["above_masks"], flush=True)
+    """Return the content of the result file."""
+
+    def measure(given: Recipe) -> Run:
+        whole = together(tested(work, given.output.folder))
+        return {"all_sources": asdict(whole.per_token)} | by_text(whole)
+
+    found = collected(runs(work), known, "above_masks", measure)
     return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": found}
 
 

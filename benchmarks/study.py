@@ -13,7 +13,7 @@ file. Protocol and expectations are on the page, written before the runs.
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -193,29 +193,50 @@ def together(terms: Mapping[str, list[Terms]]) -> Terms:
     return Terms.average([joined(many) for many in zip(*terms.values(), strict=True)])
 
 
-def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
-    """Return the content of the result file: all runs made here, or known from an earlier file."""
+def collected(
+    runs: Iterable[tuple[str, int, int, Recipe]],
+    known: Mapping[tuple[Any, ...], Run],
+    difference: str,
+    measure: Callable[[Recipe], Run],
+) -> list[Run]:
+    """Return all runs made here, or known from an earlier file.
+
+    Args:
+        runs: name, millions of tokens, seed and recipe of each run, masks first in each budget and seed.
+        known: earlier runs by name, millions of tokens and seed.
+        difference: key of the difference to masks.
+        measure: returns what is measured of a finished run.
+    """
     found, masks, about = [], dict[tuple[int, int], Run](), provenance() | {"cores": os.cpu_count()}
-    for name, millions, seed, given in runs(work):
+    for name, millions, seed, given in runs:
         if (name, millions, seed) in known:
             run = known[name, millions, seed]
         elif finished(given):
-            terms = tested(work, given.output.folder)
-            whole = together(terms)
             run = dict(process=name, millions=millions, seed=seed, loss=given.loss.about(padded=True))
-            run |= {"all_sources": asdict(whole.per_token), "curve": curve(given.output.folder)} | by_text(whole)
-            run["by_source"] = {
-                source: {
-                    key: asdict(value) for key, value in estimates(many, open_prepared(work / "test" / source)).items()
-                }
-                for source, many in terms.items()
-            }
-            run["provenance"] = about
+            run |= measure(given) | {"curve": curve(given.output.folder), "provenance": about}
         else:
             continue
-        found.append(run | {"less_mdlm": less(run, masks.setdefault((millions, seed), run))})
+        found.append(run | {difference: less(run, masks.setdefault((millions, seed), run))})
         print(name, millions, seed, run["all_sources"], flush=True)
+    return found
+
+
+def evaluate_all(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
+    """Return the content of the result file."""
+
+    def measure(given: Recipe) -> Run:
+        terms = tested(work, given.output.folder)
+        whole = together(terms)
+        sources = {
+            source: {
+                key: asdict(value) for key, value in estimates(many, open_prepared(work / "test" / source)).items()
+            }
+            for source, many in terms.items()
+        }
+        return {"all_sources": asdict(whole.per_token), "by_source": sources} | by_text(whole)
+
     search = json.loads((work / "chosen.json").read_text(encoding="utf-8"))
+    found = collected(runs(work), known, "less_mdlm", measure)
     return {"recipe": recipe_yaml(next(searched(Path("work")))[2]), "search": search, "runs": found}
 
 
