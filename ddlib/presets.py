@@ -8,7 +8,8 @@ import torch
 from ddlib.hierarchies import Tree
 from ddlib.hierarchies.maps import parent_vectors
 from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord
-from ddlib.schedules import Linear, Schedule, Window
+from ddlib.schedules import Linear, Schedule
+from ddlib.schedules.window import in_turn
 from ddlib.utils.validation import check_number, require
 
 
@@ -103,9 +104,7 @@ def staged_levels(
     """Next scale with any number of levels: edge i of n acts in [i/n, (i + 1)/n]; arguments as ``staged``, ``Tree``."""
     check_number("overlap", overlap, 0, 1, "in [0, 1]")
     tree, inner = Tree(parents, xi=xi), Linear() if schedule is None else schedule
-    starts = [(1 - overlap) * i / tree.depth for i in range(tree.depth)]
-    ends = [start + overlap for start in starts[1:]] + [1.0]
-    return Hierarchical(tree, [Window(inner, start, end) for start, end in zip(starts, ends, strict=True)])
+    return Hierarchical(tree, in_turn([inner] * tree.depth, overlap))
 
 
 def hdlm_noisy(

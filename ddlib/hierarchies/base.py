@@ -30,7 +30,7 @@ class Hierarchy(Identified):
         learn_speeds: whether the speeds are learned; ``speeds`` are then the initial values.
 
     Raises:
-        ValueError: maps that do not chain, a top level that is not a single mask, or bad speeds.
+        ValueError: maps that do not chain, a top level whose states depend on the token, or bad speeds.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Hierarchy(Identified):
             own = torch.arange(self.levels[level], device=self.starts.device)
             above = [self.between(level, j).parents + self.offsets[j] for j in range(level + 1, n)]
             of_level = torch.full_like(own, self.num_states + level)
-            none = [torch.full_like(own, -1)] * (max(n - 1, 0) - len(above))
+            none = [torch.full_like(own, -1)] * (n - 1 - len(above))
             rows.append(torch.stack([own + self.offsets[level], *above, *none, of_level], 1))
         return torch.cat(rows)
 

@@ -153,9 +153,6 @@ class Blur(Kernels):
             )
         return Kernels([Dense((values / each).softmax(1)) for each in temperatures], speed)
 
-    def arguments(self) -> Mapping[str, Any]:
-        return Hierarchy.arguments(self)
-
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(5, [1.0]), cls(6, [0.8, 2.0], cyclic=True, speed=[2.0, 1.0, 0.7])]
@@ -182,7 +179,7 @@ class Soft(Kernels):
         super().__init__([kernel_of(memberships, "memberships")], speed, learn_speeds)
 
     def arguments(self) -> Mapping[str, Any]:
-        found = dict(Hierarchy.arguments(self))
+        found = dict(super().arguments())
         return found | {"memberships": self.maps[0].plain_values()} if "memberships" in found else found
 
     @classmethod
@@ -220,12 +217,11 @@ def _gaussian(size: int, width: float, cyclic: bool) -> Kernel:
     """Gaussian steps of one width; dense where the band would hold most of the matrix."""
     reach = min(max(1, math.ceil(6 * width)), (size - 1) // 2 if cyclic else size - 1)
     steps = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    if cyclic:  # the probability that a step of the line ends there, whatever the number of turns
+    if cyclic and 2 * reach + 1 >= size // 2:  # the probability that a step ends there, after any number of turns
         turns = torch.arange(-math.ceil(6 * width / size) - 1, math.ceil(6 * width / size) + 2) * size
         distance = torch.arange(size)[:, None] - torch.arange(size)
         circle = _density(distance[..., None] + turns, width).sum(-1)
-        if 2 * reach + 1 >= size // 2:
-            return Dense(circle / circle.sum(1, keepdim=True))
+        return Dense(circle / circle.sum(1, keepdim=True))
     banded = Banded(size, _density(steps, width), cyclic)
     return Dense(banded.matrix()) if 2 * (2 * reach + 1) >= size else banded
 

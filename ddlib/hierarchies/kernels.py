@@ -8,6 +8,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ddlib.utils.categorical import draw
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
@@ -99,9 +100,7 @@ class Kernel(Float64Module):
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
-        cumulative = self.row(child).cumsum(-1)
-        drawn = torch.searchsorted(cumulative, (u * cumulative[..., -1])[..., None].contiguous(), right=True)
-        return drawn.squeeze(-1).clamp_max(self.num_parents - 1)
+        return draw(self.row(child), u)
 
     def restricted(self, children: Int64[Tensor, "kept"], parents: Int64[Tensor, "kept_parents"]) -> "Kernel":
         """Return the kernel between subsets of children and parents, its rows normalised; each keeps some mass."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_of_mass, stochastic
+from ddlib.utils.categorical import draw
 from ddlib.utils.validation import check_count, require
 
 _DENSE = 2**20
@@ -91,9 +92,7 @@ class Sparse(Kernel):
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        cumulative = self.values.cumsum(1)[child]
-        which = torch.searchsorted(cumulative, (u * cumulative[..., -1])[..., None].contiguous(), right=True)
-        return self.index[child].gather(-1, which.clamp_max(self._width - 1)).squeeze(-1)
+        return self.index[child, draw(self.values[child], u)]
 
     def then(self, upper: Kernel) -> Kernel:
         if not isinstance(upper, Sparse) or self.num_children * upper.num_parents <= _DENSE:
@@ -160,8 +159,8 @@ class Banded(Sparse):
         inside = torch.ones_like(target, dtype=torch.bool) if cyclic else (target >= 0) & (target < size)
         values = torch.where(inside, steps, 0.0)
         require(bool((values.sum(1) > 0).all()), "weights are 0 for all steps that stay inside, must leave some")
-        self_index = target % size if cyclic else target.clamp(0, size - 1)
-        super().__init__(self_index, values / values.sum(1, keepdim=True), size)
+        index = target % size if cyclic else target.clamp(0, size - 1)
+        super().__init__(index, values / values.sum(1, keepdim=True), size)
         self.weights, self.cyclic = steps.clone(), cyclic
 
     def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from ddlib.processes.level_chain import LevelChain
 from ddlib.processes.matrix_exponential import normalised
 from ddlib.schedules import Schedule
+from ddlib.schedules.base import breaks
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.validation import require, visible
 
@@ -94,7 +95,7 @@ class EdgeChain(LevelChain):
 
         At an end its flux is 0 times infinity. At a start it flows into a level that is empty.
         """
-        for end in {end for schedule in self.schedules for end in schedule.support} - {0.0, 1.0}:
+        for end in breaks(self.schedules):
             t = torch.where(t == end, t.nextafter(torch.zeros_like(t)), t)
         return t
 
@@ -104,19 +105,19 @@ class EdgeChain(LevelChain):
     def _panels(self) -> Float64[Tensor, "n"]:
         """Boundaries of the panels, from 0 to 1."""
         halves = 0.5 ** torch.arange(1, 110, dtype=torch.float64, device=self.speeds.device)
-        grid = torch.tensor(sorted({0.0, 1.0} | {end for each in self.schedules for end in each.support})).to(halves)
+        grid = halves.new_tensor([0.0, *breaks(self.schedules), 1.0])
         for start, end in pairwise(grid.tolist()):
             last = torch.nextafter(halves.new_tensor(end), halves.new_zeros(()))
             grid = torch.cat([grid, start + (end - start) * halves, end - (end - start) * halves, last[None]])
         speeds, grid = self.speeds.detach(), grid.unique()
         while True:
-            passed = (self._hazards(grid) * speeds).diff(dim=0)
+            passed = (self._hazards(grid) * speeds).diff(dim=0).nan_to_num(0.0, posinf=0.0)
             middle = (grid[:-1] + grid[1:]) / 2
-            split = (passed.nan_to_num(0.0, posinf=0.0) > _PASSED).any(-1) & (middle > grid[:-1]) & (middle < grid[1:])
+            split = (passed > _PASSED).any(-1) & (middle > grid[:-1]) & (middle < grid[1:])
             if not bool(split.any()):
                 return grid
             grid = torch.cat([grid, middle[split]]).sort().values
-            fastest = int(passed.nan_to_num(0.0, posinf=0.0).amax(0).argmax())
+            fastest = int(passed.amax(0).argmax())
             require(
                 len(grid) <= _PANELS,
                 f"the edge of speed {float(speeds[fastest]):g} with {self.schedules[fastest]!r} is too fast beside "
@@ -143,7 +144,7 @@ class EdgeChain(LevelChain):
         hazards = self._hazards(self.polynomials.nodes(s, t))
         ended, passed = hazards[..., :1, :].isinf(), hazards - hazards[..., :1, :]
         ends = hazards[..., -1, :].isinf() & ~ended[..., 0, :]
-        # an edge that has ended moves nobody; one that ends at t, an adjacent float, moves all there is
+        # an edge that ended before s has rate 0; one that ends at t, the next float, empties its level
         passed = torch.where(ended | ends[..., None, :], 0.0, passed) * self.speeds
         straight = self.polynomials.points[:, None] * passed[..., -1:, :]
         passed = torch.where((t - s < _RESOLVED * t)[..., None, None], straight, passed)

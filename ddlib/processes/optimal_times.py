@@ -8,6 +8,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.processes.moments import dense_moments, grid, logits_that_pay, nats_of_token, table
+from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Times
 from ddlib.utils.validation import check_count, check_number
@@ -24,8 +25,7 @@ def density(process: Any, length: int, divergences: Sequence[float] | None, chan
     """Compute ``ForwardProcess.time_density``."""
     check_count("length", length)
     check_number("chance", chance, 0.01, 1, "in [0.01, 1]")
-    breaks = sorted({0.0, 1.0, *(end for schedule in process.schedules for end in schedule.support)})
-    edges, inside = grid(process.device, breaks)
+    edges, inside = grid(process.device, [0.0, *breaks(process.schedules), 1.0])
     mean, square = process.time_moments(inside, divergences)
     return table(edges, mean, square, length, chance)
 

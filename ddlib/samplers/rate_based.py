@@ -11,6 +11,7 @@ from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Sampler, SamplingContext, State, at, joint
 from ddlib.samplers.runtime.reverse_step import move
+from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.random import rand
 
@@ -104,5 +105,4 @@ class TauLeaping(Leap):
 
 def _window_ends(process: ForwardProcess, t: Times, s: Times) -> bool:
     """True if a schedule begins or ends inside the time, within the step from t to s."""
-    inner = {end for schedule in process.schedules for end in schedule.support} - {0.0, 1.0}
-    return bool(inner) and any(float(s[0]) <= end <= float(t[0]) for end in inner)
+    return any(float(s[0]) <= end <= float(t[0]) for end in breaks(process.schedules))

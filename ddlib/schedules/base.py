@@ -1,7 +1,7 @@
 """Abstract base class of noise schedules."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.arguments import Part
+from ddlib.utils.bisection import bisected
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -81,12 +82,7 @@ class Schedule(Part):
     def inverse(self, alpha: Tensor) -> Tensor:
         """Return the time t with alpha(t) = ``alpha``, by bisection to the last bit of float64."""
         target = alpha.to(torch.float64)
-        low, high = torch.zeros_like(target), torch.ones_like(target)
-        for _ in range(60):
-            middle = (low + high) / 2
-            late = self.alpha(middle) > target
-            low, high = torch.where(late, middle, low), torch.where(late, high, middle)
-        return ((low + high) / 2).to(alpha.dtype)
+        return bisected(lambda t: self.alpha(t) > target, target).to(alpha.dtype)
 
     def time_of(self, hazard: Tensor) -> Tensor:
         """Return the time t with -log alpha(t) = ``hazard``; by default 1 where exp(-hazard) is 0 in float64.
@@ -175,3 +171,8 @@ class Schedule(Part):
 
     def __repr__(self) -> str:
         return shown(self, Schedule)
+
+
+def breaks(schedules: Iterable[Schedule]) -> list[float]:
+    """Return the times inside (0, 1) at which a schedule begins or ends, sorted: rates are not smooth there."""
+    return sorted({end for schedule in schedules for end in schedule.support} - {0.0, 1.0})

@@ -12,6 +12,7 @@ from torch import Tensor
 from ddlib.schedules.base import Schedule
 from ddlib.schedules.symbol import TIME
 from ddlib.schedules.symbolic import exact_text, parsed
+from ddlib.utils.bisection import bisected
 from ddlib.utils.validation import require
 
 _DEGREE, _HALVINGS, _DIGITS = 16, 64, 50
@@ -78,12 +79,7 @@ class Rate(Schedule):
         return self.time_of(-alpha.log())
 
     def time_of(self, hazard: Tensor) -> Tensor:
-        low, high = torch.zeros_like(hazard), torch.ones_like(hazard)
-        for _ in range(64):
-            middle = (low + high) / 2
-            early = self.hazard(middle) < hazard
-            low, high = torch.where(early, middle, low), torch.where(early, high, middle)
-        return (low + high) / 2
+        return bisected(lambda t: self.hazard(t) < hazard, hazard)
 
     def _at(self, table: Tensor, t: Tensor) -> Tensor:
         """Evaluate the polynomial of the panel of each time."""

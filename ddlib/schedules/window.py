@@ -92,3 +92,16 @@ class Window(Schedule):
 
     def _acts(self, t: Tensor) -> Tensor:
         return (t >= self.start) & (t < self.end)
+
+
+def in_turn(schedules: Sequence[Schedule], overlap: float = 0.0) -> list[Window]:
+    """Return windows of equal length, one for each schedule, in their order.
+
+    Args:
+        schedules: the schedules within the windows.
+        overlap: in [0, 1]; 0 for windows [i/n, (i + 1)/n], 1 for [0, 1] each.
+    """
+    n = len(schedules)
+    starts = [(1 - overlap) * i / n for i in range(n)]
+    ends = [start + overlap for start in starts[1:]] + [1.0]
+    return [Window(*each) for each in zip(schedules, starts, ends, strict=True)]

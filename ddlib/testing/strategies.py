@@ -12,6 +12,7 @@ from ddlib import schedules
 from ddlib import times as densities
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.processes import GIDD, ForwardProcess, Hierarchical, Masked, RateMatrix, Uniform, examples
+from ddlib.schedules.window import in_turn
 
 _FORMULAS = ("(1 - t)**2 * exp(-t)", "1 - t**2", "1 - sqrt(t)", "(1 - t) / (1 + 3*t)", "1 - sin(pi*t/2)")
 _SYMBOLIC = {formula: schedules.Symbolic(formula) for formula in _FORMULAS}
@@ -88,11 +89,8 @@ def per_edge_processes(draw: Callable[..., Any], max_depth: int = 5, max_words: 
     schedule = exact_schedules()
     if draw(st.booleans()):
         return Hierarchical(tree, [draw(schedule) for _ in range(tree.depth)])
-    overlap, n = draw(st.one_of(st.just(0.0), st.floats(0.0, 1.0))), tree.depth
-    starts = [(1 - overlap) * i / n for i in range(n + 1)]
-    ends = [start + overlap for start in starts[1:-1]] + [1.0]
-    windows = [schedules.Window(draw(schedule), *each) for each in zip(starts[:-1], ends, strict=True)]
-    return Hierarchical(tree, windows)
+    overlap = draw(st.one_of(st.just(0.0), st.floats(0.0, 1.0)))
+    return Hierarchical(tree, in_turn([draw(schedule) for _ in range(tree.depth)], overlap))
 
 
 def processes(

@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.arguments import Part
+from ddlib.utils.bisection import bisected
 from ddlib.utils.repr import shown
 from ddlib.utils.validation import require
 
@@ -53,12 +54,7 @@ class TimeDensity(Part):
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         """Return the time t with G(t) = ``u``, by bisection to the last bit of float64."""
-        low, high = torch.zeros_like(u), torch.ones_like(u)
-        for _ in range(60):
-            middle = (low + high) / 2
-            late = self.cumulative(middle) < u
-            low, high = torch.where(late, middle, low), torch.where(late, high, middle)
-        return (low + high) / 2
+        return bisected(lambda t: self.cumulative(t) < u, u)
 
     def weight(self, t: Float[Tensor, "*n"], interval: Interval = (0.0, 1.0)) -> Float64[Tensor, "*n"]:
         """Importance weight of a draw: (G(high) - G(low)) / g(t), so that a mean over draws estimates the integral.

@@ -138,7 +138,7 @@ def exact_cavity(process: ForwardProcess, law: Tensor) -> Callable[[Tensor, Tens
     def logits(z: Tensor, t: Tensor) -> Tensor:
         # tokens of a prompt have probability 0 at t = 1; slightly earlier they are evidence like any other state
         evidence = process.token_likelihood(z, t.to(torch.float64).clamp_max(1 - 1e-12))
-        # under windows they have none for a while: they say which token they are
+        # under windows a token has likelihood 0 at some times: a prompt is then taken as known
         given = one_hot(z.clamp_max(process.vocab_size - 1), process.vocab_size).to(evidence)
         evidence = torch.where((evidence > 0).any(-1, keepdim=True), evidence, given)
         result = []
