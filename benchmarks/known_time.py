@@ -1,0 +1,274 @@
+"""The study of docs/known_time.md: the same structured noise with and without the number of its events in the state.
+
+    python -m benchmarks.known_time exact WORK              # exact networks: parts of the bound, errors of samples
+    python -m benchmarks.known_time train WORK [--part 0 --of 2]
+    python -m benchmarks.known_time report WORK --out benchmarks/results/known_time.json
+    python -m benchmarks.known_time page WORK --out benchmarks/results/known_time.json
+
+Protocol and expectations are on the page, written before the runs. A run that is finished is not made again.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import ddlib as dd
+from benchmarks.made import arguments, written
+from benchmarks.table import DOCS, fill, result
+from ddlib.hierarchies import Blur, Dense, Kernels
+from ddlib.parameterization.logits import posterior_logits
+from ddlib.testing.oracle import exact_cavity
+from ddlib_models import DiT
+from recipes.engine.provenance import provenance
+
+VALUES, EVENTS = 16, 32
+"""Size of the ordered alphabet; number of events after which the counted process has lost its token."""
+LEAST, MOST = 1e-3, 300.0
+"""Expected number of events at the clean and at the noisy end, between which it grows geometrically."""
+STEPS, BATCH, LENGTH, SEEDS = 3000, 64, 16, (0, 1)
+HELD_OUT, DRAWS = 2048, 4
+CALLS, SAMPLES = (2, 4, 8, 16, 32), 100_000
+PAIRS = 40_000
+"""Sequences of two tokens from which the exact bound is estimated."""
+BEGIN, END = "<!-- tables: benchmarks/known_time.py -->", "<!-- end of tables -->"
+Network = Callable[..., Tensor]
+
+
+def events() -> Tensor:
+    """Return the kernel of one event: a step to a neighbour, each with probability 1/2, or none at a border."""
+    index = torch.arange(VALUES)
+    kernel = torch.zeros(VALUES, VALUES, dtype=torch.float64)
+    for step in (-1, 1):
+        kernel[index, (index + step).clamp(0, VALUES - 1)] += 0.5
+    return kernel
+
+
+def shuffled(kernel: Tensor) -> Tensor:
+    """Return the same kernel for values in a random order: structure that has no relation to the data."""
+    order = torch.randperm(VALUES, generator=torch.Generator().manual_seed(0))
+    return kernel[order][:, order]
+
+
+def counted(kernel: Tensor) -> dd.processes.Hierarchical:
+    """Return the process with a level per event: its state is the value and the number of events."""
+    return dd.processes.Hierarchical(Kernels([Dense(kernel)] * EVENTS), schedule())
+
+
+def schedule() -> dd.schedules.Geometric:
+    """Return the schedule of the processes of events: minus its logarithm is their expected number."""
+    return dd.schedules.Geometric(LEAST, MOST)
+
+
+def per_level() -> Tensor:
+    """Return the shared rows of the counted process: a vector per value and one per number of events."""
+    state = torch.arange(VALUES * (EVENTS + 1))
+    rows = torch.stack([state % VALUES, VALUES + state // VALUES], 1)
+    return torch.cat([rows, torch.tensor([[VALUES + EVENTS + 1, -1]])])
+
+
+def processes() -> Mapping[str, tuple[dd.processes.ForwardProcess, Tensor | tuple[()]]]:
+    """Return the processes and the shared rows of their networks, () for a vector per state."""
+    kernel = events()
+    blur = Blur(VALUES, [1.0, 2.0, 4.0])
+    return {
+        "masks": (dd.presets.mdlm(VALUES), ()),
+        "uniform": (dd.processes.Uniform(VALUES, schedule()), ()),
+        "birth-death": (dd.processes.RateMatrix(kernel - torch.eye(VALUES), schedule()), ()),
+        "birth-death, counted": (counted(kernel), ()),
+        "birth-death, counted, shared rows": (counted(kernel), per_level()),
+        "shuffled, counted, shared rows": (counted(shuffled(kernel)), per_level()),
+        "blur of 3 levels, shared rows": (dd.processes.Hierarchical(blur, dd.schedules.Linear()), blur.shared_rows()),
+    }
+
+
+EXACT = ("masks", "uniform", "birth-death", "birth-death, counted", "blur of 3 levels, shared rows")
+
+
+def steps() -> Tensor:
+    """Return the transition matrix of the data: a walk that stays or moves to a neighbour, and in 2 % jumps anywhere.
+
+    Jumps make every sequence possible, so that the exact network has an answer to every state of a sampler.
+    """
+    walk = 0.5 * torch.eye(VALUES, dtype=torch.float64) + 0.5 * events()
+    return 0.98 * walk + 0.02 / VALUES
+
+
+def entropy(length: int) -> float:
+    """Return the entropy of the data in nats per token: the first value is uniform, which the walk preserves."""
+    step = float(torch.special.entr(steps()).sum(1).mean())
+    return (math.log(VALUES) + (length - 1) * step) / length
+
+
+def data(count: int, length: int, generator: torch.Generator) -> Tensor:
+    """Draw sequences of the walk, (count, length)."""
+    x = [torch.randint(VALUES, (count,), generator=generator)]
+    for _ in range(length - 1):
+        x.append(torch.multinomial(steps()[x[-1]], 1, generator=generator).squeeze(1))
+    return torch.stack(x, 1)
+
+
+def parts(process: dd.processes.ForwardProcess, network: Network, x: Tensor, z: Tensor, t: Tensor) -> Tensor:
+    r"""Return the part of the bound's integrand that is spent on *when*, (B, L): a KL of rates of leaving z backwards.
+
+    With r_y the rates of the reversed jumps of z to y given x, and h_y those of the network, the integrand is
+    :math:`\sum_y r_y \log(r_y / h_y) - r_y + h_y`. With totals R and H it is the sum of
+    :math:`R \log(R / H) - R + H`, the KL of the jump times, and R times the KL of the destinations. (The
+    decomposition is that of SCUD, arXiv 2506.08316.)
+    """
+    into = process.rates_into(z, t)
+    into = into.scatter(-1, z[..., None], 0.0)
+    given = process.marginal(x, t)
+    post = posterior_logits(process, network(z, t), z, t).softmax(-1)
+    tokens = torch.arange(process.vocab_size)[None].expand(len(t), -1)
+    likelihood = process.marginal(tokens, t)  # (B, V, S)
+    at_z = likelihood.gather(-1, z[:, None].expand(-1, process.vocab_size, -1))  # (B, V, L)
+    ratio = torch.einsum("blv,bvl,bvs->bls", post, 1 / at_z, likelihood)
+    true = (into * given / given.gather(-1, z[..., None])).sum(-1)
+    model = (into * ratio).sum(-1)
+    return true * (true / model).log() - true + model
+
+
+def exact() -> dict[str, Any]:
+    """Measure bounds, shares of *when* and errors of samples with exact networks, on sequences of two tokens."""
+    joint = steps() / VALUES
+    found: dict[str, Any] = {}
+    for name in EXACT:
+        process = processes()[name][0]
+        network, generator = exact_cavity(process, joint), torch.Generator().manual_seed(0)
+        x, density = data(PAIRS, 2, generator), process.time_density(2, chance=0.2)
+        bound = dd.bound(process, network, x, generator, density=density)
+        t = dd.sample_times(PAIRS, "stratified", generator, density=density, dtype=torch.float64)
+        z = process.sample(x, t, generator)
+        when = torch.zeros(PAIRS, dtype=torch.float64)
+        if not isinstance(process, dd.processes.Hierarchical):
+            when = parts(process, network, x, z, t).sum(1) * density.weight(t)
+        noise = {}
+        for calls in CALLS:
+            grid = density.inverse(torch.linspace(1, 0, calls + 1, dtype=torch.float64))
+            grid[0], grid[-1] = 1.0, 0.0
+            drawn = dd.sample(process, network, (SAMPLES, 2), dd.samplers.Ancestral(), times=grid, generator=generator)
+            noise[calls] = distance(drawn, joint)
+        error = float(when.std()) / math.sqrt(PAIRS) / 2
+        found[name] = {"bound": asdict(bound.per_token), "when": float(when.mean()) / 2, "when_error": error}
+        found[name]["total_variation"] = noise
+        print(name, found[name], flush=True)
+    floor = distance(data(SAMPLES, 2, torch.Generator().manual_seed(1)), joint)
+    return {"entropy": entropy(2), "total_variation_of_data": floor, "processes": found}
+
+
+def distance(drawn: Tensor, joint: Tensor) -> float:
+    """Return the total variation between the frequencies of pairs, (N, 2), and their distribution."""
+    count = torch.bincount(drawn[:, 0] * VALUES + drawn[:, 1], minlength=VALUES**2)
+    return float(0.5 * (count / len(drawn) - joint.flatten()).abs().sum())
+
+
+def trained(name: str, seed: int) -> dict[str, Any]:
+    """Train a network from scratch and return its bound on held-out sequences, in nats for each."""
+    process, rows = processes()[name]
+    torch.manual_seed(seed)
+    network = DiT(process.num_states, VALUES, dim=64, depth=2, heads=4, shared_rows=rows)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3, weight_decay=0.01)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, STEPS, pct_start=0.05)
+    generator, noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    density = process.time_density(LENGTH, chance=1.0)
+    for step in range(STEPS):
+        x = data(BATCH, LENGTH, generator)
+        t = dd.sample_times(BATCH, "stratified", noise, density=density, dtype=torch.float64)
+        z = process.sample(x, t, noise)
+        nats = dd.nelbo(process, network(z, t.float()), x, z, t.float())
+        loss = (density.weight(t).float() * nats.mean(1)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        if step % 500 == 499:
+            print(f"{name}, seed {seed}, step {step + 1}: {float(loss):.4f}", flush=True)
+    network.eval()
+    x = data(HELD_OUT, LENGTH, torch.Generator().manual_seed(1000))
+    density, generator = process.time_density(LENGTH, chance=0.2), torch.Generator().manual_seed(1001)
+    total = torch.zeros(HELD_OUT, dtype=torch.float64)
+    with torch.no_grad():
+        for _ in range(DRAWS):
+            total += dd.bound(process, network, x, generator, density=density).total.double().sum(1) / DRAWS
+    return {"process": name, "seed": seed, "nats": [round(value, 5) for value in total.tolist()]}
+
+
+def report(work: Path) -> dict[str, Any]:
+    """Return the content of the result file: bounds, and differences to masks with errors over sequences."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("run-*.json"))]
+    by = {(run["process"], run["seed"]): torch.tensor(run["nats"], dtype=torch.float64) / LENGTH for run in runs}
+    rows = []
+    for name in processes():
+        for seed in SEEDS:
+            if (name, seed) in by:
+                nats, less = by[name, seed], by[name, seed] - by["masks", seed]
+                root = math.sqrt(len(nats))
+                rows.append({
+                    "process": name, "seed": seed,
+                    "above_entropy": float(nats.mean()) - entropy(LENGTH), "error": float(nats.std()) / root,
+                    "above_masks": float(less.mean()), "above_masks_error": float(less.std()) / root,
+                })  # fmt: skip
+    made = json.loads((work / "exact.json").read_text(encoding="utf-8"))
+    return {"provenance": provenance(), "entropy": entropy(LENGTH), "exact": made, "trained": rows}
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the two tables of the page."""
+    made = found["exact"]
+    lines = [
+        f"Exact networks, two tokens, entropy {made['entropy']:.4f} nats per token:",
+        "",
+        "| process | bound | of it for *when* | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
+        "| --- |" + " --- |" * (2 + len(CALLS)),
+    ]
+    for name, each in made["processes"].items():
+        bound, error = each["bound"]["value"], each["bound"]["standard_error"]
+        far = " | ".join(f"{value:.3f}" for value in each["total_variation"].values())
+        when = f"{each['when']:.4f} ± {each['when_error']:.4f}" if each["when"] else "0"
+        lines.append(f"| {name} | {bound:.4f} ± {error:.4f} | {when} | {far} |")
+    lines += [
+        "",
+        f"The last columns are total variations of {SAMPLES:,} samples from the distribution of the data; that of as "
+        f"many draws of the data is {made['total_variation_of_data']:.3f}.",
+        "",
+        f"Trained networks, nats per token above the entropy, {found['entropy']:.4f} (seeds {SEEDS}):",
+        "",
+        "| process | above the entropy | above masks |",
+        "| --- | --- | --- |",
+    ]
+    for name in processes():
+        rows = [row for row in found["trained"] if row["process"] == name]
+        above = ", ".join(f"{row['above_entropy']:.4f} ± {row['error']:.4f}" for row in rows)
+        less = ", ".join(f"{row['above_masks']:+.4f} ± {row['above_masks_error']:.4f}" for row in rows)
+        lines.append(f"| {name} | {above} | {less if name != 'masks' else '-'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command."""
+    options = arguments(__doc__, ("exact", "train", "report", "page")).parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    if options.what == "exact":
+        written(options.work / "exact.json", exact())
+    elif options.what == "train":
+        every = [(name, seed) for seed in SEEDS for name in processes()]
+        for number, (name, seed) in enumerate(every):
+            path = options.work / f"run-{number}.json"
+            if number % options.of == options.part and not path.exists():
+                written(path, trained(name, seed))
+    elif options.what == "report":
+        written(options.out, report(options.work))
+    else:
+        fill(DOCS / "known_time.md", BEGIN, END, tables(result(options.out)))
+
+
+if __name__ == "__main__":
+    main()
