@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib_models.attention.backends import Attention, kept_mask
 from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.dit.checks import check_indices
 from ddlib_models.dit.layers import rotary_angles
 from ddlib_models.kv_cache import Cache, Slot
 
@@ -66,7 +67,7 @@ class InputBuilder:
                 f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
                 "as cu_seqlens says, or a time per position"
             )
-        check_range("z holds states", z, self.num_states, "num_states")
+        check_indices("z holds states", z, self.num_states, "num_states")
         angles = rotary_angles(z.shape[1], self.head_dim, z.device)[packing.position]
         return ModelInputs(z, t, angles, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
 
@@ -92,7 +93,7 @@ class InputBuilder:
             raise TypeError(f"clean has dtype {clean.dtype}: expected words, of the dtype of z, {z.dtype}")
         if clean.shape != z.shape:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
-        check_range("clean holds words", clean, self.vocab_size, "vocab_size")
+        check_indices("clean holds words", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
         if length <= self.block_size:
             return self.row(z, t)  # nothing is before the only block
@@ -118,22 +119,4 @@ class InputBuilder:
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
-        check_range("z holds states", z, self.num_states, "num_states")
-
-
-def check_range(what: str, index: Tensor, size: int, name: str) -> None:
-    """Raise for indices outside of 0..size-1; on a CPU only, as an accelerator would synchronise at every call."""
-    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= size:
-            raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")
-
-
-def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
-    """Raise unless ``x`` holds tokens in whole blocks."""
-    if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
-            "which is at least 1"
-        )
-    check_range("x holds words", x, vocab_size, "vocab_size")
+        check_indices("z holds states", z, self.num_states, "num_states")

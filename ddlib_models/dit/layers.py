@@ -67,7 +67,8 @@ def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Floa
 class TimeEmbedding(nn.Module):
     """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L, C).
 
-    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use.
+    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use. The vectors of
+    labels, if given, are added before the last nonlinearity, as in DiT (Peebles & Xie 2023): silu(mlp(t) + e(label)).
     """
 
     def __init__(self, cond_dim: int, num_features: int = 256) -> None:
@@ -75,11 +76,12 @@ class TimeEmbedding(nn.Module):
         self.num_frequencies = num_features // 2
         self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
-    def forward(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch C"]:
+    def forward(self, t: Float[Tensor, "*batch"], labels: Tensor | None = None) -> Float[Tensor, "*batch C"]:
         exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
         phase = t.float()[..., None] * torch.exp(-math.log(1e4) * exponent)
         features = torch.cat([phase.cos(), phase.sin()], dim=-1)
-        return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
+        condition = self.mlp(features.to(self.mlp[0].weight.dtype))
+        return F.silu(condition if labels is None else condition + labels)
 
 
 class Modulation(nn.Module):
