@@ -52,13 +52,22 @@ def rotary_angles(
 
     Computed for the length at hand, from position ``first`` on, so there is no maximum length.
     """
-    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    position = torch.arange(first, first + length, device=device, dtype=torch.float32)
-    return position[:, None] * base**-exponent
+    return turns(torch.arange(first, first + length, device=device), head_dim, base)
 
 
-def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L H K"]:
-    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane."""
+def turns(place: Int[Tensor, " L"], width: int, base: float = 1e4) -> Float[Tensor, "L half"]:
+    """Angle in radians of every place (row) in every plane (column): place * base^(-2 k / width), k < width / 2."""
+    exponent = torch.arange(0, width, 2, device=place.device, dtype=torch.float32) / width
+    return place.to(torch.float32)[:, None] * base**-exponent
+
+
+def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None) -> Float[Tensor, "B L H K"]:
+    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane.
+
+    None leaves them as they are.
+    """
+    if angles is None:
+        return x
     cos, sin = (rearrange(turn, "l half -> l 1 half") for turn in (angles.cos(), angles.sin()))
     first, second = widen(x).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
@@ -158,7 +167,7 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        angles: Float[Tensor, "L half"],
+        angles: Float[Tensor, "L half"] | None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
         slot: Slot | None = None,
@@ -202,7 +211,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B L D"],
         condition: Float[Tensor, "*batch C"] | None,
-        angles: Float[Tensor, "L half"],
+        angles: Float[Tensor, "L half"] | None,
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,

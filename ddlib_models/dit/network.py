@@ -15,6 +15,7 @@ from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
 from ddlib_models.dit.inputs import InputBuilder, Packing
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding
 from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding
+from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
 from ddlib_models.io.pretrained import Pretrained
@@ -77,6 +78,11 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             depend on it. See ``forward`` and ``conditioned``.
         label_dropout: probability, in training mode, that a sequence gets the null class in place of its label, for
             classifier-free guidance (Ho & Salimans 2022). With 0 there is no null class: every call needs a label.
+        positions: "rope": rotary positions along the sequence. "rope2d": rotary positions by row and column, for
+            pictures in raster order; dim / heads is a multiple of 4. "learned": a vector per position, added to the
+            embedding. See ``ddlib_models.dit.positions``.
+        shape: (H, W) of the pictures for "rope2d" and "learned": every sequence has H W positions, with blocks also
+            fewer, its beginning. (L,) for "learned": at most L positions. None for "rope".
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -86,7 +92,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
 
     unsaved = ("attention",)  # another machine may lack the back end, and the weights do not depend on it
     model_type = "ddlib-dit"
-    unsaved_defaults = ("num_classes", "label_dropout")
+    unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape")
     own_times = True  # ddlib.typing.OwnTimes
 
     def __init__(
@@ -109,6 +115,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         block_size: int = 0,
         num_classes: int = 0,
         label_dropout: float = 0.1,
+        positions: str = "rope",
+        shape: Sequence[int] | None = None,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -141,7 +149,10 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             self.head.weight = self.embedding.weight
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
         self.labels = LabelEmbedding(num_classes, cond_dim, label_dropout) if num_classes else None
-        self.reader = InputBuilder(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
+        self.positions = positions_of(positions, shape, dim, dim // heads)
+        self.reader = InputBuilder(
+            num_states, vocab_size, depth, dim // heads, block_size, self.attention, self.positions
+        )
 
     def forward(
         self,

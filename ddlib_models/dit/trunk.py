@@ -12,6 +12,7 @@ from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
 from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
 from ddlib_models.dit.labels import Label, LabelEmbedding, shown
 from ddlib_models.dit.layers import LayerNorm, Modulation, TimeEmbedding, modulate, pick
+from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Store, check_cache
 
 
@@ -27,6 +28,7 @@ class Body(nn.Module):
     blocks: nn.ModuleList
     norm: LayerNorm
     modulation: Modulation
+    positions: Positions
     reader: InputBuilder
 
     def features(
@@ -95,9 +97,11 @@ class Body(nn.Module):
         """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
 
         Raises:
-            ValueError: unless the offsets begin at 0 and increase.
+            ValueError: unless the offsets begin at 0 and increase; a sequence whose length is not that of the shape.
         """
         owner = owners(cu_seqlens)
+        for length in set(cu_seqlens.diff().tolist()):
+            self.reader.check_length(length)
         position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
         if self.reader.block_size == 0:
             return Packing(len(cu_seqlens) - 1, owner, position, self.reader.attention.mask(cu_seqlens))
@@ -134,11 +138,12 @@ class Body(nn.Module):
         if cache is not None:
             cache.check_labels(classes)
         condition = self._condition(found.t, classes, found.owner)
-        x = self.embedding(found.z)
+        x = self.positions.added(self.embedding(found.z), found.index)
+        angles = self.positions.angles(found.index)
         *layers, (last, slot) = zip(self.blocks, found.slots, strict=True)
         for layer, kept in layers:
-            x = layer(x, condition, found.angles, found.owner, found.mask, None, kept)
-        x = last(x, condition, found.angles, found.owner, found.last_mask, found.positions, slot)
+            x = layer(x, condition, angles, found.owner, found.mask, None, kept)
+        x = last(x, condition, angles, found.owner, found.last_mask, found.positions, slot)
         own = condition is not None and condition.ndim == 3
         return Trunk(x, pick(condition, found.positions) if own else condition, found.owner)
 
