@@ -164,6 +164,7 @@ def test_pictures_are_sampled_and_saved(tmp_path, options):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiled_anew")
 @pytest.mark.parametrize("options", KINDS)
 def test_they_compile_to_one_graph(options):
     model, (z, t) = trained(block_size=3, **options), picture()
