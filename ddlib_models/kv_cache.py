@@ -107,11 +107,14 @@ class Cache(KVCacheBase):
 
     Attributes:
         words: the cached tokens, (B, L), from the beginning of the sequence.
+        labels: the class of each sequence, (B,); None for a network without classes.
     """
 
-    def __init__(self, words: Int[Tensor, "B L"], store: Store, model: nn.Module) -> None:
+    def __init__(
+        self, words: Int[Tensor, "B L"], store: Store, model: nn.Module, labels: Int[Tensor, "B"] | None = None
+    ) -> None:
         super().__init__(words, model)
-        self._store = store
+        self._store, self.labels = store, labels
 
     @property
     def dtype(self) -> torch.dtype:
@@ -127,7 +130,21 @@ class Cache(KVCacheBase):
             # unused capacity is not copied
             for i, row in enumerate(taken.tolist()):
                 some[:, :, i, : self.length] = whole[:, :, row, : self.length]
-            return self._like(words, Store(some, self.length))
+            other = self._like(words, Store(some, self.length))
+            other.labels = None if self.labels is None else self.labels[index]
+            return other
+
+    def check_labels(self, labels: Int[Tensor, "B"] | None) -> None:
+        """Raise ValueError for other labels than those of the cached tokens; on a CPU only, as in ``check``."""
+        if labels is None or self.labels is None or labels.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        other = (labels != self.labels).nonzero()
+        if len(other):
+            row = int(other[0])
+            raise ValueError(
+                f"cache: holds label {int(self.labels[row])} in row {row}, asked for {int(labels[row])}; prefill with "
+                "the same labels (the last class is the null class)"
+            )
 
     def slots(self, number: int) -> list[Slot]:
         """Return the buffer of each layer, with capacity for ``number`` more positions."""

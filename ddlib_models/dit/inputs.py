@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ddlib_models.attention.backends import Attention, kept_mask
 from ddlib_models.attention.masks import ByBlocks
-from ddlib_models.dit.layers import rotary_angles
+from ddlib_models.dit.checks import check_indices
+from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Slot
 
 
@@ -35,11 +36,14 @@ class Trunk:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """States and times of all tokens, their positions and masks; the last layer computes ``positions`` only."""
+    """States and times of all tokens, their places in the sequence and masks.
+
+    The last layer computes ``positions`` only.
+    """
 
     z: Tensor
     t: Tensor
-    angles: Tensor
+    index: Tensor
     slots: Sequence[Slot | None]
     owner: Tensor | None = None
     mask: Any = None
@@ -57,6 +61,7 @@ class InputBuilder:
     head_dim: int
     block_size: int
     attention: Attention
+    positions: Positions
 
     def packed(self, z: Tensor, t: Tensor, packing: Packing) -> ModelInputs:
         """Build the inputs of sequences packed into one row, separated by their owner."""
@@ -66,9 +71,8 @@ class InputBuilder:
                 f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected {total} and ({packing.num_sequences},), "
                 "as cu_seqlens says, or a time per position"
             )
-        check_range("z holds states", z, self.num_states, "num_states")
-        angles = rotary_angles(z.shape[1], self.head_dim, z.device)[packing.position]
-        return ModelInputs(z, t, angles, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
+        check_indices("z holds states", z, self.num_states, "num_states")
+        return ModelInputs(z, t, packing.position, [None] * self.depth, packing.owner, packing.mask, None, packing.mask)
 
     def row(
         self, z: Tensor, t: Tensor, positions: Tensor | slice | None = None, cache: Cache | None = None
@@ -78,10 +82,11 @@ class InputBuilder:
         first, slots = 0, [None] * self.depth
         if cache is not None:
             first, slots = cache.length, cache.slots(z.shape[1])
-        angles = rotary_angles(z.shape[1], self.head_dim, z.device, first=first)
+        self.check_length(first + z.shape[1])
+        index = torch.arange(first, first + z.shape[1], device=z.device)
         # a block that attends to everything before it needs no mask
         rule = ByBlocks(self.block_size, 0, first) if 0 < self.block_size < z.shape[1] else None
-        return self._ruled(ModelInputs(z, t, angles, slots, positions=positions), rule, first + z.shape[1])
+        return self._ruled(ModelInputs(z, t, index, slots, positions=positions), rule, first + z.shape[1])
 
     def beside(self, z: Tensor, t: Tensor, clean: Tensor) -> ModelInputs:
         """Build the inputs of noisy tokens with the clean ones, at time 0, behind them; outputs: the noisy ones."""
@@ -92,15 +97,20 @@ class InputBuilder:
             raise TypeError(f"clean has dtype {clean.dtype}: expected words, of the dtype of z, {z.dtype}")
         if clean.shape != z.shape:
             raise ValueError(f"clean has shape {tuple(clean.shape)}: expected that of z, {tuple(z.shape)}")
-        check_range("clean holds words", clean, self.vocab_size, "vocab_size")
+        check_indices("clean holds words", clean, self.vocab_size, "vocab_size")
         length = z.shape[1]
         if length <= self.block_size:
             return self.row(z, t)  # nothing is before the only block
         own = t if t.ndim == 2 else t[:, None].expand(z.shape)
-        angles = rotary_angles(length, self.head_dim, z.device).repeat(2, 1)
+        self.check_length(length)
+        index = torch.arange(length, device=z.device).repeat(2)
         both = torch.cat([z, clean], 1), torch.cat([own, torch.zeros_like(own)], 1)
-        found = ModelInputs(*both, angles, [None] * self.depth, positions=slice(length))
+        found = ModelInputs(*both, index, [None] * self.depth, positions=slice(length))
         return self._ruled(found, ByBlocks(self.block_size, length), 2 * length)
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError for a length that the positions do not have; with blocks shorter ones are prefixes."""
+        self.positions.check_length(length, prefix=self.block_size > 0)
 
     def _ruled(self, found: ModelInputs, rule: ByBlocks | None, keys: int) -> ModelInputs:
         """Return the inputs with their masks."""
@@ -113,27 +123,9 @@ class InputBuilder:
         elif positions is not None:
             num_queries = len(range(count)[positions])
             last = kept_mask(self.attention, rule, num_queries, keys, device) if num_queries else None
-        return ModelInputs(found.z, found.t, found.angles, found.slots, None, mask, positions, last)
+        return ModelInputs(found.z, found.t, found.index, found.slots, None, mask, positions, last)
 
     def _check(self, z: Tensor, t: Tensor) -> None:
         if z.ndim != 2 or t.shape not in (z.shape[:1], z.shape):
             raise ValueError(f"z has shape {tuple(z.shape)}, t {tuple(t.shape)}: expected (B, L) and (B,) or (B, L)")
-        check_range("z holds states", z, self.num_states, "num_states")
-
-
-def check_range(what: str, index: Tensor, size: int, name: str) -> None:
-    """Raise for indices outside of 0..size-1; on a CPU only, as an accelerator would synchronise at every call."""
-    if index.device.type == "cpu" and index.numel() and not torch.compiler.is_compiling():
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= size:
-            raise ValueError(f"{what} {low}..{high}: must lie in 0..{name}-1={size - 1}")
-
-
-def check_blocks(x: Tensor, block_size: int, vocab_size: int) -> None:
-    """Raise unless ``x`` holds tokens in whole blocks."""
-    if block_size == 0 or x.ndim != 2 or x.shape[1] % block_size:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)}, block_size={block_size}: expected (B, L) with L a multiple of block_size, "
-            "which is at least 1"
-        )
-    check_range("x holds words", x, vocab_size, "vocab_size")
+        check_indices("z holds states", z, self.num_states, "num_states")

@@ -52,13 +52,22 @@ def rotary_angles(
 
     Computed for the length at hand, from position ``first`` on, so there is no maximum length.
     """
-    exponent = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    position = torch.arange(first, first + length, device=device, dtype=torch.float32)
-    return position[:, None] * base**-exponent
+    return turns(torch.arange(first, first + length, device=device), head_dim, base)
 
 
-def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Float[Tensor, "B L H K"]:
-    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane."""
+def turns(place: Int[Tensor, " L"], width: int, base: float = 1e4) -> Float[Tensor, "L half"]:
+    """Angle in radians of every place (row) in every plane (column): place * base^(-2 k / width), k < width / 2."""
+    exponent = torch.arange(0, width, 2, device=place.device, dtype=torch.float32) / width
+    return place.to(torch.float32)[:, None] * base**-exponent
+
+
+def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"] | None) -> Float[Tensor, "B L H K"]:
+    """Turn queries or keys by the angles of their positions, half-split: dimensions k and k + K/2 form a plane.
+
+    None leaves them as they are.
+    """
+    if angles is None:
+        return x
     cos, sin = (rearrange(turn, "l half -> l 1 half") for turn in (angles.cos(), angles.sin()))
     first, second = widen(x).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
@@ -67,7 +76,8 @@ def rotate(x: Float[Tensor, "B L H K"], angles: Float[Tensor, "L half"]) -> Floa
 class TimeEmbedding(nn.Module):
     """Sinusoidal features of t in [0, 1], then a two-layer MLP: (B,) -> (B, C), or (B, L) -> (B, L, C).
 
-    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use.
+    The features are cos and sin of t * 10^(-4 k / half), k < half, the ones MDLM, GIDD and HDLM use. The vectors of
+    labels, if given, are added before the last nonlinearity, as in DiT (Peebles & Xie 2023): silu(mlp(t) + e(label)).
     """
 
     def __init__(self, cond_dim: int, num_features: int = 256) -> None:
@@ -75,11 +85,12 @@ class TimeEmbedding(nn.Module):
         self.num_frequencies = num_features // 2
         self.mlp = nn.Sequential(nn.Linear(num_features, cond_dim), nn.SiLU(), nn.Linear(cond_dim, cond_dim))
 
-    def forward(self, t: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch C"]:
+    def forward(self, t: Float[Tensor, "*batch"], labels: Tensor | None = None) -> Float[Tensor, "*batch C"]:
         exponent = torch.arange(self.num_frequencies, device=t.device, dtype=torch.float32) / self.num_frequencies
         phase = t.float()[..., None] * torch.exp(-math.log(1e4) * exponent)
         features = torch.cat([phase.cos(), phase.sin()], dim=-1)
-        return F.silu(self.mlp(features.to(self.mlp[0].weight.dtype)))
+        condition = self.mlp(features.to(self.mlp[0].weight.dtype))
+        return F.silu(condition if labels is None else condition + labels)
 
 
 class Modulation(nn.Module):
@@ -156,7 +167,7 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        angles: Float[Tensor, "L half"],
+        angles: Float[Tensor, "L half"] | None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
         slot: Slot | None = None,
@@ -200,7 +211,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "B L D"],
         condition: Float[Tensor, "*batch C"] | None,
-        angles: Float[Tensor, "L half"],
+        angles: Float[Tensor, "L half"] | None,
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import Attention, backend
 from ddlib_models.attention.masks import ByBlocks
+from ddlib_models.dit.checks import check_least, check_shares
 from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding, check_shared
 from ddlib_models.dit.heads import ChildHead, ClusterHead, WordHead
-from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_range
-from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding, modulate
+from ddlib_models.dit.inputs import InputBuilder, Packing
+from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding
+from ddlib_models.dit.layers import Block, LayerNorm, Modulation, TimeEmbedding
+from ddlib_models.dit.positions import positions_of
 from ddlib_models.dit.tree_head import level_sizes, parents_of
 from ddlib_models.dit.trunk import Body
 from ddlib_models.io.pretrained import Pretrained
@@ -57,7 +60,8 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         depth: number of layers, the attribute ``blocks``.
         heads: number of attention heads.
         cond_dim: width of the time condition.
-        time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters.
+        time_conditioned: if False, ``t`` is ignored and the adaLN vectors are plain parameters, or depend on the label
+            alone.
         dropout: probability on the two branches of each block.
         tied: whether the head shares its matrix with the embedding.
         pad_to: rows of embedding and head are rounded up to a multiple of this; no probability goes there.
@@ -69,6 +73,16 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             then take ``parameterization=dd.Children.of(model)``.
         block_size: positions of a block of the sequence, counted from its beginning; the last may be shorter. 0: all
             positions attend to each other.
+        num_classes: number of classes of a label that conditions the network, 0 for none. Its vector is added to the
+            time condition of adaLN (Peebles & Xie 2023); the weights of adaLN start at zero, so a fresh model does not
+            depend on it. See ``forward`` and ``conditioned``.
+        label_dropout: probability, in training mode, that a sequence gets the null class in place of its label, for
+            classifier-free guidance (Ho & Salimans 2022). With 0 there is no null class: every call needs a label.
+        positions: "rope": rotary positions along the sequence. "rope2d": rotary positions by row and column, for
+            pictures in raster order; dim / heads is a multiple of 4. "learned": a vector per position, added to the
+            embedding. See ``ddlib_models.dit.positions``.
+        shape: (H, W) of the pictures for "rope2d" and "learned": every sequence has H W positions, with blocks also
+            fewer, its beginning. (L,) for "learned": at most L positions. None for "rope".
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -78,6 +92,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
 
     unsaved = ("attention",)  # another machine may lack the back end, and the weights do not depend on it
     model_type = "ddlib-dit"
+    unsaved_defaults = ("num_classes", "label_dropout", "positions", "shape")
     own_times = True  # ddlib.typing.OwnTimes
 
     def __init__(
@@ -98,26 +113,24 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         num_clusters: int = 0,
         tree: Sequence[Sequence[int] | Tensor] | None = None,
         block_size: int = 0,
+        num_classes: int = 0,
+        label_dropout: float = 0.1,
+        positions: str = "rope",
+        shape: Sequence[int] | None = None,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
-        sizes = dict(vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name}={value}: must be at least 1")
+        check_least(1, vocab_size=vocab_size, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
         if vocab_size > num_states:
             raise ValueError(f"vocab_size={vocab_size}: words are states, so it must be <= num_states={num_states}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout={dropout}: must lie in [0, 1)")
-        for name, value in dict(num_clusters=num_clusters, block_size=block_size).items():
-            if value < 0:
-                raise ValueError(f"{name}={value}: must be at least 0")
+        check_shares(dropout=dropout, label_dropout=label_dropout)
+        check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
         self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size
         self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         if block_size:
             self.attention.mask_by(ByBlocks(block_size), 1, 1, torch.device("cpu"))  # raises before any work
-        condition = cond_dim if time_conditioned else None
+        condition = cond_dim if time_conditioned or num_classes else None
         clusters = sum(level_sizes(vocab_size, parents_of("tree", vocab_size, tree or ()))[1:])
         if len(shared_rows):
             check_shared(len(shared_rows), num_states, tied, len(parents))
@@ -135,7 +148,11 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         if tied:
             self.head.weight = self.embedding.weight
         self.cluster_head = ClusterHead(dim, num_clusters, condition) if num_clusters else None
-        self.reader = InputBuilder(num_states, vocab_size, depth, dim // heads, block_size, self.attention)
+        self.labels = LabelEmbedding(num_classes, cond_dim, label_dropout) if num_classes else None
+        self.positions = positions_of(positions, shape, dim, dim // heads)
+        self.reader = InputBuilder(
+            num_states, vocab_size, depth, dim // heads, block_size, self.attention, self.positions
+        )
 
     def forward(
         self,
@@ -145,6 +162,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         *,
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
+        label: Label = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits over tokens at every position.
 
@@ -156,61 +174,42 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             clean: with blocks, the tokens of the same positions: each block of z attends to the clean tokens before it,
                 at time 0, in place of the noisy ones. One pass over 2 L tokens replaces a pass per block.
             cache: with blocks, the tokens in front of z, from ``prefill``; see ``extend``.
+            label: with ``num_classes``, the class of each sequence, (B,) int64, or one int for all; of a pack, one per
+                packed sequence. -1 and None are the null class, i.e. no label.
 
         Raises:
-            ValueError: if the shapes disagree, or a CPU tensor holds a state out of range; ``clean`` without blocks;
-                a cache of other weights, sequences or dtype; more than one of cu_seqlens, clean and cache.
+            TypeError: a label that is neither int64 nor an int.
+            ValueError: if the shapes disagree, or a CPU tensor holds a state or label out of range; ``clean`` without
+                blocks; a cache of other weights, sequences, labels or dtype; more than one of cu_seqlens, clean and
+                cache; a label without ``num_classes``, or none where ``label_dropout=0``.
         """
-        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache))
+        return self.head(self.features(z, t, cu_seqlens, clean=clean, cache=cache, label=label))
 
-    def features(
-        self,
-        z: Int[Tensor, "B L"],
-        t: Float[Tensor, "*batch"],
-        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
-        *,
-        clean: Int[Tensor, "B L"] | None = None,
-        cache: Cache | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
-        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache))
+    def conditioned(self, label: Label) -> Conditioned:
+        """Return the denoiser ``(z, t) -> logits`` at fixed labels, for samplers, bounds and guidance.
 
-    def features_at(
-        self,
-        z: Int[Tensor, "B L"],
-        t: Float[Tensor, "*batch"],
-        positions: Int[Tensor, "B n"],
-        *,
-        cache: Cache | None = None,
-    ) -> Float[Tensor, "B n D"]:
-        """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
-
-        Args:
-            z: noisy states in 0..num_states-1.
-            t: their times in [0, 1], (B,) or (B, L).
-            positions: indices in 0..L-1, in any order.
-            cache: see ``forward``.
+        ``dd.guidance.ClassifierFree(process, model.conditioned(3), model, strength)`` guides to class 3. With (B,)
+        labels, one per sequence of the batch, samplers need ``compact=False``.
 
         Raises:
-            ValueError: as in ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+            TypeError, ValueError: as ``Conditioned``.
         """
-        if positions.ndim != 2 or len(positions) != len(z):
-            raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
-        check_range("positions holds", positions, z.shape[1], "L")
-        return self._final(self._trunk(z, t, positions=positions, cache=cache))
+        return Conditioned(self, label)
 
-    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+    def extend(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache, *, label: Label = None
+    ) -> Float[Tensor, "B L V"]:
         """Compute logits at the positions that follow those of the cache: one or more blocks, the last may be shorter.
 
             extend(z, t, prefill(x)) = model([x z], [0 t]) behind x
 
         The work per position does not depend on how many tokens the cache holds, except in attention to them.
-        ``features`` and ``features_at`` take the cache too.
+        ``features`` and ``features_at`` take the cache too. The label is that of the cache.
 
         Raises:
             ValueError: as in ``forward``.
         """
-        return self(z, t, cache=cache)
+        return self(z, t, cache=cache, label=label)
 
     def words(self) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
         """Return the head's matrix and bias, so that ``forward`` is ``features(...) @ matrix.T + bias``."""
@@ -238,13 +237,14 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
+        label: Label = None,
     ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L K"]]:
         """Compute the logits over tokens and those of the auxiliary head over clusters in one pass.
 
         Raises:
             ValueError: if the model was built without ``num_clusters``.
         """
-        features, clusters = self.features_with_clusters(z, t, cu_seqlens, clean=clean)
+        features, clusters = self.features_with_clusters(z, t, cu_seqlens, clean=clean, label=label)
         return self.head(features), clusters
 
     def features_with_clusters(
@@ -254,11 +254,12 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
         *,
         clean: Int[Tensor, "B L"] | None = None,
+        label: Label = None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L K"]]:
         """Compute ``features`` and the logits of the auxiliary head over clusters in one pass."""
         if self.cluster_head is None:
             raise ValueError("num_clusters=0: the model has no head over clusters, build it with their number")
-        trunk = self._trunk(z, t, cu_seqlens, clean=clean)
+        trunk = self._trunk(z, t, cu_seqlens, clean=clean, label=label)
         return self._final(trunk), self.cluster_head(trunk.x, trunk.condition, trunk.owner)
 
     @torch.no_grad()
@@ -293,6 +294,3 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         and the whole output layer.
         """
         return sum(p.numel() for p in (self if embeddings else self.blocks).parameters())
-
-    def _final(self, trunk: Trunk) -> Tensor:
-        return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))

@@ -1,35 +1,83 @@
-"""Trunk of a DiT: from states and times to the activations that the heads read."""
+"""Trunk of a DiT: from states, times and labels to the activations that the heads read."""
 
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention.backends import owners
 from ddlib_models.attention.masks import ByBlocks, within
+from ddlib_models.dit.checks import check_blocks, check_indices
 from ddlib_models.dit.embedding import SharedEmbedding, StateEmbedding
-from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk, check_blocks
-from ddlib_models.dit.layers import TimeEmbedding, pick
+from ddlib_models.dit.inputs import InputBuilder, Packing, Trunk
+from ddlib_models.dit.labels import Label, LabelEmbedding, shown
+from ddlib_models.dit.layers import LayerNorm, Modulation, TimeEmbedding, modulate, pick
+from ddlib_models.dit.positions import Positions
 from ddlib_models.kv_cache import Cache, Store, check_cache
 
 
 class Body(nn.Module):
-    """Embedding, time embedding and layers of a DiT, with packing and key/value caching; no head.
+    """Embedding, condition and layers of a DiT, with packing and key/value caching; no head.
 
     The subclass creates these parts.
     """
 
     embedding: StateEmbedding | SharedEmbedding
     time: TimeEmbedding | None
+    labels: LabelEmbedding | None
     blocks: nn.ModuleList
+    norm: LayerNorm
+    modulation: Modulation
+    positions: Positions
     reader: InputBuilder
 
+    def features(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        cu_seqlens: Int[Tensor, " n"] | Packing | None = None,
+        *,
+        clean: Int[Tensor, "B L"] | None = None,
+        cache: Cache | None = None,
+        label: Label = None,
+    ) -> Float[Tensor, "B L D"]:
+        """Compute the head's input, so that ``forward`` is ``head(features(...))``; for losses that fuse the head."""
+        return self._final(self._trunk(z, t, cu_seqlens, clean=clean, cache=cache, label=label))
+
+    def features_at(
+        self,
+        z: Int[Tensor, "B L"],
+        t: Float[Tensor, "*batch"],
+        positions: Int[Tensor, "B n"],
+        *,
+        cache: Cache | None = None,
+        label: Label = None,
+    ) -> Float[Tensor, "B n D"]:
+        """Compute ``features`` at some positions; the last layer computes only keys and values of the others.
+
+        Args:
+            z: noisy states in 0..num_states-1.
+            t: their times in [0, 1], (B,) or (B, L).
+            positions: indices in 0..L-1, in any order.
+            cache: see ``DiT.forward``.
+            label: see ``DiT.forward``.
+
+        Raises:
+            ValueError: as in ``features``; ``positions`` of another number of sequences, or on a CPU out of range.
+        """
+        if positions.ndim != 2 or len(positions) != len(z):
+            raise ValueError(f"positions has shape {tuple(positions.shape)}: expected (B, n) with B = {len(z)}")
+        check_indices("positions holds", positions, z.shape[1], "L")
+        return self._final(self._trunk(z, t, positions=positions, cache=cache, label=label))
+
     @torch.no_grad()
-    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
+    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None) -> Cache:
         """Compute keys and values of clean tokens, at time 0, for the tokens that follow them.
 
         Args:
             x: tokens, a whole number of blocks.
             cache: the cache of the tokens in front of them; None at the beginning of the sequence.
+            label: see ``DiT.forward``; the cache is for this label.
 
         Returns:
             The cache of all these tokens. It holds no gradients; the given cache is not changed.
@@ -41,17 +89,19 @@ class Body(nn.Module):
         if cache is None:
             layer = self.blocks[0].attention
             room = self.embedding.weight.new_empty(len(self.blocks), 2, len(x), 0, layer.heads, self.reader.head_dim)
-            cache = Cache(x[:, :0], Store(room.to(layer.dtype), 0), self)
-        self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache)
+            cache = Cache(x[:, :0], Store(room.to(layer.dtype), 0), self, self._classes(label, len(x), x.device))
+        self._trunk(x, torch.zeros(len(x), device=x.device), positions=slice(0), cache=cache, label=label)
         return cache.grown(x)
 
     def pack(self, cu_seqlens: Int[Tensor, " n"]) -> Packing:
         """Compute positions, owners and the attention mask of packed sequences; synchronises with the accelerator.
 
         Raises:
-            ValueError: unless the offsets begin at 0 and increase.
+            ValueError: unless the offsets begin at 0 and increase; a sequence whose length is not that of the shape.
         """
         owner = owners(cu_seqlens)
+        for length in set(cu_seqlens.diff().tolist()):
+            self.reader.check_length(length)
         position = torch.arange(len(owner), device=owner.device) - cu_seqlens.long()[owner]
         if self.reader.block_size == 0:
             return Packing(len(cu_seqlens) - 1, owner, position, self.reader.attention.mask(cu_seqlens))
@@ -67,6 +117,7 @@ class Body(nn.Module):
         positions: Tensor | slice | None = None,
         clean: Tensor | None = None,
         cache: Cache | None = None,
+        label: Label = None,
     ) -> Trunk:
         options = dict(cu_seqlens=cu_seqlens, clean=clean, cache=cache)
         given = [name for name, value in options.items() if value is not None]
@@ -75,17 +126,45 @@ class Body(nn.Module):
         if cache is not None:
             check_cache(cache, Cache)
             cache.check(self, z, self.blocks[0].attention.dtype)
+        rows = len(z)
         if cu_seqlens is not None:
-            found = self.reader.packed(z, t, self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens)
+            packing = self.pack(cu_seqlens) if isinstance(cu_seqlens, Tensor) else cu_seqlens
+            found, rows = self.reader.packed(z, t, packing), packing.num_sequences
         elif clean is not None:
             found = self.reader.beside(z, t, clean)
         else:
             found = self.reader.row(z, t, positions, cache)
-        condition = None if self.time is None else self.time(found.t)
-        x = self.embedding(found.z)
+        classes = self._classes(label, rows, z.device)
+        if cache is not None:
+            cache.check_labels(classes)
+        condition = self._condition(found.t, classes, found.owner)
+        x = self.positions.added(self.embedding(found.z), found.index)
+        angles = self.positions.angles(found.index)
         *layers, (last, slot) = zip(self.blocks, found.slots, strict=True)
         for layer, kept in layers:
-            x = layer(x, condition, found.angles, found.owner, found.mask, None, kept)
-        x = last(x, condition, found.angles, found.owner, found.last_mask, found.positions, slot)
+            x = layer(x, condition, angles, found.owner, found.mask, None, kept)
+        x = last(x, condition, angles, found.owner, found.last_mask, found.positions, slot)
         own = condition is not None and condition.ndim == 3
         return Trunk(x, pick(condition, found.positions) if own else condition, found.owner)
+
+    def _classes(self, label: Label, rows: int, device: torch.device) -> Int[Tensor, " n"] | None:
+        """Return the row of the table of labels for each sequence; None for a network without classes."""
+        if self.labels is not None:
+            return self.labels.indices(label, rows, device)
+        if label is not None:
+            raise ValueError(f"label is {shown(label)}: must be None with num_classes=0, build it with their number")
+        return None
+
+    def _condition(self, t: Tensor, classes: Tensor | None, owner: Tensor | None) -> Tensor | None:
+        """Compute the vectors that adaLN depends on: per sequence, or per position where times are."""
+        if self.labels is None or classes is None:
+            return None if self.time is None else self.time(t)
+        vectors = self.labels(classes)
+        if self.time is None:
+            return F.silu(vectors)
+        if t.ndim == 2:  # (B, 1, C), or (1, L, C) for a pack
+            vectors = vectors[:, None] if owner is None else vectors[owner][None]
+        return self.time(t, vectors)
+
+    def _final(self, trunk: Trunk) -> Float[Tensor, "B L D"]:
+        return modulate(self.norm(trunk.x), *self.modulation(trunk.condition, trunk.owner))

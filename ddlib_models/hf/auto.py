@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from ddlib_models.dit import DiT
 from ddlib_models.dit.inputs import Packing
+from ddlib_models.dit.labels import Conditioned, Label
 from ddlib_models.kv_cache import Cache
 
 _OF_AUTO_MODEL = ("_from_auto", "adapter_kwargs", "trust_remote_code")  # passed along by AutoModel; without effect here
@@ -63,22 +64,29 @@ class DiTModel(PreTrainedModel):
         *,
         clean: Int[Tensor, "B L"] | None = None,
         cache: Cache | None = None,
+        label: Label = None,
     ) -> Float[Tensor, "B L V"]:
         """Compute logits; see ``DiT.forward``."""
-        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache)
+        return self.backbone(z, t, cu_seqlens, clean=clean, cache=cache, label=label)
+
+    def conditioned(self, label: Label) -> Conditioned:
+        """Return the denoiser at fixed labels; see ``DiT.conditioned``."""
+        return self.backbone.conditioned(label)
 
     @property
     def block_size(self) -> int:
         """Positions of a block, 0 without blocks."""
         return self.backbone.block_size
 
-    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None) -> Cache:
+    def prefill(self, x: Int[Tensor, "B L"], cache: Cache | None = None, *, label: Label = None) -> Cache:
         """Compute a cache; see ``DiT.prefill``."""
-        return self.backbone.prefill(x, cache)
+        return self.backbone.prefill(x, cache, label=label)
 
-    def extend(self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache) -> Float[Tensor, "B L V"]:
+    def extend(
+        self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], cache: Cache, *, label: Label = None
+    ) -> Float[Tensor, "B L V"]:
         """Compute logits behind a cache; see ``DiT.extend``."""
-        return self(z, t, cache=cache)
+        return self(z, t, cache=cache, label=label)
 
     @classmethod
     def from_pretrained(

@@ -60,10 +60,13 @@ class Pretrained(
 
     Attributes:
         unsaved: arguments that affect only how to compute; they are not saved, and may be given at each load.
+        unsaved_defaults: arguments that are saved only if they differ from their default: those added since the first
+            release, so that older versions load what does not use them.
         model_type: the class's name in transformers' registry, if it is registered there.
     """
 
     unsaved: ClassVar[tuple[str, ...]] = ()
+    unsaved_defaults: ClassVar[tuple[str, ...]] = ()
     model_type: ClassVar[str | None] = None
 
     def __init_subclass__(cls, *, coders: Mapping[type, Any] | None = None, **kwargs: Any) -> None:
@@ -172,7 +175,9 @@ class Pretrained(
         """
         config = self._hub_mixin_config or {}
         config = asdict(config) if is_dataclass(config) else config
-        config = {key: value for key, value in config.items() if key not in self.unsaved}
+        defaults = {key: self._hub_mixin_init_parameters[key].default for key in self.unsaved_defaults}
+        kept = {key for key, value in config.items() if key not in defaults or value != defaults[key]}
+        config = {key: value for key, value in config.items() if key in kept and key not in self.unsaved}
         for key, value in config.items():
             if not is_jsonable(value):
                 raise TypeError(

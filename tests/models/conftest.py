@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 from hf_checkpoints import CONFIGS, write
 
 
@@ -14,3 +15,11 @@ def saved_bert(tmp_path_factory):
 @pytest.fixture
 def bert(saved_bert, tmp_path):
     return shutil.copytree(saved_bert, tmp_path / "bert")
+
+
+@pytest.fixture
+def compiled_anew():
+    """No compiled code of other tests, whose shapes count towards torch's limit of recompilations, and none left."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
