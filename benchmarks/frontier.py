@@ -11,6 +11,7 @@ number of steps and a temperature; its texts have the same noise in every cell o
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,7 +172,6 @@ def draw(work: Path, part: int, of: int) -> None:
 
 def judge(work: Path, name: str) -> None:
     """Score every cell that is drawn and not judged, and the held-out text."""
-    scorer = scoring.load_scorer(name)
     for seed in SEEDS:
         real = work / str(seed) / "held-out.json"
         if not real.exists():
@@ -179,7 +179,13 @@ def judge(work: Path, name: str) -> None:
             windows = data.validation.tokens[:: len(data.validation.tokens) // TEXTS][:TEXTS].tolist()
             texts = [data.prepared.tokenizer.decode(row) for row in windows]
             real.write_text(json.dumps({"seed": seed, "words": windows, "texts": texts}), encoding="utf-8")
-    for path in sorted(work.glob("*/*.json")):
+    judged(sorted(work.glob("*/*.json")), name)
+
+
+def judged(paths: Iterable[Path], name: str) -> None:
+    """Score the texts of these files that are not scored yet, by a causal language model."""
+    scorer = scoring.load_scorer(name)
+    for path in paths:
         told = json.loads(path.read_text(encoding="utf-8"))
         if "scores" in told:
             continue

@@ -4,33 +4,46 @@
     python -m benchmarks.study prepare WORK
     python -m benchmarks.scales prepare WORK                     # clusters, a random tree, memberships
     python -m benchmarks.scales train WORK --budget 2 [--part 0 --of 2]     # millions of tokens
+    python -m benchmarks.scales draw WORK [--part 0 --of 2]
+    python -m benchmarks.scales judge WORK --scorer SCORER       # a causal language model, folder or name
     python -m benchmarks.scales evaluate WORK --out benchmarks/results/scales.json
+    python -m benchmarks.scales page WORK --out benchmarks/results/scales.json
 
 Corpus, network, budgets and measurement are those of ``benchmarks.study``. A killed training is resumed by the same
 command. Protocol and expectations are on the page, written before the runs.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.made import Run, arguments, by_text, earlier, shared, written
-from benchmarks.study import EDGES, TWO, Model, collected, recipe, tested, together
+from benchmarks.frontier import Counted, judged, summary
+from benchmarks.made import Run, arguments, by_text, earlier, finished, shared, written
+from benchmarks.study import EDGES, LENGTH, TWO, Model, collected, recipe, tested, together
+from benchmarks.table import DOCS, fill, result
 from ddlib.hierarchies import soft_memberships
 from recipes.config import Recipe, recipe_yaml
 from recipes.data import open_prepared
 from recipes.embeddings.grouping import clusters_for, neighbourhoods, stream
+from recipes.generation.sampling import Sampling, draw
+from recipes.model_io import open_saved
 
 CLUSTERS, TEMPERATURE, MOST = 64, 0.1, 4
 """Number of clusters; temperature of the soft memberships, in 1 - cosine; largest number of clusters of a token."""
 BUDGETS: Mapping[int, tuple[int, ...]] = {2: (0, 1), 8: (0, 1)}
 """Millions of tokens, and the seeds of each."""
+DRAWN, CALLS, TEXTS = 2, (8, 16, 32, 64), 64
+"""Budget of the models whose texts are judged, in millions of tokens; steps of the sampler; texts of each cell."""
 SHARED = dict(shared_rows="run")
 """Values of a network whose states share the vectors of ancestors and levels."""
+
+
+MASKS = Model(dict(kind="mdlm"))
+BEGIN, END = "<!-- tables: benchmarks/scales.py -->", "<!-- end of tables -->"
 
 
 def models(work: Path) -> dict[str, tuple[Model, dict[str, Any]]]:
@@ -39,7 +52,7 @@ def models(work: Path) -> dict[str, tuple[Model, dict[str, Any]]]:
     soft = json.loads((work / "memberships.json").read_text(encoding="utf-8"))
     hierarchy = dict(kind="soft", memberships=soft)
     return {
-        "masks": (Model(dict(kind="mdlm")), {}),
+        "masks": (MASKS, {}),
         "overlap 1 (HDLM-64)": (Model(TWO, EDGES), {}),
         "overlap 0.5": (Model(staged | dict(overlap=0.5), EDGES), {}),
         "overlap 0 (staged)": (Model(staged, EDGES), {}),
@@ -77,6 +90,24 @@ def prepare(work: Path) -> None:
     print(f"entropy of a token's memberships: {float(torch.special.entr(probability).sum(1).mean()):.3f} nats")
 
 
+def draw_all(work: Path, part: int, of: int) -> None:
+    """Draw the texts of every finished run with few calls of the network, unless they are there."""
+    (work / "drawn").mkdir(exist_ok=True)
+    cells = [(*run, calls) for run in runs(work) for calls in CALLS]
+    for name, millions, seed, given, calls in cells[part::of]:
+        path = work / "drawn" / f"{given.output.folder.name}-{calls}.json"
+        if millions != DRAWN or path.exists() or not finished(given):
+            continue
+        saved, index = open_saved(given.output.folder), torch.arange(TEXTS)
+        network = Counted(saved.denoiser)
+        words = draw(replace(saved, denoiser=network), Sampling(steps=calls), seed, index, LENGTH)
+        texts = [saved.tokenizer.decode(saved.document(row)) for row in words.tolist()]
+        cell = dict(process=name, steps=calls, millions=millions)
+        told = dict(cell=cell, seed=seed, calls=network.texts / TEXTS, words=words.tolist(), texts=texts)
+        path.write_text(json.dumps(told), encoding="utf-8")
+        print(path.name, f"{told['calls']:.1f} calls", flush=True)
+
+
 def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]:
     """Return the content of the result file."""
 
@@ -85,13 +116,72 @@ def evaluate(work: Path, known: Mapping[tuple[Any, ...], Run]) -> dict[str, Any]
         return {"all_sources": asdict(whole.per_token)} | by_text(whole)
 
     found = collected(runs(work), known, "above_masks", measure)
-    return {"recipe": recipe_yaml(next(runs(work))[3]), "runs": found}
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((work / "drawn").glob("*.json"))]
+    judged = [one for one in told if "scores" in one]
+    judge = judged[0]["judge"] if judged else {}
+    return {
+        "recipe": recipe_yaml(recipe(Path("work"), "scales-masks", MASKS, 2, 0)),
+        "runs": found,
+        "judge": judge,
+        "texts": TEXTS,
+        "cells": [summary(one) for one in judged],
+    }
+
+
+def tables(found: Mapping[str, Any]) -> str:
+    """Return the tables of the page: bounds, and the texts' quality and variety by calls of the network."""
+    columns = list(dict.fromkeys((run["millions"], run["seed"]) for run in found["runs"]))
+    names = list(dict.fromkeys(run["process"] for run in found["runs"]))
+    by = {(run["process"], run["millions"], run["seed"]): run for run in found["runs"]}
+    head = " | ".join(f"{millions} million, seed {seed}" for millions, seed in columns)
+    lines = [
+        "Bound in nats per token, and the difference to masks with its standard error over documents:",
+        "",
+        f"| model | {head} |",
+        "| --- |" + " --- |" * len(columns),
+    ]
+    for name in names:
+        cells = []
+        for column in columns:
+            run = by.get((name, *column))
+            if run is None:
+                cells.append("-")
+                continue
+            less, bound = run["above_masks"], run["all_sources"]["value"]
+            difference = f" ({less['value']:+.4f} ± {less['standard_error']:.4f})" if name != "masks" else ""
+            cells.append(f"{bound:.4f}{difference}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    if found["cells"]:
+        lines += ["", *drawn_table(found["cells"], names)]
+    return "\n".join(lines)
+
+
+def drawn_table(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return the table of the texts' quality and variety, the mean over the seeds."""
+    lines = [
+        f"Texts of the models of {DRAWN} million tokens, {TEXTS} for each seed: nats per token of the judge, and the "
+        "entropy of a text's tokens in nats, by steps of `Ancestral`:",
+        "",
+        "| model | " + " | ".join(f"{calls} calls" for calls in CALLS) + " |",
+        "| --- |" + " --- |" * len(CALLS),
+    ]
+    for name in names:
+        shown = []
+        for calls in CALLS:
+            every = [c for c in cells if c["cell"]["process"] == name and c["cell"]["steps"] == calls]
+            nats = [c["nats"]["value"] for c in every]
+            error = sum(c["nats"]["error"] ** 2 for c in every) ** 0.5 / max(len(every), 1)
+            entropy = sum(c["entropy"]["value"] for c in every) / max(len(every), 1)
+            shown.append(f"{sum(nats) / len(nats):.3f} ± {error:.3f}, {entropy:.3f}" if every else "-")
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return lines
 
 
 def main() -> None:
     """Run the command."""
-    parser = arguments(__doc__, ("prepare", "train", "evaluate"))
+    parser = arguments(__doc__, ("prepare", "train", "draw", "judge", "evaluate", "page"))
     parser.add_argument("--budget", type=int, choices=BUDGETS, help="millions of tokens")
+    parser.add_argument("--scorer", help="causal language model, a folder or a name")
     options = parser.parse_args()
     work, known = options.work, earlier(options.out, "process", "millions", "seed")
     torch.set_num_threads(1)
@@ -100,8 +190,14 @@ def main() -> None:
     elif options.what == "train":
         missing = [given for *key, given in runs(work) if key[1] == options.budget and tuple(key) not in known]
         shared(missing, options)
-    else:
+    elif options.what == "draw":
+        draw_all(work, options.part, options.of)
+    elif options.what == "judge":
+        judged(sorted((work / "drawn").glob("*.json")), options.scorer)
+    elif options.what == "evaluate":
         written(options.out, evaluate(work, known))
+    else:
+        fill(DOCS / "scales.md", BEGIN, END, tables(result(options.out)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Level chain of a schedule per edge: transitions by quadrature."""
+"""Level chains of a schedule per edge: transitions by quadrature, or in closed form for windows in turn."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,65 +23,25 @@ _RESOLVED = 2.0**-37
 """Relative length below which float64 does not resolve the points of an interval; hazards are linear there."""
 
 
-class EdgeChain(LevelChain):
+class ScheduleChain(LevelChain):
     r"""Level chain of a schedule per edge: edge i has the survival :math:`\alpha_i^{\gamma_i}` (theory section 15).
-
-    The transitions solve, with :math:`\lambda_j` the rate of edge j,
-
-    .. math:: T_{ii}(s, t) = \frac{\alpha_i(t)}{\alpha_i(s)}, \qquad
-        T_{ij}(s, t) = \int_s^t T_{i,j-1}(s, u)\, \lambda_{j-1}(u)\, T_{jj}(u, t)\, du, \quad j > i
-
-    Time is divided into panels whose lengths halve towards the ends of every schedule's support, so that hazards are
-    smooth within a panel; none has an integrated rate above 2. On a panel the integrals are those of polynomials of
-    degree 16, with :math:`\lambda\, du` as the differential of the schedule's ``hazard``. Between panels transition
-    matrices are multiplied. All terms are sums and products of non-negative numbers, so small probabilities keep their
-    relative accuracy, about 1e-12 where hazards have it.
 
     Args:
         schedules: one per edge, the edge above the tokens first, see ``argument_checks.check_schedules``.
         speeds: one positive power per edge; a tensor has gradients.
-
-    Raises:
-        ValueError: an edge so fast that more than 20,000 panels are necessary.
     """
 
     speeds: Tensor
-    grid: Tensor
 
     def __init__(self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
         super().__init__()
         self.schedules, self.speeds = tuple(schedules), torch.as_tensor(speeds, dtype=torch.float64)
-        self.polynomials = Polynomials(self.speeds.device)
-        self.grid = self._panels()
-        self.products = [self._step(self.grid[:-1], self.grid[1:])]
-        while len(self.products[-1]) > (reach := 2 ** (len(self.products) - 1)):
-            last = self.products[-1]  # of 1, 2, 4, ... adjacent panels
-            self.products.append(normalised(last[:-reach] @ last[reach:]))
 
     def inside(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return self._before(super().inside(t))
 
     def rates(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
         return self.speeds * torch.stack([schedule.rate(t) for schedule in self.schedules], -1)
-
-    def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
-        def from_tokens(time: Tensor) -> Tensor:
-            panel = self._panel_before(time)
-            whole = self._product(torch.zeros_like(panel), panel)[..., :1, :]
-            return (whole @ self._step(self.grid[panel], time))[..., 0, :]
-
-        return self._distinct(from_tokens, self._before(t))
-
-    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
-        def between(early: Tensor, late: Tensor) -> Tensor:
-            first = (torch.searchsorted(self.grid, early.contiguous(), right=True) - 1).clamp_max(len(self.grid) - 2)
-            last = self._panel_before(late)
-            alone = first >= last
-            begin = self._step(early, torch.where(alone, late, self.grid[first + 1]))
-            end = self._step(torch.where(alone, late, self.grid[last]), late)
-            return begin @ self._product(first + 1, (last - first - 1).clamp_min(0)) @ end
-
-        return self._distinct(between, s, t)
 
     def entry_times(self, exponentials: Float64[Tensor, "*n edges"]) -> Float64[Tensor, "*n edges"]:
         time, entries = torch.zeros_like(exponentials[..., 0]), []
@@ -101,6 +61,91 @@ class EdgeChain(LevelChain):
 
     def _hazards(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n edges"]:
         return torch.stack([schedule.hazard(t) for schedule in self.schedules], -1)
+
+
+def chain_of(schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> ScheduleChain:
+    """Return the chain of these schedules: in closed form if each begins after the one before it has ended."""
+    in_turn = all(low.support[1] <= high.support[0] for low, high in pairwise(schedules))
+    return (TurnChain if in_turn else EdgeChain)(schedules, speeds)
+
+
+class TurnChain(ScheduleChain):
+    r"""Level chain of schedules that act one after the other, such as ``schedules.Window`` without overlap.
+
+    An edge acts only after all edges below it have ended, so with :math:`S_i = \alpha_i(t) / \alpha_i(s)`
+
+    .. math:: T_{ij}(s, t) = S_j \prod_{k=i}^{j-1} (1 - S_k)
+    """
+
+    def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        return self.transition(torch.zeros_like(t), self._before(t))[..., 0, :]
+
+    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        start, end = self._hazards(s), self._hazards(t)
+        # an edge that ended before s has rate 0; one that ends by t has moved all, for every speed
+        before, ended = start.isinf(), end.isinf() & ~start.isinf()
+        passed = torch.where(before | ended, 0.0, end - start) * self.speeds
+        stay = pad(torch.where(ended, 0.0, torch.exp(-passed)), (0, 1), value=1.0)
+        leave, columns = torch.where(ended, 1.0, -torch.expm1(-passed)), []
+        for j in range(stay.shape[-1]):
+            column = [stay[..., j]]
+            for i in reversed(range(j)):
+                column.append(column[-1] * leave[..., i])
+            columns.append(torch.stack([*reversed(column), *[torch.zeros_like(s)] * (stay.shape[-1] - 1 - j)], -1))
+        return torch.stack(columns, -1)
+
+
+class EdgeChain(ScheduleChain):
+    r"""Level chain of a schedule per edge, for any schedules (theory section 15).
+
+    The transitions solve, with :math:`\lambda_j` the rate of edge j,
+
+    .. math:: T_{ii}(s, t) = \frac{\alpha_i(t)}{\alpha_i(s)}, \qquad
+        T_{ij}(s, t) = \int_s^t T_{i,j-1}(s, u)\, \lambda_{j-1}(u)\, T_{jj}(u, t)\, du, \quad j > i
+
+    Time is divided into panels whose lengths halve towards the ends of every schedule's support, so that hazards are
+    smooth within a panel; none has an integrated rate above 2. On a panel the integrals are those of polynomials of
+    degree 16, with :math:`\lambda\, du` as the differential of the schedule's ``hazard``. Between panels transition
+    matrices are multiplied. All terms are sums and products of non-negative numbers, so small probabilities keep their
+    relative accuracy, about 1e-12 where hazards have it.
+
+    Args:
+        schedules: as for ``ScheduleChain``.
+        speeds: likewise.
+
+    Raises:
+        ValueError: an edge so fast that more than 20,000 panels are necessary.
+    """
+
+    grid: Tensor
+
+    def __init__(self, schedules: Sequence[Schedule], speeds: Sequence[float] | Float64[Tensor, "n"]) -> None:
+        super().__init__(schedules, speeds)
+        self.polynomials = Polynomials(self.speeds.device)
+        self.grid = self._panels()
+        self.products = [self._step(self.grid[:-1], self.grid[1:])]
+        while len(self.products[-1]) > (reach := 2 ** (len(self.products) - 1)):
+            last = self.products[-1]  # of 1, 2, 4, ... adjacent panels
+            self.products.append(normalised(last[:-reach] @ last[reach:]))
+
+    def occupancies(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m"]:
+        def from_tokens(time: Tensor) -> Tensor:
+            panel = self._panel_before(time)
+            whole = self._product(torch.zeros_like(panel), panel)[..., :1, :]
+            return (whole @ self._step(self.grid[panel], time))[..., 0, :]
+
+        return self._distinct(from_tokens, self._before(t))
+
+    def transition(self, s: Float64[Tensor, "*n"], t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n m m"]:
+        def between(early: Tensor, late: Tensor) -> Tensor:
+            first = (torch.searchsorted(self.grid, early.contiguous(), right=True) - 1).clamp_max(len(self.grid) - 2)
+            last = self._panel_before(late)
+            alone = first >= last
+            begin = self._step(early, torch.where(alone, late, self.grid[first + 1]))
+            end = self._step(torch.where(alone, late, self.grid[last]), late)
+            return begin @ self._product(first + 1, (last - first - 1).clamp_min(0)) @ end
+
+        return self._distinct(between, s, t)
 
     def _panels(self) -> Float64[Tensor, "n"]:
         """Boundaries of the panels, from 0 to 1."""

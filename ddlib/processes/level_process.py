@@ -12,7 +12,7 @@ from ddlib.hierarchies import Hierarchy
 from ddlib.processes.argument_checks import check_tree
 from ddlib.processes.base import ForwardProcess, unchanged
 from ddlib.processes.broadcasting import beside, into, taken
-from ddlib.processes.edge_chain import EdgeChain
+from ddlib.processes.edge_chain import chain_of
 from ddlib.processes.level_chain import LevelChain, PowerChain, max_remask_prob, remask_coupling
 from ddlib.processes.moments import nats_of_levels
 from ddlib.processes.tree_kernels import ascend, descendant_logits, shared
@@ -67,7 +67,7 @@ class LevelProcess(ForwardProcess):
         """Markov chain of the levels with these speeds."""
         if len(self.schedules) == 1:
             return PowerChain(self.schedules[0], speeds)
-        return EdgeChain(self.schedules, speeds)
+        return chain_of(self.schedules, speeds)
 
     def occupancies(self, t: Float[Tensor, "*n"]) -> Float64[Tensor, "*n levels"]:
         """Return a_i(t), the probability of each level, (..., n + 1), at times of any shape."""

@@ -15,7 +15,7 @@ from scipy.integrate import solve_ivp
 
 import ddlib as dd
 from ddlib.processes import Hierarchical
-from ddlib.processes.edge_chain import EdgeChain
+from ddlib.processes.edge_chain import EdgeChain, TurnChain
 from ddlib.processes.level_chain import PowerChain
 from ddlib.schedules import Cosine, Linear, Occupancies, Polynomial, Rate, Symbolic, Window
 from ddlib.schedules.symbol import TIME
@@ -83,12 +83,39 @@ def test_the_first_cluster_level_in_thirty_digits(t):
     assert float(process.weights(at(t))[0, 1]) == pytest.approx(flux / exact, rel=1e-10)
 
 
+def test_the_chain_is_that_of_windows_in_turn_where_they_are():
+    assert isinstance(dd.presets.staged([0, 0, 1, 1]).chain, TurnChain)
+    assert isinstance(dd.presets.staged([0, 0, 1, 1], overlap=0.2).chain, EdgeChain)
+    assert isinstance(Hierarchical(TREE, [Linear(), Cosine()]).chain, EdgeChain)
+
+
 def test_windows_that_do_not_overlap_are_masked_diffusions_one_after_the_other():
     process = dd.presets.staged_levels([[0, 0, 1, 1, 2, 2], [0, 0, 1]], schedule=Cosine())
     t = torch.linspace(0, 1, 301, dtype=F64)
     left = Cosine().alpha(((3 * t[:, None] - torch.arange(3)).clamp(0, 1)).to(F64))
     exact = torch.cat([left[:, :1], left[:, 1:] - left[:, :-1], 1 - left[:, -1:]], -1)
     assert process.occupancies(t).numpy() == pytest.approx(exact.numpy(), abs=1e-12)
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(st.lists(strategies.exact_schedules(), min_size=2, max_size=4), st.data(), st.floats(0.0, 1.0), strategies.times)
+def test_windows_in_turn_have_a_closed_form(inner, data, fraction, t):
+    """Against the quadrature, for all speeds, with gradients of the speeds."""
+    size = len(inner) - 1
+    cuts = data.draw(st.lists(st.integers(1, 99), min_size=size, max_size=size, unique=True))
+    ends = [0.0, *(cut / 100 for cut in sorted(cuts)), 1.0]
+    windows = [Window(each, *pair) for each, pair in zip(inner, pairwise(ends), strict=True)]
+    drawn = data.draw(st.lists(strategies.speeds, min_size=len(inner), max_size=len(inner)))
+    speeds = [torch.tensor(drawn, dtype=F64, requires_grad=True) for _ in range(2)]
+    closed, general = TurnChain(windows, speeds[0]), EdgeChain(windows, speeds[1])
+    late = at(t, *ends[1:-1])
+    slack = 1e-10 + 4e-16 / (1 - t)
+    for name, times in {"occupancies": (late,), "weights": (late,), "transition": (late * fraction, late)}.items():
+        found, exact = getattr(closed, name)(*times), getattr(general, name)(*times)
+        assert torch.allclose(found, exact, rtol=slack, atol=1e-13), (name, found, exact)
+    pairs = zip((closed, general), speeds, strict=True)
+    slopes = [torch.autograd.grad(c.occupancies(late).square().sum(), s)[0] for c, s in pairs]
+    assert torch.allclose(*slopes, rtol=1e-8, atol=1e-10), slopes
 
 
 def test_every_cluster_is_drawn_before_the_first_token():

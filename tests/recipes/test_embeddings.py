@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+import ddlib as dd
 from recipes.embeddings import embeddings
+from recipes.embeddings.starting import state_vectors
 
 WORDS = 40
 
@@ -62,3 +64,13 @@ def test_refusals():
         embeddings.cluster(torch.eye(4), 1)
     with pytest.raises(ValueError, match="3 different embeddings"):
         embeddings.cluster(torch.eye(4)[[0, 1, 2, 2]], 4)
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.4, 1.0])
+def test_every_state_starts_at_the_mean_of_the_tokens_that_reach_it(overlap):
+    """Also one that no token has reached at t = 1/2, as the mask under windows that do not overlap."""
+    process, counts = dd.presets.staged([0, 0, 1, 1], overlap=overlap), torch.tensor([1, 3, 2, 0])
+    vectors = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    found = state_vectors(process, counts, vectors)
+    means = [(vectors[:2] * torch.tensor([[0.25], [0.75]])).sum(0), vectors[2], counts.float() @ vectors / 6]
+    assert torch.allclose(found, torch.cat([vectors, torch.stack(means)]), atol=1e-6)
