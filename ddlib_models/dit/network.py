@@ -126,6 +126,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         check_shares(dropout=dropout, label_dropout=label_dropout)
         check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
         self.num_states, self.vocab_size, self.block_size = num_states, vocab_size, block_size
+        self.num_classes = num_classes
         self.dim, self.time_conditioned = dim, time_conditioned
         self.attention = backend(attention) if isinstance(attention, str) else attention
         if block_size:

@@ -29,6 +29,18 @@ class RunContext(ABC):
     def counts(self) -> Int[Tensor, " V"]:
         """Number of occurrences of each token in the training text, or in about 20 million tokens of it."""
 
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of the data's labels; () without labels."""
+        return ()
+
+    def shape(self) -> list[int]:
+        """Shape of a sequence that is a picture, such as [28, 28].
+
+        Raises:
+            ValueError: sequences without a shape.
+        """
+        raise ValueError("the sequences of the data have no shape")
+
     @abstractmethod
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         """Return the cluster of each token, then of each cluster of the level below, in the format of ``Tree``.
@@ -94,6 +106,24 @@ class ModelContext:
             return self.parents()
         count = round(self.vocab_size() ** 0.5) if clusters is None else clusters
         return [level.tolist() for level in self._known.parents(count)]
+
+    def num_classes(self) -> int:
+        """Number of classes of the data's labels.
+
+        Raises:
+            ValueError: data without labels.
+        """
+        if not (classes := self._known.classes()):
+            raise ValueError("the data has no labels: prepare it with --labels COLUMN")
+        return len(classes)
+
+    def shape(self) -> list[int]:
+        """Shape of a sequence that is a picture.
+
+        Raises:
+            ValueError: sequences without a shape.
+        """
+        return self._known.shape()
 
     def shared_rows(self) -> list[list[int]]:
         """Rows of embeddings that the states of the process's hierarchy share, for ``DiT``.

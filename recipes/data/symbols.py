@@ -121,7 +121,9 @@ def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
     """Write the sequences of a corpus; see ``recipes.data.prepare``."""
     given = {"source": corpus.source} | ({} if corpus.validation is None else {"validation": corpus.validation})
     read = {name: parts.read("sources", value, place=name) for name, value in given.items()}
-    sources = {"train" if name == "source" else name: parts.build("sources", one, place=name) for name, one in read.items()}
+    sources = {
+        "train" if name == "source" else name: parts.build("sources", one, place=name) for name, one in read.items()
+    }
     return _prepared(replace(corpus, **read), Path(folder), sources)
 
 

@@ -17,6 +17,7 @@ from ddlib.typing import Denoiser, SplitDenoiser, Times
 from ddlib.utils.random import Generator
 from recipes.config import Loss
 from recipes.data import Batch
+from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import called
 
 _NEXT_PIECE = 2**40 + 0x9E3779B1
@@ -44,6 +45,8 @@ class Noisy:
     """Factor of each sequence's loss where its levels were drawn balanced."""
     at_once: bool = False
     """True if each block has a separate time, and the network takes the clean tokens in front of it."""
+    labels: Int[Tensor, " N"] | None = None
+    """Class of each sequence, or of each packed document."""
 
 
 def noised(
@@ -75,10 +78,10 @@ def noised(
         t, measure = _timed(pace, noise, batch.x, loss, density, at_once)
         if loss.levels == "independent":
             z = process.sample(batch.x, t, noise)
-            return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once)
+            return Noisy(batch.x, z, t, measure, batch.mask, at_once=at_once, labels=batch.labels)
         z = process.sample(batch.x, t, noise, levels=loss.levels)
         balance = process.importance_weight(batch.x, z, t) if loss.levels == "balanced" else None
-        return Noisy(batch.x, z, t, measure, batch.mask, balance=balance)
+        return Noisy(batch.x, z, t, measure, batch.mask, balance=balance, labels=batch.labels)
     keyed = dd.KeyedGenerator(seed, step, _turns(batch), scattered=True)
     piece_t, piece_measure = _timed(pace, keyed, batch.index[:, None], loss, density)
     lengths = batch.cu_seqlens.diff()
@@ -87,7 +90,8 @@ def noised(
     # a stream of its own for every token, and none that a document's time is drawn from
     offset = torch.arange(len(x), device=x.device) - batch.cu_seqlens[owner]
     token = dd.KeyedGenerator(seed, step, batch.index[owner] + offset + 2**61)
-    return Noisy(x, process.sample(x, t, token), t, measure, batch.mask.view(-1, 1), batch.cu_seqlens, piece_t)
+    z, mask = process.sample(x, t, token), batch.mask.view(-1, 1)
+    return Noisy(x, z, t, measure, mask, batch.cu_seqlens, piece_t, labels=batch.labels)
 
 
 def _turns(batch: Batch) -> Int[Tensor, " N"]:
@@ -227,9 +231,12 @@ class Objective(nn.Module):
 
     def _called(self, network: Callable[..., Any], noisy: Noisy) -> Any:
         """Call the network; the output for packed rows is that of one sequence for every token."""
+        options: dict[str, Any] = {"clean": noisy.x} if noisy.at_once else {}
+        if noisy.labels is not None and takes_labels(self.model):
+            options["label"] = noisy.labels.clamp_min(0)  # the padding of a packed row counts in no loss
         if noisy.cu_seqlens is None:
-            return network(noisy.z, noisy.t, **({"clean": noisy.x} if noisy.at_once else {}))
-        return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens).transpose(0, 1)
+            return network(noisy.z, noisy.t, **options)
+        return network(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options).transpose(0, 1)
 
 
 def cluster_loss(

@@ -60,6 +60,12 @@ class FromText(RunContext):
     def counts(self) -> Int[Tensor, " V"]:
         return self._counts
 
+    def classes(self) -> tuple[str, ...]:
+        return self._data.classes
+
+    def shape(self) -> list[int]:
+        return list(self._data.shape) or super().shape()
+
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):
             # whatever else is wrong with the process is found before the work of clustering

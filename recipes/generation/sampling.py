@@ -11,11 +11,14 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib import parts
+from ddlib.guidance import ClassifierFree
 from ddlib.paces import Pace
 from ddlib.samplers import Ending, EndOfText, Settled
 from ddlib.samplers.runtime.loop import check_paced
+from ddlib.typing import Denoiser
 from recipes.config import at_least, fitting, make_pace, own_times
 from recipes.engine.model_protocols import served
+from recipes.metrics.conditioned import labelled
 from recipes.model_io import LoadedModel, padded
 
 NOISE = 2**62
@@ -53,6 +56,14 @@ class Sampling:
     """Tokens allowed behind the end of a text: any, as in rows of several texts, or none."""
     min_tokens: int = 0
     """No text ends before this many tokens of its row."""
+    label: str | None = None
+    """Class of the samples, by its name or number, for a model that was trained with labels; by default none."""
+    guidance: float = 1.0
+    """Strength of classifier-free guidance towards the label: 0 ignores the label, above 1 strengthens it."""
+    guidance_on: Literal["words", "states"] = "words"
+    """Distribution that guidance tempers: of the clean token, or of the next state."""
+    guidance_interval: tuple[float, float] = (0.0, 1.0)
+    """Times between which samples are guided; the label alone acts outside."""
     stop_entropy: float | None = None
     """Stop early: when no most probable token changed in a step, and their mean entropy in nats is at most this."""
 
@@ -67,6 +78,9 @@ class Sampling:
                 raise ValueError(f"top_p={value}: must lie in (0, 1]")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
+        at_least(0, guidance=self.guidance)
+        if self.label is None and self.guidance != 1:
+            raise ValueError(f"guidance={self.guidance}: guides towards a label, give one by label")
         parts.build("samplers", self.sampler, place="sampler")
         if self.pace is not None:
             make_pace(self.pace)
@@ -129,6 +143,26 @@ class Sampling:
             found += [EndOfText(word, self.min_tokens, last=last, fill=saved.behind) for word in ends]
         return found if self.stop_entropy is None else [*found, Settled(self.stop_entropy)]
 
+    def conditioned(self, saved: LoadedModel, denoiser: Denoiser) -> Denoiser:
+        """Return the denoiser at the label of the options, guided towards it.
+
+        Args:
+            saved: the model.
+            denoiser: its network, or a wrapper of it.
+
+        Raises:
+            ValueError: a model without labels, a class that it lacks, guidance of a network without a null class.
+        """
+        if self.label is None:
+            return denoiser
+        at_label = labelled(denoiser, saved.class_of(self.label))
+        if self.guidance == 1:
+            return at_label
+        return ClassifierFree(
+            saved.process, at_label, denoiser, self.guidance, self.guidance_on, self.guidance_interval,
+            saved.parameterization,
+        )  # fmt: skip
+
     def forbidden_words(self, saved: LoadedModel) -> list[int]:
         """Return the ids of the tokens that are never drawn.
 
@@ -178,6 +212,7 @@ def draw(
     if lead:
         front, prompt = prompt[:, :lead].to(index.device), None if prompt.shape[1] == lead else prompt[:, lead:]
         denoiser = saved.denoiser.after(front)
+    denoiser = sampling.conditioned(saved, denoiser)
     drawn = dd.sample(
         saved.process,
         denoiser,
@@ -193,7 +228,7 @@ def draw(
         forbidden=sampling.forbidden_words(saved),
         repetition_penalty=sampling.repetition_penalty,
         endings=sampling.endings(saved),
-        parameterization=saved.parameterization,
+        parameterization=getattr(denoiser, "parameterization", None) or saved.parameterization,
         compact=lengths is None and front is None,
         pace=sampling.course(saved, length - lead),
         generator=dd.KeyedGenerator(seed, NOISE, index),

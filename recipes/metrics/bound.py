@@ -12,7 +12,7 @@ import ddlib as dd
 from ddlib.parameterization.logits import Parameterization
 from ddlib.typing import Denoiser
 from recipes.data import Batch
-from recipes.metrics.conditioned import given
+from recipes.metrics.conditioned import given, labelled, takes_labels
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ def measure(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: batches of unpacked sequences; padding is not counted.
+        batches: batches of unpacked sequences; padding is not counted. Their labels are given to a network that takes
+            labels: the bound is then that of the sequence given its label.
         seed: seed of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: meaning of the logits.
@@ -153,6 +154,8 @@ def measure(
         batches = chain.from_iterable(by_length(batch, block, leads, given=alone) for batch in batches)
     for batch in batches:
         noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged), denoiser
+        if batch.labels is not None and takes_labels(network):
+            network = labelled(network, batch.labels)
         if leads:
             network = denoiser.after(batch.x[:, :1])
             batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index, labels=batch.labels)

@@ -1,14 +1,14 @@
-"""Conditioning of a network on clean tokens at some positions."""
+"""Conditioning of a network on clean tokens at some positions, or on labels."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.typing import Denoiser, Tokens
 
-TOLD = ("own_times", "block_size")
+TOLD = ("own_times", "block_size", "num_classes")
 """Attributes of a network that determine its optional arguments, see ``ddlib.typing``."""
 
 
@@ -19,6 +19,31 @@ def telling(denoiser: Denoiser, network: object) -> Denoiser:
         if hasattr(network, name):
             setattr(denoiser, name, getattr(network, name))
     return denoiser
+
+
+@runtime_checkable
+class TakesLabels(Protocol):
+    """Network whose call and ``features`` take ``label``: a class per sequence, or one for all; -1 for none."""
+
+    num_classes: int
+    """Number of classes; 0 for a network that was built without."""
+
+
+def takes_labels(network: object) -> bool:
+    """Return whether the network is conditioned on a label."""
+    return isinstance(network, TakesLabels) and network.num_classes > 0
+
+
+def labelled(denoiser: Denoiser, label: Int64[Tensor, " B"] | int) -> Denoiser:
+    """Return a denoiser at fixed labels, one per row of its batch, or one for all rows."""
+    if hasattr(denoiser, "conditioned"):  # a network, which keeps its two parts
+        fixed: Denoiser = denoiser.conditioned(label)
+        return fixed
+
+    def see(z: Tensor, t: Tensor, **options: Any) -> Tensor:
+        return denoiser(z, t, label=label, **options)
+
+    return telling(see, denoiser)
 
 
 def given(denoiser: Denoiser, x: Tokens, fixed: Bool[Tensor, "B L"]) -> Denoiser:

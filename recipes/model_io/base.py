@@ -18,6 +18,7 @@ from recipes.config import Recipe
 from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols
+from recipes.metrics.conditioned import takes_labels
 from recipes.model_io.spelling import Talks, TokenizerProtocol
 
 Precision = Literal["float32", "bfloat16"]
@@ -112,6 +113,22 @@ class LoadedModel:
         if not isinstance(self.tokenizer, Talks):
             raise ValueError(f"chat: the tokenizer of {self.name} has no chat template, so there is no telling how")
         return self.tokenizer.talk(messages, answers)
+
+    def class_of(self, label: str) -> int:
+        """Return the index of a class, given by its name or its number.
+
+        Raises:
+            ValueError: a model that was trained without labels, or a class that it lacks.
+        """
+        if not takes_labels(self.model):
+            raise ValueError(f"label={label!r}: {self.name} was trained without labels (model.num_classes=0)")
+        classes = self.layout.classes if self.layout is not None else ()
+        if label in classes:
+            return classes.index(label)
+        if label.isdigit() and int(label) < self.model.num_classes and not classes:
+            return int(label)
+        known = ", ".join(classes) if classes else f"0 to {self.model.num_classes - 1}"
+        raise ValueError(f"label={label!r}: must be one of the classes of {self.name}: {known}")
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without special ones."""

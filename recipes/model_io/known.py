@@ -11,14 +11,21 @@ from ddlib.hierarchies import load_clusters
 from ddlib.hierarchies.clusters import Clusters
 from ddlib.vocabulary import fingerprint
 from recipes.config import RunContext
+from recipes.data.sequences import Layout
 from recipes.model_io.names import CLUSTERS, COUNTS
 
 
 class Published(RunContext):
-    """Run context of a folder whose manifest was checked."""
+    """Run context of a folder whose manifest was checked.
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
-        self._folder, self._vocabulary = folder, tokenizer.get_vocab()
+    Args:
+        folder: folder of the weights.
+        tokenizer: their tokenizer.
+        layout: layout of the sequences of symbols; None for text.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, layout: Layout | None = None) -> None:
+        self._folder, self._vocabulary, self._layout = folder, tokenizer.get_vocab(), layout
 
     def vocab_size(self) -> int:
         return len(self._vocabulary)
@@ -31,6 +38,12 @@ class Published(RunContext):
 
     def counts(self) -> Int[Tensor, " V"]:
         return load_file(self._folder / COUNTS)["counts"]
+
+    def classes(self) -> tuple[str, ...]:
+        return () if self._layout is None else self._layout.classes
+
+    def shape(self) -> list[int]:
+        return super().shape() if self._layout is None or not self._layout.shape else list(self._layout.shape)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)

@@ -110,16 +110,18 @@ def open_saved(
             raise ValueError(f"{name}={value!r}: only for models of others, {source} is of a recipe, which says it")
     check_manifest(folder)  # so all files below are intact
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    context = Published(folder, tokenizer)
+    layout = None
+    if (folder / SYMBOLS).exists():
+        layout = Layout.read(json.loads((folder / SYMBOLS).read_text(encoding="utf-8")))
+    context = Published(folder, tokenizer, layout)
     with nullcontext() if own else registry.trusting(trust):
         recipe = read_recipe(folder / RECIPE)
         process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
-    corpus, layout = recipe.data.corpus, None
+    corpus = recipe.data.corpus
     if isinstance(corpus, SymbolCorpus):
         special = special_ids(tokenizer, corpus)
-        layout = Layout.read(json.loads((folder / SYMBOLS).read_text(encoding="utf-8")))
     else:
         special = add_special(tokenizer, corpus)  # before the comparison: it may add padding, which is no state
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
