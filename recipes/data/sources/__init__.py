@@ -1,0 +1,1 @@
+"""Sources of sequences of symbols."""
