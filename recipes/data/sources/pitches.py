@@ -7,8 +7,8 @@ from jaxtyping import Int
 
 HOLD, REST = "hold", "rest"
 NAMES = ("C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B")
-HOLDING, RESTING = -2, -1
-"""Numbers of the two symbols that are no pitch, in ``midi_of``."""
+RESTING, HOLDING, NOISY = -1, -2, -3
+"""Numbers of the two symbols that are no pitch, and of a noisy state."""
 
 
 def symbol_of(pitch: int) -> str:
@@ -73,7 +73,3 @@ def sounding(
         held = np.where(now == HOLDING, held, now)
         pitches[:, step] = held
     return pitches, begins
-
-
-NOISY = -3
-"""Number of a noisy state, in ``sounding``."""
