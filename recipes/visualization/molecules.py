@@ -1,6 +1,7 @@
 """Drawings of molecules, by rdkit."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from recipes.metrics.molecules import molecule, rdkit
@@ -8,8 +9,8 @@ from recipes.metrics.molecules import molecule, rdkit
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LONGEST = 40
-"""Characters of an invalid SMILES below its empty place."""
+LINE = 24
+"""Characters of a line where the string of an invalid molecule is shown."""
 
 
 def draw(
@@ -28,6 +29,7 @@ def draw(
         ValueError: no molecules, fewer than one column, a size below 1, a wrong number of captions.
     """
     rdkit()
+    from PIL import ImageDraw
     from rdkit import Chem
     from rdkit.Chem import Draw
 
@@ -38,14 +40,17 @@ def draw(
     if captions and len(captions) != len(smiles):
         raise ValueError(f"captions has {len(captions)} entries, must have {len(smiles)}: one for each molecule")
     found = [molecule(one) for one in smiles]
-    below = [
-        caption if one is not None else f"invalid: {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
-        for one, text, caption in zip(found, smiles, captions or [""] * len(smiles), strict=True)
-    ]
-    return Draw.MolsToGridImage(
+    columns = min(columns, len(smiles))
+    whole = Draw.MolsToGridImage(
         [Chem.Mol() if one is None else one for one in found],
-        molsPerRow=min(columns, len(smiles)),
+        molsPerRow=columns,
         subImgSize=size,
-        legends=below,
+        legends=list(captions) or None,
         returnPNG=False,
     )
+    pen = ImageDraw.Draw(whole)
+    for number, one in enumerate(found):
+        if one is None:  # rdkit leaves the place empty, the caption too
+            place = (number % columns * size[0] + 8, number // columns * size[1] + 8)
+            pen.multiline_text(place, "\n".join(["invalid:", *wrap(smiles[number], LINE)]), fill="#a11236")
+    return whole

@@ -54,6 +54,7 @@ def piano_roll(
     octaves = [pitch for pitch in range(128) if pitch % 12 in (0, 4, 7) and lowest - 1 <= pitch <= highest + 1]
     axes.set_yticks(octaves, [symbol_of(pitch) for pitch in octaves])
     axes.set(xlim=(0, length / steps), ylim=(lowest - 3.2, highest + 1.2))
+    axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     return figure
 

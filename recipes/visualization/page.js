@@ -91,10 +91,16 @@ function named(state) {
     kind: size === 1 ? name : `${name}, one of ${size}`};
 }
 
+function located(i) {
+  if (!picture) return `position ${i}`;
+  const channels = picture.shape[2], channel = channels === 1 ? "" : `, channel ${i % channels}`;
+  return `position ${i} (row ${Math.floor(i / wide)}, column ${Math.floor(i % wide / channels)}${channel})`;
+}
+
 function explain() {
   const place = sample.now[sample.picked];
   if (!place) return tell("Point at a position, or tap it, to see how it came there, and with what chance.");
-  const {sign, kind} = named(place.state), lines = [`position ${sample.picked}: ${sign} (${kind})`];
+  const {sign, kind} = named(place.state), lines = [`${located(sample.picked)}: ${sign} (${kind})`];
   if (sample.text.given.includes(sample.picked)) lines.push("given: it stands in the prompt");
   else if (!place.event) lines.push("noise, as it was drawn at the start; no network call");
   else {
@@ -198,7 +204,7 @@ film.levels.forEach(([name], level) => {
   if (picture) {
     const swatch = element("span", "", "swatch");
     swatch.style.background = `rgb(${picture.legend[level]})`;
-    item.append(swatch, ` ${level === 0 ? "token" : name}`);
+    item.append(swatch, ` ${name}`);
     return legend.append(item);
   }
   const chip = element("span", level === 0 ? "word" : noWord(level) ? "_" : `‹${name}›`);

@@ -134,8 +134,11 @@ def pack(
     bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
     level = {state: next(i for i, bound in enumerate(bounds) if state < bound) for state in number}
     drawn = {} if picture is None else {"picture": coloured(picture, texts, process, list(number))}
+    names = level_names(process)
+    if picture is not None:
+        names[0] = "token"
     return {
-        "levels": [list(pair) for pair in zip(level_names(process), process.levels, strict=True)],
+        "levels": [list(pair) for pair in zip(names, process.levels, strict=True)],
         "states": [[text, level[state], int(special)] for state in number for text, special in [spell(state)]],
         "texts": shown,
         **drawn,

@@ -24,8 +24,10 @@ MASK = (0x4B, 0x3F, 0x8F)
 """Colour of a state that contains no information on the token: violet, which no grey value is."""
 HUES = (41, 164, 327, 202, 27, 56)
 """Hue in degrees of each level of clusters, as in page.js."""
-TINT = 0.45
+TINT = 0.6
 """Saturation of the colour of a cluster."""
+DARKEST, LIGHTEST = 0.2, 0.85
+"""Lightness of clusters of black and white tokens: between them the tint can be seen."""
 PAPER = (255, 255, 255)
 
 SMALLEST = 160
@@ -70,7 +72,7 @@ def palette(values: Sequence[int], process: ForwardProcess | None = None) -> UIn
         reached = process.hierarchy.between(0, level).matrix().detach().cpu().numpy()  # (V, size)
         mean = (grey @ reached) / np.maximum(reached.sum(0), 1e-300)
         hue = HUES[(level - 1) % len(HUES)] / 360
-        tinted = [colorsys.hls_to_rgb(hue, 0.12 + 0.76 * light / 255, TINT) for light in mean]
+        tinted = [colorsys.hls_to_rgb(hue, DARKEST + (LIGHTEST - DARKEST) * light / 255, TINT) for light in mean]
         colours.append(np.round(np.array(tinted) * 255).astype(np.uint8))
     return np.concatenate(colours)
 
@@ -183,9 +185,10 @@ def film(
         raise ValueError(f"states: must be one or more arrays (N, L) of one shape, got {len(frames)} of them")
     colours = palette(values, process)
     sheets = [Image.fromarray(_sheet(pixels(frame, shape, colours), columns, scale)) for frame in frames]
+    if path.suffix == ".gif":
+        sheets = [_indexed(sheet) for sheet in sheets]
     each = max(round(1000 * seconds / len(sheets)), 20)
     times = [each] * (len(sheets) - 1) + [max(each, round(1000 * pause))]
-    # full frames: without dispose and blend both formats show each one as it is
     sheets[0].save(
         path,
         format="GIF" if path.suffix == ".gif" else "PNG",
@@ -212,6 +215,19 @@ def trajectory(texts: Sequence[Text]) -> Int[np.ndarray, "K N L"]:
             for event in frame.events:
                 states[step:, number, event.position] = event.state
     return states
+
+
+def _indexed(sheet: "Image") -> "Image":
+    """Return a picture with a table of its colours: exact for up to 256 of them, without dither for more."""
+    from PIL import Image
+
+    rgb = np.asarray(sheet).astype(np.int64)
+    found, index = np.unique(rgb @ (65536, 256, 1), return_inverse=True)
+    if len(found) > 256:
+        return sheet.quantize(256, dither=Image.Dither.NONE)
+    result = Image.fromarray(index.reshape(rgb.shape[:2]).astype(np.uint8), mode="P")
+    result.putpalette(np.stack([found >> 16, found >> 8 & 255, found & 255], 1).astype(np.uint8).tobytes())
+    return result
 
 
 def _sheet(found: UInt8[np.ndarray, "N H W 3"], columns: int | None, scale: int | None) -> UInt8[np.ndarray, "h w 3"]:
