@@ -7,6 +7,8 @@ const DOWN = 0, UP = 1, CHANGED = 2;
 const HUES = [41, 164, 327, 202, 27, 56];  // of the levels of clusters, as in ddlib.plot
 const SECONDS = 12;  // approximate length of a film
 const highest = film.levels.length - 1;
+// of samples that are drawn as pictures: shape [H, W, C], colours of the states and of the levels
+const picture = film.picture, wide = picture ? picture.shape[1] * picture.shape[2] : 1;
 const sample = {text: null, places: [], picked: null, step: 0, timer: null};
 
 function element(tag, text, ...classes) {
@@ -26,6 +28,12 @@ function dress(node, level, special) {
   else if (level > 0) node.classList.add("cluster");
   else if (special) node.classList.add("special");
   node.style.setProperty("--hue", HUES[(level - 1 + HUES.length) % HUES.length]);
+}
+
+// colour of a state; that of a token shows only the channel of its position
+function colour(state, i) {
+  const channels = picture.shape[2], all = picture.colours[state];
+  return `rgb(${channels === 3 && levelOf(state) === 0 ? all.map((c, k) => k === i % 3 ? c : 0) : all})`;
 }
 
 function percent(chance) {
@@ -56,11 +64,12 @@ function show(step) {
     const level = levelOf(place.state), spelt = spelling(place.state), {gap, node} = sample.places[i];
     const beside = i > 0 && (level > 0 || levelOf(sample.now[i - 1].state) > 0);
     const [space] = level === 0 ? spelt.match(/^\s*(?=\S)/) ?? [""] : [""];
-    gap.data = i >= shown ? "" : beside ? " " : space;
+    gap.data = picture || i >= shown ? "" : beside ? " " : space;
     node.hidden = i >= shown;
-    const words = spelt.slice(space.length);
+    const words = picture ? "" : spelt.slice(space.length);
     if (node.textContent !== words) node.textContent = words;
     dress(node, level, film.states[place.state][2]);
+    if (picture) node.style.background = colour(place.state, i);
     if (given.has(i)) node.classList.add("given");
     if (place.back) node.classList.add("mended");
     if (place.event && place.step === step) node.classList.add(["new", "up", "changed"][place.event[2]]);
@@ -82,10 +91,16 @@ function named(state) {
     kind: size === 1 ? name : `${name}, one of ${size}`};
 }
 
+function located(i) {
+  if (!picture) return `position ${i}`;
+  const channels = picture.shape[2], channel = channels === 1 ? "" : `, channel ${i % channels}`;
+  return `position ${i} (row ${Math.floor(i / wide)}, column ${Math.floor(i % wide / channels)}${channel})`;
+}
+
 function explain() {
   const place = sample.now[sample.picked];
   if (!place) return tell("Point at a position, or tap it, to see how it came there, and with what chance.");
-  const {sign, kind} = named(place.state), lines = [`position ${sample.picked}: ${sign} (${kind})`];
+  const {sign, kind} = named(place.state), lines = [`${located(sample.picked)}: ${sign} (${kind})`];
   if (sample.text.given.includes(sample.picked)) lines.push("given: it stands in the prompt");
   else if (!place.event) lines.push("noise, as it was drawn at the start; no network call");
   else {
@@ -162,6 +177,10 @@ function key(event) {
   const acts = {
     ArrowLeft: () => inText ? pick((sample.picked ?? 1) - 1) : (stop(), show(sample.step - 1)),
     ArrowRight: () => inText ? pick((sample.picked ?? -1) + 1) : (stop(), show(sample.step + 1)),
+    ...picture && inText ? {
+      ArrowUp: () => pick((sample.picked ?? wide) - wide),
+      ArrowDown: () => pick((sample.picked ?? -wide) + wide),
+    } : {},
     Home: () => { stop(); show(0); },
     End: () => { stop(); show(Infinity); },
     " ": toggle,
@@ -173,14 +192,28 @@ function key(event) {
 
 film.texts.forEach((_, i) => select.append(new Option(film.numbers?.[i] ?? i, i)));
 document.getElementById("which").hidden = film.texts.length < 2;
+if (picture) {
+  box.classList.add("picture");
+  box.style.setProperty("--columns", wide);
+  box.style.setProperty("--wide", picture.shape[1] / picture.shape[0]);
+  box.style.setProperty("--cell", 1 / picture.shape[2]);
+  box.setAttribute("aria-label", "Picture at this step; arrow keys go from position to position");
+}
 film.levels.forEach(([name], level) => {
-  const item = element("li", ""), chip = element("span", level === 0 ? "word" : noWord(level) ? "_" : `‹${name}›`);
+  const item = element("li", "");
+  if (picture) {
+    const swatch = element("span", "", "swatch");
+    swatch.style.background = `rgb(${picture.legend[level]})`;
+    item.append(swatch, ` ${name}`);
+    return legend.append(item);
+  }
+  const chip = element("span", level === 0 ? "word" : noWord(level) ? "_" : `‹${name}›`);
   dress(chip, level, 0);
   item.append(chip, level === 0 ? "" : noWord(level) ? ` ${name}` : "");
   legend.append(item);
 });
 [["new", "new", "in this step"], ["up", "up", "taken back in this step"], ["changed", "changed", "another in its place"],
-  ["mended", "dotted", "taken back or replaced before"], ["given", "bold", "of the prompt"]].forEach(([kind, word, what]) => {
+  ["mended", "dotted", "taken back or replaced before"], ["given", picture ? "border" : "bold", "of the prompt"]].forEach(([kind, word, what]) => {
   const item = element("li", "");
   item.append(element("span", word, "p", kind), ` ${what}`);
   legend.append(item);

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -16,6 +17,7 @@ from recipes.console import sign
 from recipes.embeddings.naming import cluster_names
 from recipes.model_io import LoadedModel
 from recipes.visualization.filmed import Event, Text
+from recipes.visualization.pictures import Picture, check_shape, palette
 
 
 class Spelt(NamedTuple):
@@ -39,6 +41,7 @@ def write_page(
     shown: Sequence[tuple[int | str, Text, int]],
     title: str,
     about: Mapping[str, Any],
+    picture: Picture | None = None,
 ) -> None:
     """Write the page.
 
@@ -48,10 +51,18 @@ def write_page(
         shown: number or name, trajectory and position of the end of each sample.
         title: title of the page.
         about: sampling options, by name.
+        picture: how to draw a sample as a picture; None for text.
+
+    Raises:
+        ValueError: a picture whose shape or values do not fit the samples.
     """
     names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
     film = pack(
-        [text for _, text, _ in shown], [end for *_, end in shown], saved.process, speller(saved.tokenizer, names)
+        [text for _, text, _ in shown],
+        [end for *_, end in shown],
+        saved.process,
+        speller(saved.tokenizer, names),
+        picture,
     )
     numbers = {"numbers": [number for number, _, _ in shown]}
     path.write_text(page(title, about, numbers | film), encoding="utf-8")
@@ -76,7 +87,13 @@ def in_script(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(ESCAPED)
 
 
-def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, spell: Spell) -> dict[str, Any]:
+def pack(
+    texts: Sequence[Text],
+    ends: Sequence[int],
+    process: ForwardProcess,
+    spell: Spell,
+    picture: Picture | None = None,
+) -> dict[str, Any]:
     """Return the data for the page's script: each state is listed once, each step holds only its changes.
 
     Args:
@@ -84,11 +101,16 @@ def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, sp
         ends: position of each text's end, its length where it has none.
         process: determines the level of a state.
         spell: display form of a state.
+        picture: how to draw a sample as a picture; None for text.
 
     Returns:
         ``levels``: [name, size] each; ``states``: [text, level, special] each; ``texts``: of each its ``start``, the
         ``given`` positions, its ``end``, and ``frames`` as [t, calls, event, ...] with events [position, state, mark,
-        chance, other, its chance, ...]. States are indices into ``states``.
+        chance, other, its chance, ...]. States are indices into ``states``. With a picture also ``picture``: its
+        ``shape`` (H, W, C), the ``colours`` of the states as [red, green, blue], and one for each level, ``legend``.
+
+    Raises:
+        ValueError: a picture whose shape or values do not fit the samples.
     """
     number: dict[int, int] = {}
 
@@ -111,10 +133,33 @@ def pack(texts: Sequence[Text], ends: Sequence[int], process: ForwardProcess, sp
     ]
     bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
     level = {state: next(i for i, bound in enumerate(bounds) if state < bound) for state in number}
+    drawn = {} if picture is None else {"picture": coloured(picture, texts, process, list(number))}
+    names = level_names(process)
+    if picture is not None:
+        names[0] = "token"
     return {
-        "levels": [list(pair) for pair in zip(level_names(process), process.levels, strict=True)],
+        "levels": [list(pair) for pair in zip(names, process.levels, strict=True)],
         "states": [[text, level[state], int(special)] for state in number for text, special in [spell(state)]],
         "texts": shown,
+        **drawn,
+    }
+
+
+def coloured(picture: Picture, texts: Sequence[Text], process: ForwardProcess, states: Sequence[int]) -> dict[str, Any]:
+    """Return the colours of a picture's states and levels for the page's script.
+
+    Raises:
+        ValueError: a shape of another number of positions than a sample has; see ``palette`` and ``check_shape``.
+    """
+    shape, colours = check_shape(picture.shape), palette(picture.values, process).tolist()
+    for text in texts:
+        if len(text.start) != math.prod(shape):
+            raise ValueError(f"shape={picture.shape}: a sample has {len(text.start)} positions, must have {shape}")
+    middle = [sum(process.levels[:level]) + size // 2 for level, size in enumerate(process.levels)]
+    return {
+        "shape": list(shape),
+        "colours": [colours[state] for state in states],
+        "legend": [colours[state] for state in middle],
     }
 
 

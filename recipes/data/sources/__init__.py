@@ -8,7 +8,7 @@ the content, by name, equal if and only if the sequences are. Arguments of its c
 from importlib import import_module
 from typing import Any
 
-__all__ = ["Array", "Fasta", "Images", "Lines"]
+__all__ = ["Array", "Chorales", "Digits", "Fasta", "Images", "Lines", "Molecules", "Patches", "Peptides"]
 
 
 def __getattr__(name: str) -> Any:
