@@ -26,6 +26,12 @@ def alphabet(lowest: int, highest: int) -> tuple[str, ...]:
     return (HOLD, REST, *map(symbol_of, range(lowest, highest + 1)))
 
 
+def pitch_classes_of(symbols: Sequence[str]) -> list[int]:
+    """Return the class of each symbol, as parents of a tree: 0 to 11 for C to B, then hold and rest."""
+    others = {HOLDING: len(NAMES), RESTING: len(NAMES) + 1}
+    return [others.get(pitch, pitch % len(NAMES)) for pitch in midi_of(symbols).tolist()]
+
+
 def midi_of(symbols: Sequence[str]) -> Int[np.ndarray, " V"]:
     """Return the MIDI pitch of each symbol, -1 for a rest, -2 for a held pitch.
 

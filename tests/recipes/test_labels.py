@@ -1,0 +1,127 @@
+"""Labels of sequences: from the data through the network to bounds and guided samples."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from refusals import refuses
+
+import ddlib as dd
+from recipes.config import Data, Loss, Optimizer, Output, Recipe
+from recipes.data import open_prepared, prepare_ids
+from recipes.engine import train
+from recipes.engine.parallel import World
+from recipes.engine.run import Run
+from recipes.evaluate import Options, evaluate
+from recipes.generation.sampling import Sampling, draw
+from recipes.metrics.conditioned import labelled
+from recipes.model_io import open_saved
+
+ALONE = World(0, 1, torch.device("cpu"))
+CLASSES = ("even", "odd")
+
+
+def pictures(count: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Rows of 2 x 3 in 4 symbols: 0 and 2 in class even, 1 and 3 in class odd."""
+    random = np.random.default_rng(seed)
+    kinds = random.integers(0, 2, count)
+    return 2 * random.integers(0, 2, (count, 2, 3)) + kinds[:, None, None], [CLASSES[kind] for kind in kinds]
+
+
+def recipe(folder, **model) -> Recipe:
+    """A recipe that learns the two classes in a few seconds."""
+    return Recipe(
+        data=Data(folder=folder / "data", length=6),
+        process="mdlm",
+        model={"kind": "dit", "dim": 16, "depth": 1, "heads": 2, "num_classes": "run", **model},
+        loss=Loss(times="optimal"),
+        optimizer=Optimizer(lr=1e-2, warmup=5, weight_decay=0.0, muon=True, ema=0.9),
+        output=Output(folder=folder / "run", validate_every=60, validate_sequences=32, sample_every=60, samples=2,
+                      sample_steps=4, save_every=60, tensorboard=False),
+        batch=32,
+        steps=60,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("labels")
+    ids, labels = pictures(400)
+    prepare_ids(ids, 64, 4, folder / "data", labels=labels)
+    assert train(recipe(folder))
+    return folder
+
+
+def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
+    result = evaluate(Options(run=str(trained / "run"), scorer="none", replicates=2), ALONE)
+    given = result["bound"]["nats_per_token"]["value"]
+    # given the class a symbol is one of two; without it the class costs log 2 in all
+    assert given < math.log(2) + 0.05
+    saved = open_saved(trained / "run")
+    x = torch.as_tensor(pictures(64, seed=1)[0].reshape(64, 6))
+    without = dd.bound(saved.process, saved.denoiser, x, torch.Generator().manual_seed(0)).per_token.value
+    assert without > given + 0.03
+
+
+@pytest.mark.parametrize("strength", [1.0, 2.0])
+def test_samples_have_the_label(trained, strength):
+    saved, index = open_saved(trained / "run"), torch.arange(200)
+    sampling = Sampling(steps=6, label="odd", guidance=strength)
+    odd = draw(saved, sampling, 0, index, 6) % 2
+    assert odd.float().mean() > (0.97 if strength == 1 else 0.99)
+    plain = draw(saved, Sampling(steps=6), 0, index, 6) % 2
+    assert 0.2 < plain.float().mean() < 0.8
+
+
+def test_the_network_sees_the_labels_of_its_batch(trained):
+    run = Run.prepare(recipe(trained, label_dropout=0.0), ALONE, open_prepared(trained / "data"))
+    batch = next(run.batches())[0]
+    assert torch.equal(batch.labels, batch.x[:, 0] % 2)  # "even" is class 0, "odd" is class 1
+    seen = []
+    run.objective.model.labels.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    run.step([batch], stop=False)
+    assert torch.equal(seen[0], batch.labels)
+
+
+def test_packed_sequences_keep_their_labels(trained):
+    own = recipe(trained)
+    run = Run.prepare(replace(own, data=replace(own.data, length=18, packed=True)), ALONE, _ragged(trained))
+    batch = next(run.batches())[0]
+    assert len(batch.labels) == len(batch.cu_seqlens) - 1
+    firsts = batch.x.flatten()[batch.cu_seqlens[:-1]]
+    real = batch.labels >= 0
+    assert torch.equal(firsts[real] % 2, batch.labels[real])
+    assert run.step([batch], stop=False).loss > 0
+
+
+def _ragged(folder):
+    random = np.random.default_rng(0)
+    rows = [2 * random.integers(0, 2, random.integers(2, 9)) + kind for kind in random.integers(0, 2, 80)]
+    return prepare_ids(rows, 8, 4, folder / "ragged", labels=[int(row[0] % 2) for row in rows])
+
+
+def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
+    saved, z, t = open_saved(trained / "run"), torch.full((3, 6), 4), torch.full((3,), 0.5)
+    label = torch.tensor([0, 1, 1])
+    half = open_saved(trained / "run", precision="bfloat16")
+    assert torch.equal(labelled(saved.model, label)(z, t), saved.model(z, t, label=label))
+    assert torch.allclose(labelled(half.denoiser, label)(z, t).float(), saved.model(z, t, label=label), atol=0.1)
+
+
+def test_refusals(trained):
+    saved = open_saved(trained / "run")
+    with refuses("label='red': must be one of the classes of", "even, odd"):
+        saved.class_of("red")
+    with refuses("guidance=2.0: guides towards a label"):
+        Sampling(guidance=2.0)
+    with refuses("guidance=-1.0", "must be at least 0"):
+        Sampling(label="odd", guidance=-1.0)
+    ids, _ = pictures(40)
+    prepare_ids(ids, 8, 4, trained / "plain")
+    own = recipe(trained)
+    with refuses("num_classes", "the data has no labels"):
+        Run.prepare(replace(own, data=replace(own.data, folder=trained / "plain")), ALONE)
+    assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)
