@@ -2,7 +2,8 @@
 
 from ddlib.paces.base import Draw, Pace, Together
 from ddlib.paces.blocks import Blocks, LeftToRight
+from ddlib.paces.patches import Patches
 from ddlib.paces.ramp import Ramp
 from ddlib.paces.random_order import RandomOrder
 
-__all__ = ["Blocks", "Draw", "LeftToRight", "Pace", "Ramp", "RandomOrder", "Together"]
+__all__ = ["Blocks", "Draw", "LeftToRight", "Pace", "Patches", "Ramp", "RandomOrder", "Together"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import ddlib as dd
-from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
+from ddlib.paces import Blocks, LeftToRight, Pace, Patches, Ramp, RandomOrder, Together
 from ddlib.testing.oracle import exact_cavity, integrate_bound
 from ddlib.times import Beta
 
@@ -48,9 +48,46 @@ def test_the_bound_of_the_best_denoiser_is_the_entropy_of_three_words(name, pace
 @pytest.mark.slow
 def test_four_words_in_blocks_of_two_and_in_random_pairs():
     process, law, chance = dd.presets.mdlm(2), joint(2, 4, 2), torch.tensor([0.7, 0.2, 0.5, 0.1], dtype=F64)
-    for pace in (Blocks(2), RandomOrder(2)):
+    for pace in (Blocks(2), RandomOrder(2), Patches((2, 2), (2, 1))):
         got = integrate_bound(process, law, exact_cavity(process, law), points=40, pace=pace, chance=chance)
         assert float(got) == pytest.approx(entropy(law), rel=1e-6)
+
+
+@given(st.tuples(*[st.integers(1, 4)] * 4), st.integers(0, 99))
+def test_patches_move_one_after_the_other(sides, seed):
+    (rows, columns, height, width), draw = sides, torch.Generator().manual_seed(seed)
+    shape = rows * height, columns * width
+    pace, length = Patches(shape, (height, width)), shape[0] * shape[1]
+    u, chance = torch.rand(5, dtype=F64, generator=draw), torch.zeros(5, length, dtype=F64)
+    times = pace.times(u, chance).view(5, rows, height, columns, width)
+    assert torch.equal(times, times[:, :, :1, :, :1].expand_as(times)), "the pixels of a patch share their time"
+    in_turn = LeftToRight().times(u, torch.zeros(5, rows * columns, dtype=F64))
+    torch.testing.assert_close(times[:, :, 0, :, 0].flatten(1), in_turn)
+    assert pace.parts(length) == rows * columns and pace.block is None
+    turns = pace.turns(chance)[0].view(shape).long()
+    assert turns.flatten().sort().values.tolist() == list(range(length))
+    assert turns[:height, :width].flatten().tolist() == list(range(height * width)), "raster order in a patch"
+    if columns == 1:
+        assert torch.equal(pace.times(u, chance), Blocks(height * width).times(u, chance))
+
+
+def test_patches_are_drawn_in_turn_and_made_of_plain_values():
+    pace = dd.parts.build("paces", {"kind": "ddlib.paces:Patches", "shape": [2, 4], "patch": [2, 2]})
+    assert repr(pace) == "Patches(shape=(2, 4), patch=(2, 2))"
+    process, seen = dd.presets.mdlm(3), []
+
+    def look(k, t, z):
+        seen.append(z.view(3, 2, 4).clone())
+
+    uniform = tells_times(lambda z, t: torch.zeros(*z.shape, 3))
+    dd.sample(process, uniform, (3, 8), steps=2, pace=pace, generator=torch.Generator().manual_seed(0), on_step=look)
+    middle = seen[2]  # after the start and the two steps of the first patch
+    assert (middle[:, :, :2] < 3).all() and (middle[:, :, 2:] == 3).all()
+
+
+@pytest.mark.parametrize("pace", [Patches.examples()[1], *(pytest.param(p, marks=SLOW) for p in Patches.examples())])
+def test_patches_are_verified(pace):
+    assert dd.verify(pace).ok
 
 
 class Wrong(torch.nn.Module):
@@ -326,6 +363,12 @@ test_bad_paces_are_refused = refuses(r"""
     bound_along(pace=Blocks(2), levels="balanced") | ValueError | levels is 'balanced', pace Blocks.size=2.
     bound_along(pace=Late()) | ValueError | Late.*: times hold 1.*, must be at most 1
     bound_along(pace=RandomOrder(4)) | ValueError | size is 4, must divide
+    bound_along(pace=Patches((2, 2), (1, 2))) | ValueError | shape is \(2, 2\), must have as many pixels .*positions, 6
+    Patches((4, 6), (2, 4)) | ValueError | patch is \(2, 4\), must divide the rows and columns of shape \(4, 6\)
+    Patches((4, 0), (2, 1)) | ValueError | shape\[1\] is 0, must be
+    Patches((4, 4.0), (2, 1)) | TypeError | shape\[1\] is 4.0, must be
+    Patches(16, (2, 1)) | TypeError | shape is 16, must be two numbers, of rows and of columns
+    Patches((4, 4), (2,)) | TypeError | patch is \(2,\), must be two numbers
 """)
 
 
