@@ -82,7 +82,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
             pictures in raster order; dim / heads is a multiple of 4. "learned": a vector per position, added to the
             embedding. See ``ddlib_models.dit.positions``.
         shape: (H, W) of the pictures for "rope2d" and "learned": every sequence has H W positions, with blocks also
-            fewer, its beginning. (L,) for "learned": at most L positions. None for "rope".
+            fewer, its beginning. (L,) for "learned": at most L positions. () for "rope".
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -116,7 +116,7 @@ class DiT(Pretrained, Body, coders={list: (_levels, list), tuple: (_levels, list
         num_classes: int = 0,
         label_dropout: float = 0.1,
         positions: str = "rope",
-        shape: Sequence[int] | None = None,
+        shape: Sequence[int] = (),
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()

@@ -108,12 +108,12 @@ class Learned(nn.Embedding, Positions):
         return x + self(index)
 
 
-def positions_of(name: str, shape: Sequence[int] | None, dim: int, head_dim: int) -> Positions:
+def positions_of(name: str, shape: Sequence[int], dim: int, head_dim: int) -> Positions:
     """Return the positions of this name: "rope", "rope2d" or "learned".
 
     Args:
         name: their name.
-        shape: (H, W) for "rope2d"; (H, W) or (L,) for "learned"; None for "rope".
+        shape: (H, W) for "rope2d"; (H, W) or (L,) for "learned"; () for "rope".
         dim: width D.
         head_dim: width K of a head.
 
@@ -124,18 +124,16 @@ def positions_of(name: str, shape: Sequence[int] | None, dim: int, head_dim: int
     sides = {"rope": (), "rope2d": (2,), "learned": (1, 2)}
     if name not in sides:
         raise ValueError(f"positions={name!r}: must be one of {', '.join(sides)}")
-    if shape is not None and not (
-        isinstance(shape, Sequence) and all(isinstance(side, int) and not isinstance(side, bool) for side in shape)
-    ):
-        raise TypeError(f"shape={shape!r}: must be ints, (H, W) or (L,), or None")
+    ints = isinstance(shape, Sequence) and all(isinstance(side, int) and not isinstance(side, bool) for side in shape)
+    if not ints:
+        raise TypeError(f"shape={shape!r}: must be ints, (H, W) or (L,), or ()")
     if name == "rope":
-        if shape is not None:
-            raise ValueError(f"shape={tuple(shape)}: must be None with positions='rope', which fit any length")
+        if len(shape):
+            raise ValueError(f"shape={tuple(shape)}: must be () with positions='rope', which fit any length")
         return Rotary(head_dim)
-    if shape is None or len(shape) not in sides[name] or min(shape) < 1:
+    if len(shape) not in sides[name] or min(shape) < 1:
         rule = "(H, W)" if name == "rope2d" else "(H, W) or (L,)"
-        given = None if shape is None else tuple(shape)
-        raise ValueError(f"shape={given}: must be {rule}, each at least 1, with positions={name!r}")
+        raise ValueError(f"shape={tuple(shape)}: must be {rule}, each at least 1, with positions={name!r}")
     if name == "learned":
         return Learned(tuple(shape), dim)
     if head_dim % 4:

@@ -179,13 +179,13 @@ def shaped(shape, positions="rope2d", **options):
 
 test_what_does_not_fit_is_refused_by_name = refuses(r"""
     build(positions="sines") | ValueError | positions='sines': must be one of rope, rope2d, learned
-    build(shape=(3, 4)) | ValueError | shape=\(3, 4\): must be None with positions='rope'
-    shaped(None) | ValueError | shape=None: must be \(H, W\), each at least 1, with positions='rope2d'
+    build(shape=(3, 4)) | ValueError | shape=\(3, 4\): must be \(\) with positions='rope'
+    shaped(()) | ValueError | shape=\(\): must be \(H, W\), each at least 1, with positions='rope2d'
     shaped((12,)) | ValueError | shape=\(12,\): must be \(H, W\), each at least 1
     shaped((3, 0)) | ValueError | shape=\(3, 0\): must be \(H, W\), each at least 1
     shaped((2, 3, 4), "learned") | ValueError | shape=\(2, 3, 4\): must be \(H, W\) or \(L,\), each at least 1
-    shaped(None, "learned") | ValueError | shape=None: must be \(H, W\) or \(L,\)
-    shaped(12, "learned") | TypeError | shape=12: must be ints, \(H, W\) or \(L,\), or None
+    shaped((), "learned") | ValueError | shape=\(\): must be \(H, W\) or \(L,\)
+    shaped(12, "learned") | TypeError | shape=12: must be ints, \(H, W\) or \(L,\), or \(\)
     shaped((3.0, 4)) | TypeError | shape=\(3\.0, 4\): must be ints
     shaped((3, 4), dim=20) | ValueError | dim/heads=10: positions='rope2d'.*multiple of 4
     shaped((3, 4))(*inputs(2, 13)) | ValueError | z has 13 positions: must have exactly 12, shape=\(3, 4\)

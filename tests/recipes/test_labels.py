@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from refusals import refuses
 
 import ddlib as dd
 from recipes.config import Data, Loss, Optimizer, Output, Recipe
@@ -113,15 +112,15 @@ def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
 
 def test_refusals(trained):
     saved = open_saved(trained / "run")
-    with refuses("label='red': must be one of the classes of", "even, odd"):
+    with pytest.raises(ValueError, match="label='red': must be one of the classes of .*: even, odd"):
         saved.class_of("red")
-    with refuses("guidance=2.0: guides towards a label"):
+    with pytest.raises(ValueError, match="guidance=2.0: guides towards a label"):
         Sampling(guidance=2.0)
-    with refuses("guidance=-1.0", "must be at least 0"):
+    with pytest.raises(ValueError, match="guidance=-1.0: must be at least 0"):
         Sampling(label="odd", guidance=-1.0)
     ids, _ = pictures(40)
     prepare_ids(ids, 8, 4, trained / "plain")
     own = recipe(trained)
-    with refuses("num_classes", "the data has no labels"):
+    with pytest.raises(ValueError, match="num_classes: the data has no labels"):
         Run.prepare(replace(own, data=replace(own.data, folder=trained / "plain")), ALONE)
     assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)
