@@ -105,9 +105,13 @@ class Sequences:
             twice = next(name for n, name in enumerate(self.symbols) if not name or name in self.symbols[:n])
             raise ValueError(f"symbols: {twice!r} is empty or occurs twice, names must be distinct")
         if self.separator and (bad := [name for name in self.symbols if name.split() != [name]]):
-            raise ValueError(f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between")
+            raise ValueError(
+                f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between"
+            )
         if self.values and len(self.values) != len(self.symbols):
-            raise ValueError(f"values: there are {len(self.values)}, must be one for each of {len(self.symbols)} symbols")
+            raise ValueError(
+                f"values: there are {len(self.values)}, must be one for each of {len(self.symbols)} symbols"
+            )
         ids = self.ragged
         check_range(ids, len(self.symbols), "ids")
         size = int(np.prod(self.shape)) if self.shape else None
@@ -193,7 +197,7 @@ class Layout:
     ends: bool = False
     """Whether a sequence has an end symbol, and padding behind it."""
     lengths: Mapping[int, int] | None = None
-    """Number of training sequences of each length, in symbols."""
+    """Number of training sequences of each length, in symbols; 0 for one of validation alone."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":

@@ -67,7 +67,9 @@ def validate(
     pace = dd.paces.Together() if pace is None else pace
     coupling = shared(process, pace, length, levels)
     if data.ragged and own_times(pace, length):
-        raise ValueError(f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no padding")
+        raise ValueError(
+            f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no padding"
+        )
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:

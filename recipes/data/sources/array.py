@@ -161,7 +161,9 @@ def _of_column(place: str, column: Any) -> tuple[Ragged, tuple[int, ...]]:
     offsets: Int[np.ndarray, " n"] = np.arange(len(column) + 1)
     shape: list[int] = []
     depth = 0
-    while pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
+    while (
+        pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type)
+    ):
         lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
         alike = len(set(lengths.tolist())) <= 1
         if depth and not alike:

@@ -39,7 +39,9 @@ def matching(path: str, suffixes: Sequence[str] = ()) -> list[Path]:
     """
     kinds = f" {', '.join(suffixes)}" if suffixes else ""
     if Path(path).is_dir():
-        files = [file for file in Path(path).rglob("*") if file.is_file() and (suffix(file) in suffixes or not suffixes)]
+        files = [
+            file for file in Path(path).rglob("*") if file.is_file() and (suffix(file) in suffixes or not suffixes)
+        ]
     else:
         found = [path] if Path(path).exists() else glob.glob(path, recursive=True)
         files = [Path(file) for file in found if Path(file).is_file()]

@@ -107,7 +107,9 @@ class Images:
             raise ValueError(f"{file}: has shape {array.shape}, must be (N, H, W) or (N, H, W, 3)")
         if int(array.min()) < 0 or int(array.max()) > 255:
             row = int(np.flatnonzero(((array < 0) | (array > 255)).reshape(len(array), -1).any(1))[0])
-            raise ValueError(f"{file}: row {row} holds values {array[row].min()} to {array[row].max()}, must lie in 0..255")
+            raise ValueError(
+                f"{file}: row {row} holds values {array[row].min()} to {array[row].max()}, must lie in 0..255"
+            )
         rows = ((f"{file}, row {row}", self._made(one)) for row, one in enumerate(array))
         return rows, lambda key: arrays[key] if key and key in arrays else None
 

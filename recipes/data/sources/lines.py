@@ -12,9 +12,7 @@ from recipes.data.sequences import Ragged, Sequences
 from recipes.data.sources.files import TABLES, as_ints, chosen_labels, column, identity, matching, suffix, table_rows
 from recipes.data.sources.files import text_lines as lines_of
 
-SMILES = (
-    r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"
-)  # Schwaller et al. 2018, arXiv 1711.04810
+SMILES = r"\[[^\]]+\]|Br|Cl|%\d\d|[BCNOPSFIbcnops]|[()=#\-+\\/:~@?>*$.]|\d"  # Schwaller et al. 2018, arXiv 1711.04810
 """Tokens of a molecule's SMILES string."""
 
 RULES = {"characters": None, "smiles": SMILES, "words": r"\S+"}
@@ -123,14 +121,18 @@ def _tokens(
     for row, text in enumerate(texts):
         tokens = cut(text)
         left = len(text) - sum(map(len, tokens))
-        if left and left != sum(map(str.isspace, text)) - sum(character.isspace() for one in tokens for character in one):
+        if left and left != sum(map(str.isspace, text)) - sum(
+            character.isspace() for one in tokens for character in one
+        ):
             raise ValueError(f"{place(row)}: {_rest(text, tokens)!r} is no token of the rule: {text[:80]!r}")
         values.extend(known.setdefault(token, len(known)) for token in tokens)
         offsets.append(len(values))
     symbols = tuple(sorted(known))
     order = np.empty(max(len(known), 1), dtype=np.int64)
     order[[known[symbol] for symbol in symbols]] = np.arange(len(symbols))
-    return Ragged(order[np.frombuffer(values, dtype=np.intc)] if values else np.empty(0, int), np.array(offsets)), symbols
+    return Ragged(
+        order[np.frombuffer(values, dtype=np.intc)] if values else np.empty(0, int), np.array(offsets)
+    ), symbols
 
 
 def _rest(text: str, tokens: Sequence[str]) -> str:
