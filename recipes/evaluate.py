@@ -31,6 +31,7 @@ from recipes.console import check_file, make_console, plain_errors
 from recipes.data import Prepared
 from recipes.engine.parallel import World, joined
 from recipes.engine.provenance import provenance
+from recipes.engine.setup import check_lengths
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences, quietest, shared, validate
 from recipes.evaluation.exact import exact, reader
 from recipes.evaluation.generative import NONE, generated, judge, warned
@@ -199,11 +200,13 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     saved = options.reading.open(options.run, world.device, options.precision)
     length, given = length_of(saved, options), saved.rows == "free"
     data = held_out(saved, options.data)
+    check_lengths(data, length, packed=True)
     options = replace(options, sequences=check_sequences("sequences", options.sequences, data))
     pace = pace_of(saved, options)
     levels = shared(saved.process, pace, length, options.bound_levels)
     order = None if options.likelihood is None else reader(saved, options.likelihood)
-    scorer, missing = judge(options.scorer, options.scorer_bos, world)
+    text = data.is_text
+    scorer, missing = judge(options.scorer, options.scorer_bos, world) if text else (None, "the data is no text")
     if scored := any(world.gather(scorer is not None)):
         options.sampling.course(saved, length)
     limits = options.likelihood_steps, options.sequences, options.batch
@@ -224,7 +227,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "length": length,
             "wrapped": False,
             "long_documents": f"one random window each, seed {WINDOWS}",
-            "padding": "not counted",
+            "padding": "not counted" if data.ends else "none",
             "beginning": "given" if given else "counted",
             "pace": repr(pace),
             "times": (
@@ -240,8 +243,9 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "network_precision": saved.precision,
             **options.reading.said(),
             "vocabulary": data.fingerprint,
-            "text": data.manifest["inputs"],
-            "bits_per_byte": "tokens per byte are those of all validation documents, whole",
+            "text" if text else "data": data.manifest["inputs"],
+            **({"bits_per_byte": "tokens per byte are those of all validation documents, whole"} if text else {}),
+            "shape": list(data.shape),
             "error": "standard error over sequences, of texts and of what noise is left",
             "method": METHODS[Terms.average(replicates).per_token.method],
             "caveat": variance_caveat(

@@ -30,7 +30,17 @@ from recipes.console import check_file, make_console, on_its_way, plain_errors, 
 from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.drafts import Drafts
-from recipes.generation.prompt import Row, check_known, check_prompt, check_text, read_prompts, row, stacked, together
+from recipes.generation.prompt import (
+    Row,
+    check_known,
+    check_prompt,
+    check_text,
+    drawn_length,
+    read_prompts,
+    row,
+    stacked,
+    together,
+)
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
 from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
@@ -63,7 +73,8 @@ class Options:
     samples: int = 4
     """Samples per prompt."""
     length: int | None = None
-    """Tokens of a sequence; by default as in training, or for a third-party model as many as a prompt requires."""
+    """Tokens of a sequence; by default as in training, drawn where lengths differ and have no end, or for a third-party
+    model as many as a prompt requires."""
     new: int | None = None
     """Tokens behind each prompt without gaps, in place of --length."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
@@ -162,11 +173,16 @@ class Sample:
         return settings | ({"chat": True, "system": options.system} if self.row.chat else {})
 
 
-def asked(rows: Sequence[Row], numbers: Sequence[int]) -> list[Sample]:
-    """Return the samples of each prompt, by number."""
-    several = len(rows) > 1
+def asked(saved: LoadedModel, options: Options, rows: Sequence[Row]) -> list[Sample]:
+    """Return the samples of each prompt, by number; where lengths are drawn, each with its length."""
+    several, numbers = len(rows) > 1, options.numbers or range(options.samples)
+    drawn = saved.draws_lengths and options.length is None and options.new is None
     return [
-        Sample(row, number, f"prompt {place}, sample {number}" if several else f"sample {number}")
+        Sample(
+            drawn_length(saved, row, options.seed, number) if drawn else row,
+            number,
+            f"prompt {place}, sample {number}" if several else f"sample {number}",
+        )
         for place, row in enumerate(rows)
         for number in numbers
     ]
@@ -236,7 +252,7 @@ def generate(options: Options, console: Console) -> list[str]:
     prompts = options.texts()  # before loading the weights, which may take minutes
     device = "cuda" if torch.cuda.is_available() else "cpu"
     saved = options.reading.open(options.run, device, options.precision)
-    samples = asked(options.rows(saved, prompts), options.numbers or range(options.samples))
+    samples = asked(saved, options, options.rows(saved, prompts))
     draw_all(saved, options, samples, console)
     texts = [saved.tokenizer.decode(one.shown(saved)) for one in samples]
     for one, text in zip(samples, texts, strict=True):

@@ -1,21 +1,29 @@
-"""Tokenisation of a corpus, once for all runs that read it.
+"""Preparation of data, once for all runs that read it: text as tokens, or sequences of other symbols.
 
     python -m recipes.prepare speeches --out data/speeches
     python -m recipes.prepare owt --out data/owt
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer train:4096 --out data/mine
     python -m recipes.prepare local --files 'texts/**/*.txt' --tokenizer gpt2 --held-out 1000 --out data/mine
+    python -m recipes.prepare array --files codes.npy --vocab 256 --out data/codes
+    python -m recipes.prepare lines --files molecules.txt.gz --tokens smiles --shuffle 0 --out data/molecules
+    python -m recipes.prepare source my_package.noise:Walks --steps 64 --out data/walks
 
-It ends with the command that trains on the text. A second call does nothing; a folder with other content is an error.
+It ends with the command that trains on the data. A second call does nothing; a folder with other content is an error.
 """
 
 import argparse
+import inspect
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from ddlib import parts, registry
+from recipes.config.flags import arguments_of
 from recipes.console import plain_errors
-from recipes.data import Corpus, Source, lm1b, local, openwebtext, prepare, speeches
+from recipes.data import Corpus, Prepared, Source, SymbolCorpus, lm1b, local, openwebtext, prepare, speeches
 from recipes.data.making import twentieth
 from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
@@ -24,19 +32,30 @@ from recipes.data.unknown import UNKNOWN
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prepare the text of the command line and print a summary."""
-    given = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     with plain_errors():
-        prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
-    print(table(prepared, given.length))
-    print(advice(given.corpus, given.out))
+        given = _parser(words).parse_args(words)
+        if given.corpus in CORPORA:
+            prepared = prepare(CORPORA[given.corpus](given), given.out, given.workers, given.unknown)
+        else:
+            prepared = prepare(_symbols(given), given.out)
+    print(table(prepared, getattr(given, "length", 0)))
+    print(advice(given.corpus, given.out, prepared))
 
 
-def advice(corpus: str, folder: Path) -> str:
-    """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local text."""
+def advice(corpus: str, folder: Path, prepared: Prepared) -> str:
+    """Return the command that trains on the folder: the paper's recipe of its text, or a small run on local data."""
     place = shlex.quote(str(folder))
     if corpus in PAPERS:
         return f"train on it: python -m recipes.{corpus} hdlm --data.folder {place}"
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
+    if prepared.layout is not None:
+        length = prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
+        rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
+        return (
+            f"train on it: python -m recipes.owt mdlm --smoke --data.folder {place} {rows} --output.folder {output}\n"
+            "(--smoke is tiny and takes seconds; --steps, --model.dim and --help-all make it a real run)"
+        )
     return (
         f"train on it: python -m recipes.owt hdlm --smoke --data.folder {place} --output.folder {output}\n"
         "(--smoke is tiny and takes seconds; without it the size is the paper's, for GPUs)"
@@ -64,7 +83,71 @@ PAPERS = ("owt", "lm1b")
 """The commands for whose text there is a paper's recipe of the same name."""
 
 
-def _parser() -> argparse.ArgumentParser:
+SOURCE = "source"
+"""The command that takes the name of a source, or its path package.module:object."""
+
+
+def _symbols(given: argparse.Namespace) -> SymbolCorpus:
+    """Return the corpus of a source, of the values of its flags."""
+    values = {"kind": given.kind} | {
+        name.removeprefix(OPTION): value for name, value in vars(given).items() if name.startswith(OPTION)
+    }
+    validation = None if given.validation is None else values | {"files": given.validation}
+    return SymbolCorpus(
+        source=values, held_out=given.held_out, validation=validation, by="label" if given.by_label else None,
+        shuffle=given.shuffle, ends=given.ends,
+    )  # fmt: skip
+
+
+OPTION = "source."
+"""Prefix of the values of a source in the parsed flags."""
+
+
+def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Add a flag for every argument of a source, and those of its hold-out."""
+    described = arguments_of(registry.find("sources", kind))
+    for key in parts.keys("sources", kind).values():
+        flag, about = f"--{key.name.replace('_', '-')}", described.get(key.name, "").replace("%", "%%")
+        options = {"dest": OPTION + key.name, "help": about, "required": key.default is parts.REQUIRED}
+        if key.annotation is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, **options)
+        else:
+            several = "+" if "list" in str(key.annotation) else None
+            options |= {"action": _Value, "key": key, "metavar": "VALUE", "nargs": several}
+            parser.add_argument(flag, default=argparse.SUPPRESS, **options)
+    held = parser.add_mutually_exclusive_group()
+    held.add_argument(
+        "--held-out", type=int, help="number of sequences for validation (default a twentieth, at least 2)"
+    )
+    held.add_argument("--validation", metavar="FILES", help="files for validation, with the same options")
+    parser.add_argument("--by-label", action="store_true", help="hold out the same share of every class")
+    parser.add_argument("--shuffle", type=int, metavar="SEED", help="shuffle before sequences are held out")
+    parser.add_argument(
+        "--ends", action="store_true", help="add an end symbol and padding, so that the model learns lengths"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the ids")
+    parser.set_defaults(kind=kind)
+
+
+class _Value(argparse.Action):
+    """Option whose value is read and checked as a key of a part."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, key: parts.Key, **options: Any) -> None:
+        super().__init__(option_strings, dest, **options)
+        self._key = key
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        text = self._key.function or self._key.annotation in (str, str | None)
+        read = [value if text else parts.parse(value) for value in ([values] if self.nargs is None else values)]
+        value = read[0] if self.nargs is None else read
+        try:
+            setattr(namespace, self.dest, value if self._key.function else parts.check(self._key, value))
+        except ValueError as error:
+            parser.error(f"{option_string}: {error}")
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser; of the sources the one that the words name has its flags."""
     parser = argparse.ArgumentParser(
         prog="python -m recipes.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,7 +173,18 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--bos", metavar="TOKEN", help="token that begins a document, if it is not found")
     files.add_argument("--eos", metavar="TOKEN", help="token that ends a document, if it is not found")
     files.add_argument("--pad", metavar="TOKEN", help="padding token, in place of a new one, for a finished model")
-    for command in commands.choices.values():
+    texts = list(commands.choices.values())
+    sources = registry.available("sources")
+    for name in sources:
+        summary = _summary(name) if words[:1] == [name] or not {"-h", "--help"}.isdisjoint(words[:1]) else None
+        command = commands.add_parser(name, help=summary, description=summary)
+        if words[:1] == [name]:
+            _source_flags(command, name)
+    other = commands.add_parser(SOURCE, help="any source by its name, or package.module:object")
+    other.add_argument("name", help=f"one of {', '.join(sources)}, or package.module:object")
+    if words[:1] == [SOURCE] and len(words) > 1 and not words[1].startswith("-"):
+        _source_flags(other, words[1])
+    for command in texts:
         command.add_argument("--out", type=Path, required=True, help="folder for the tokens")
         command.add_argument("--workers", type=int, default=1, help="processes that tokenise (default 1)")
         command.add_argument(
@@ -99,6 +193,11 @@ def _parser() -> argparse.ArgumentParser:
         )  # fmt: skip
         command.add_argument("--length", type=int, default=512, help="context of the table's last column (default 512)")
     return parser
+
+
+def _summary(name: str) -> str:
+    """Return the first line of a source's docstring."""
+    return (inspect.getdoc(registry.find("sources", name)) or "").partition("\n")[0].replace("%", "%%")
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def _part(changed: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 def _fields(group: str, values: Any, run: Any) -> Any:
     """Return a frozen dataclass whose fields are the values of a part."""
     kind = values["kind"]
-    said = _said(registry.find(group, kind))
+    said = arguments_of(registry.find(group, kind))
     columns: list[Any] = [("kind", Annotated[str, tyro.conf.arg(help="Another kind has other keys.")], kind)]
     for key in parts.keys(group, kind, run, values).values():
         if key.group and isinstance(values.get(key.name), dict):
@@ -220,7 +220,7 @@ def _called(annotation: Any) -> str:
     return "VALUE" if annotation is Any else "None" if annotation is type(None) else annotation.__name__.upper()
 
 
-def _said(target: Any) -> dict[str, str]:
+def arguments_of(target: Any) -> dict[str, str]:
     """Return the descriptions of the arguments in the docstring of a class or function."""
     found = parse_docstring(inspect.getdoc(target) or "").params
     return {one.arg_name: " ".join((one.description or "").replace("``", "").split()) for one in found}

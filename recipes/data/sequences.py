@@ -202,7 +202,7 @@ class Layout:
     ends: bool = False
     """Whether a sequence has an end symbol, and padding behind it."""
     lengths: Mapping[int, int] | None = None
-    """Number of training sequences of each length, in symbols."""
+    """Number of training sequences of each length, in symbols; 0 for one of validation alone."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Layout":

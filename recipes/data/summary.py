@@ -1,8 +1,9 @@
-"""Summary of prepared text as a table: its size, how it was cut, and symbols that its tokenizer lacks."""
+"""Summary of prepared data as a table: its size, how text was cut, and symbols that its tokenizer lacks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from recipes.data.prepared import SPLITS, Prepared
+from recipes.data.sequences import Layout
 from recipes.data.source import cutting
 from recipes.data.unknown import listed
 
@@ -17,6 +18,8 @@ def table(prepared: Prepared, length: int) -> str:
         prepared: the text.
         length: the last column is the share of documents that are longer, in tokens.
     """
+    if prepared.layout is not None:
+        return _symbols_table(prepared, prepared.layout)
     head = ("", "documents", "empty", "tokens", "bytes", "unknown", "tokens/document", "bytes/token")
     rows = [(*head, f"over {length} tokens")]
     for name in SPLITS:
@@ -25,11 +28,36 @@ def table(prepared: Prepared, length: int) -> str:
         means = (facts["tokens"] / facts["documents"], facts["bytes"] / facts["tokens"])
         longer = f"{(documents.lengths > length).mean():.1%}"
         rows.append((name, *counts, _unknown(prepared, name), *(f"{mean:.2f}" for mean in means), longer))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = _aligned(rows)
     ids = f"pad {prepared.pad_id}, begin {prepared.bos_id}, end {prepared.eos_id}"
     words = f"{prepared.vocab_size} words ({ids}), vocabulary {prepared.fingerprint[:12]}"
     return "\n".join([f"{prepared.folder}: {words}", *lines, *_notes(prepared)])
+
+
+def _symbols_table(prepared: Prepared, layout: Layout) -> str:
+    """Return sequences, symbols and lengths of both splits, and remarks of the source."""
+    rows = [("", "sequences", "empty", "symbols", "shortest", "mean", "longest")]
+    for name in SPLITS:
+        facts, lengths = prepared.manifest[name], getattr(prepared, name).lengths - layout.ends
+        counts = (f"{facts['documents']:,}", f"{facts['empty']:,}", f"{int(lengths.sum()):,}")
+        rows.append((name, *counts, str(lengths.min()), f"{lengths.mean():.2f}", str(lengths.max())))
+    facts = [f"{prepared.vocab_size} symbols"]
+    if layout.ends:
+        facts[0] += f" (end {prepared.eos_id}, pad {prepared.pad_id})"
+    if layout.shape:
+        facts.append(f"shape {' x '.join(map(str, layout.shape))}")
+    if layout.classes:
+        facts.append(f"{len(layout.classes)} classes")
+    notes = [f"{name}: {note}" for name in SPLITS for note in prepared.manifest["notes"][name]]
+    if len(prepared.validation) < 2:
+        notes.append("validation: a single sequence, and a run refuses it; hold out at least 2")
+    facts.append(f"vocabulary {prepared.fingerprint[:12]}")
+    return "\n".join([f"{prepared.folder}: {', '.join(facts)}", *_aligned(rows), *notes])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _unknown(prepared: Prepared, name: str) -> str:

@@ -156,9 +156,11 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
     tokenizer = named_tokenizer(train.symbols, train.separator, corpus.ends)
     special = special_ids(tokenizer, corpus)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    # other lengths in validation count 0: sequences have different lengths then too
+    lengths = dict.fromkeys(np.unique(splits["validation"].ragged.lengths).tolist(), 0)
     layout = Layout(
         kind=str(dict(corpus.source)["kind"]), shape=train.shape, values=train.values, classes=train.classes,
-        separator=train.separator, ends=corpus.ends, lengths=dict(counted(train.ragged.lengths)),
+        separator=train.separator, ends=corpus.ends, lengths=lengths | dict(counted(train.ragged.lengths)),
     )  # fmt: skip
     manifest = {
         "format": SYMBOLS_FORMAT,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 from rich.text import Text
+from torch import Tensor
 
 import ddlib as dd
 from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
@@ -84,7 +85,7 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
 def measured(run: Run, watch: Watch) -> None:
     """Measure the bound, which the next checkpoint records."""
     terms = run.validate()
-    watch.bound(run.facts.step, terms)
+    watch.bound(run.facts.step, terms, run.data)
     if run.state.speeds is not None:
         watch.say(f"  step {run.facts.step}: {run.state.speeds.about()}")
     run.facts = replace(run.facts, bound=terms.per_token.value)
@@ -129,14 +130,32 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
     with run.averaged():
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
-        tokens = dd.sample(
-            run.process,
-            run.objective.denoiser,
-            (recipe.output.samples, recipe.data.length),
-            steps=recipe.output.sample_steps,
-            parameterization=run.objective.parameterization,
-            pace=run.pace,
-            generator=torch.Generator(run.world.device).manual_seed(recipe.seed),
-            on_step=lambda step, t, z: trace.append((float(t[0].mean()), render(tokenizer, z[0], names))),
-        )
-    return [tokenizer.decode(row.tolist()) for row in tokens], trace
+        generator = torch.Generator(run.world.device).manual_seed(recipe.seed)
+
+        def show(step: int, t: Tensor, z: Tensor) -> None:
+            trace.append((float(t[0].mean()), render(tokenizer, z[0], names)))
+
+        tokens = {}
+        for length, numbers in lengths(run).items():
+            drawn = dd.sample(
+                run.process,
+                run.objective.denoiser,
+                (len(numbers), length),
+                steps=recipe.output.sample_steps,
+                parameterization=run.objective.parameterization,
+                pace=run.pace,
+                generator=generator,
+                on_step=show if 0 in numbers else None,
+            )
+            tokens |= zip(numbers, drawn.tolist(), strict=True)
+    return [tokenizer.decode(tokens[number]) for number in range(recipe.output.samples)], trace
+
+
+def lengths(run: Run) -> dict[int, list[int]]:
+    """Return the numbers of the samples by their length: that of the rows, or one as training sequences have it."""
+    count, length, layout = run.recipe.output.samples, run.recipe.data.length, run.data.layout
+    found: dict[int, list[int]] = {}
+    for number in range(count):
+        own = layout.draw_length(run.recipe.seed, number, most=length) if layout and run.data.ragged else length
+        found.setdefault(own, []).append(number)
+    return found

@@ -155,21 +155,22 @@ def check_lengths(data: Prepared, length: int, packed: bool, place: str = "data"
         if not packed:
             lengths = list(data.layout.lengths or (0,))
             raise ValueError(
-                f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to {max(lengths)} symbols without "
-                f"padding, so rows must hold several: say --{place}.packed, or prepare it again with --ends, which "
-                "adds an end and padding"
+                f"{place}.packed=False: {data.folder} holds sequences of {min(lengths)} to {max(lengths)} symbols "
+                f"without padding, so rows must hold several: say --{place}.packed, or prepare it again with --ends, "
+                "which adds an end and padding"
             )
         return
     size = data.layout.fixed or length
     if length > size:
         raise ValueError(
-            f"{place}.length={length}: {data.folder} holds sequences of {size} symbols without padding, must be at most "
-            f"{size}"
+            f"{place}.length={length}: {data.folder} holds sequences of {size} symbols without padding, must be at "
+            f"most {size}"
         )
     if length < size and data.shape:
         shape = " x ".join(map(str, data.shape))
         raise ValueError(
-            f"{place}.length={length}: {data.folder} holds sequences of shape {shape}, which cannot be cut: must be {size}"
+            f"{place}.length={length}: {data.folder} holds sequences of shape {shape}, which cannot be cut: must be "
+            f"{size}"
         )
 
 

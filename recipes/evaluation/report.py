@@ -26,18 +26,20 @@ def show(result: dict[str, Any], console: Console) -> None:
         noise = "" if found["noise"] is None else f"{found['noise']:.4f}"
         table.add_row(name.replace("_", " "), f"{found['value']:.4f}", f"{found['error']:.4f}", noise, found["unit"])
     console.print(table)
+    noun = "text" if "text" in setup else "sequence"
     grid = "" if isinstance(setup["steps"], str) else f"in {setup['steps']} steps, "
     if setup["pace"] != repr(Together()):
         grid = f"at {setup['pace']}, {grid}"
     console.print(
-        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'])}, {setup['tokens']} tokens; over sequences "
-        "± is of texts and of the noise that is left, over replicates (draws) of times and noise alone; times "
-        f"{setup['density_of_times']}, errors {setup['method']}" + (f"; {setup['caveat']}" if setup["caveat"] else "")
+        f"bound: {grid}over {basis(setup['sequences'], setup['replicates'], noun)}, {setup['tokens']} tokens; over "
+        f"sequences ± is of {noun}s and of the noise that is left, over replicates (draws) of times and noise alone; "
+        f"times {setup['density_of_times']}, errors {setup['method']}"
+        + (f"; {setup['caveat']}" if setup["caveat"] else "")
     )
     if (same := result["validation"]) is not None:
         console.print(
             f"of these, what validation in training took: {same['value']:.4f} ± {same['error']:.4f} {same['unit']} "
-            f"over {basis(same['sequences'], same['draws'])}"
+            f"over {basis(same['sequences'], same['draws'], noun)}"
         )
     if likely is not None:
         console.print(how_exact(likely))

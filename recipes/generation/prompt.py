@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, listed
 from recipes.generation.sampling import batches
 from recipes.model_io import LoadedModel
+from recipes.model_io.reading import check_exact
 
 GAP = re.compile(r"\[MASK(?::(\d+))?\]")
 LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
@@ -136,6 +137,8 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     check_fits(states, length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
+    if end and saved.rows == "exact" and not saved.draws_lengths and len(states) != length:
+        raise ValueError(f"prompt: has {len(states)} symbols and gaps, a whole sequence has {length}")
     return torch.tensor(states, dtype=torch.int64), given
 
 
@@ -165,7 +168,8 @@ def row(
         saved: the model.
         text: text of the prompt; None for an unconditional sample.
         pace: the schedule of positions: where rows are as long as their texts, they consist of whole blocks.
-        length: tokens of the row; None for the model's length, or as many as required.
+        length: tokens of the row; None for the model's length, or as many as required. Where sequences have different
+            lengths and no end, that is the longest: ``drawn_length`` replaces it.
         new: tokens behind the prompt, instead of ``length``.
         chat: whether the prompt is a user's message to the model, whose answer is drawn.
         system: system message before it.
@@ -177,6 +181,7 @@ def row(
     block = pace.block or 1
     if saved.rows == "free" and length is not None and length > saved.length:
         raise ValueError(f"length={length}: must be at most {saved.length}, which {saved.name} knows")
+    check_exact(saved, length)
     if text is not None and GAP.search(text):
         states, given = prompt_states(saved, text, length or saved.length)
         if saved.rows == "free" and saved.behind is not None:
@@ -210,6 +215,21 @@ def row(
         )
     first = len(stands) if chat else len(saved.beginning)
     return Row(text, torch.tensor(stands, dtype=torch.int64), length, first, chat, lead, len(stands))
+
+
+def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
+    """Return the row of a sample with a length as training sequences have it, longer than the prompt.
+
+    Args:
+        saved: a model that ``draws_lengths``.
+        row: the row of the prompt.
+        seed: seed of the draw.
+        number: number of the sample.
+    """
+    if saved.layout is None or (row.text is not None and GAP.search(row.text)):
+        return row
+    least = len(row.states) + 1
+    return replace(row, length=saved.layout.draw_length(seed, number, least, saved.length))
 
 
 class Batch(NamedTuple):

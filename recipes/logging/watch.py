@@ -13,10 +13,11 @@ from torch import Tensor
 
 from recipes.config import Recipe
 from recipes.console import TrainingBar, make_console, on_its_way
+from recipes.data import Prepared, SymbolCorpus
 from recipes.logging.boards import chosen
 from recipes.logging.metrics import METRICS, Metrics
 from recipes.logging.step import Step
-from recipes.metrics import Terms
+from recipes.metrics import Terms, basis, bits
 
 P = ParamSpec("P")
 
@@ -64,8 +65,9 @@ class Watch:
             self._before = max((record.get("seconds", 0.0) for record in self._metrics.kept), default=0.0)
             self._boards = [stack.enter_context(make(start)) for make in makers]
             self._console = make_console()
+            padded = not isinstance(recipe.data.corpus, SymbolCorpus) or recipe.data.corpus.ends
             self._bar = stack.enter_context(
-                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about())
+                TrainingBar(self._console, "step", recipe.steps, start, recipe.loss.about(padded))
             )
             self._stack = stack.pop_all()
 
@@ -118,15 +120,18 @@ class Watch:
             board.histogram(number, "weights/histogram", values)
 
     @_first_only
-    def bound(self, number: int, terms: Terms) -> None:
-        """Report the bound on the validation text."""
+    def bound(self, number: int, terms: Terms, data: Prepared | None = None) -> None:
+        """Report the bound on the validation data, which determines the unit of its bits."""
         whole = terms.per_token
+        name, unit = ("bits_per_token", "bits/token") if data is None else bits(data)
+        noun = "text" if data is None or data.is_text else "sequence"
         names = ("diffusion", "prior", "reconstruction")
         parts = {name: terms.term(place).value for place, name in enumerate(names)}
         self._record(
             number,
             "bound",
             nats_per_token=whole.value,
+            **{name: whole.value / math.log(2)},
             standard_error=whole.standard_error,
             error_method=whole.method,
             **parts,
@@ -134,7 +139,10 @@ class Watch:
             draws=terms.draws,
         )
         split = " + ".join(f"{name} {value:.4f}" for name, value in parts.items())
-        self.say(f"  step {number}: validation bound {whole} over {terms.basis} ({split})")
+        sample = basis(len(terms.index), terms.draws, noun)
+        self.say(
+            f"  step {number}: validation bound {whole} over {sample} ({split}; {whole.value / math.log(2):.4f} {unit})"
+        )
         self._bar.leave_out()
 
     @_first_only

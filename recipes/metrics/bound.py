@@ -83,9 +83,9 @@ class Terms:
         return dd.Measure.ratio(nats, self.tokens.double(), "nats/token", self.times)
 
 
-def basis(texts: int, draws: int) -> str:
-    """Describe the sample of a bound: number of texts, and of draws of time and noise for each."""
-    return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
+def basis(sequences: int, draws: int, noun: str = "text") -> str:
+    """Describe the sample of a bound: number of sequences, and of draws of time and noise for each."""
+    return f"{sequences:,} {noun}{'s' * (sequences != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
 def by_length(batch: Batch, block: int = 1, leads: bool = False, given: bool = True) -> Iterator[Batch]:

@@ -41,13 +41,25 @@ class Estimate:
         return self.scaled(value, unit, value)
 
 
+def bits(data: Prepared) -> tuple[str, str]:
+    """Return the name and the unit of bits per token; where sequences have a shape a token is a dimension."""
+    return ("bits_per_dimension", "bits/dimension") if data.shape else ("bits_per_token", "bits/token")
+
+
 def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, Estimate]:
-    """Convert nats per token to all units; ``given`` tokens of each document are known, and cost nothing."""
-    return {
+    """Convert nats per token to all units; ``given`` tokens of each document are known, and cost nothing.
+
+    Bits per byte are those of text alone.
+    """
+    name, unit = bits(data)
+    found = {
         "nats_per_token": per_token,
+        name: per_token.scaled(1 / math.log(2), unit),
         "perplexity": per_token.perplexity("per token"),
-        "bits_per_byte": per_token.scaled(data.validation.bits_per_byte(1.0, given), "bits/byte"),
     }
+    if data.is_text:
+        found["bits_per_byte"] = per_token.scaled(data.validation.bits_per_byte(1.0, given), "bits/byte")
+    return found
 
 
 def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:

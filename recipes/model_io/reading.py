@@ -40,6 +40,17 @@ def held_out(saved: LoadedModel, folder: Path | None = None) -> Prepared:
     return data
 
 
+def check_exact(saved: LoadedModel, length: int | None) -> None:
+    """Raise ValueError for a length that a model of sequences without padding does not support."""
+    if length is None or saved.rows != "exact":
+        return
+    if length > saved.length:
+        raise ValueError(f"length={length}: must be at most {saved.length}, the rows that {saved.name} was trained on")
+    if saved.layout is not None and saved.layout.shape and length != saved.length:
+        shape = " x ".join(map(str, saved.layout.shape))
+        raise ValueError(f"length={length}: must be {saved.length}, the sequences of {saved.name} have shape {shape}")
+
+
 def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
     """Return the length of evaluation sequences: as given, or that of the model's rows, or up to ``MOST``.
 
@@ -51,6 +62,7 @@ def measured_length(saved: LoadedModel, asked: int | None, block: int) -> int:
     Raises:
         ValueError: longer than the model supports.
     """
+    check_exact(saved, asked)
     if asked is not None and asked > saved.length:
         raise ValueError(f"length={asked}: must be at most {saved.length}, which {saved.name} knows")
     if asked is not None or saved.rows != "free":

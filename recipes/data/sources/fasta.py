@@ -59,8 +59,8 @@ class Fasta:
                 f"{letter!r} ({count:,})" for letter, count in sorted(odd.items(), key=lambda one: -one[1])
             )
             raise ValueError(
-                f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of {self.alphabet} "
-                f"({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} pass): {listed}"
+                f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of "
+                f"{self.alphabet} ({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} pass): {listed}"
             )
         used = {letter.upper() for letter in counts}
         symbols = tuple(letters) + ((other,) if used - set(letters) else ())
