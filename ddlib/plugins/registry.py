@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from copy import deepcopy
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, packages_distributions, version
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ddlib.arguments import declared
 from ddlib.processes import ForwardProcess
@@ -18,18 +19,32 @@ from ddlib.verification.kinds import KINDS
 
 _BASES: dict[str, type[Any] | None] = {
     **{name: kind.base for name, kind in KINDS.items() if kind.registered},
-    **dict.fromkeys(("backbones", "presets", "families")),
+    **dict.fromkeys(("backbones", "presets", "families", "sources")),
 }
 
 GROUPS = tuple(_BASES)
 """Kinds of plug-ins; the entry-point group of each is ``ddlib.<kind>``. A backbone is a class or function that returns
 a callable ``(z, t) -> logits``, a preset a function that returns a process, a family a function that returns a record
-of ``ddlib_models.hub``."""
+of ``ddlib_models.hub``, a source a class or function that returns a ``Source``."""
 
 PROVED = tuple(kind for kind, base in _BASES.items() if base is not None)
 """Kinds with ``examples()``, on which ``dd.verify`` checks registered classes."""
 
-_MADE = {"presets": ForwardProcess}
+
+@runtime_checkable
+class Source(Protocol):
+    """Source of training sequences; the recipes build and read it (``recipes.data.sources``)."""
+
+    def load(self) -> Any:
+        """Return the sequences, ``recipes.data.Sequences``."""
+        ...
+
+    def identity(self) -> dict[str, str]:
+        """Return hashes of the content, by name: equal if and only if the sequences are."""
+        ...
+
+
+_MADE: dict[str, type[Any]] = {"presets": ForwardProcess, "sources": Source}
 
 
 class Origin(NamedTuple):
@@ -115,7 +130,7 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     if ":" in name:
         found: Callable[..., Any] = at(name)
         base = made(kind)
-        if base is not None and isinstance(found, base):
+        if base is not None and isinstance(found, base) and not isinstance(found, type):
             return lambda: deepcopy(found)
         require(callable(found), f"{name!r} is {found!r}, must be a class or a function")
         return found
@@ -196,11 +211,17 @@ def _claims(kind: str) -> dict[str, list[EntryPoint]]:
     require(kind in GROUPS, f"kind is {kind!r}, must be one of {', '.join(GROUPS)}")
     claims: dict[str, list[EntryPoint]] = {}
     for point in declared(f"ddlib.{kind}", tuple(sys.path)):
-        if _plugins() or _package(point) == "ddlib":
+        if (_plugins() and _package(point) != "ddlib") or (_package(point) == "ddlib" and _is_here(point)):
             same = claims.setdefault(point.name, [])
             if point.value not in (other.value for other in same):
                 same.append(point)
     return claims
+
+
+def _is_here(point: EntryPoint) -> bool:
+    """Return whether the package of an entry point can be imported: the wheel does not contain the recipes."""
+    top = point.module.partition(".")[0]
+    return top in sys.modules or find_spec(top) is not None
 
 
 def _plugins() -> bool:

@@ -15,9 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from ddlib import parts
 from recipes.config.loss import Loss, check_removed
 from recipes.config.recipe import PARTS, Recipe, part
+from recipes.data import Corpus, SymbolCorpus
 
 APART = ("output.", "hardware.", "data.folder")
 """Parts of a recipe that do not affect results: the machine, the folder of its text and the folder of its output."""
+
+CORPORA = (Corpus.__name__, SymbolCorpus.__name__)
 
 PLUGINS = "plugins"
 """Key of a file for the packages of its plug-ins."""
@@ -144,7 +147,8 @@ def _leaves(values: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, A
 
 def _explain(error: Mapping[str, Any]) -> str:
     """Return the problem, its place, and the nearest name if the name is unknown."""
-    place = ".".join(str(part) for part in error["loc"])
+    # pydantic names the class of a corpus too
+    place = ".".join(str(part) for part in error["loc"] if part not in CORPORA)
     if error["type"] == "missing":
         return f"{place}: is missing"
     if error["type"] == "value_error":  # raised in ddlib, with a complete message

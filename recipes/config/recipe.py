@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from pydantic import Discriminator, Tag
 
 from ddlib import parts
 from recipes.config.loss import Loss
@@ -17,19 +18,32 @@ from recipes.config.paces import TOGETHER, Pace, make_pace
 from recipes.config.run_context import ModelContext, RunContext
 from recipes.config.times import check_times
 from recipes.config.validation import at_least, share
-from recipes.data import Corpus
+from recipes.data import Corpus, SymbolCorpus
 from recipes.data.source import STRICT
 
 FIRST = {"help": "first page"}
 """Metadata of a field that people change first: ``--help`` shows it, ``--help-all`` all."""
 
 
+def _corpus_kind(given: Any) -> str:
+    """Return the name of the class of a corpus, or of its values."""
+    is_symbols = isinstance(given, SymbolCorpus) or (isinstance(given, Mapping) and "source" in given)
+    return (SymbolCorpus if is_symbols else Corpus).__name__
+
+
+AnyCorpus = Annotated[
+    Annotated[Corpus, Tag(Corpus.__name__)] | Annotated[SymbolCorpus, Tag(SymbolCorpus.__name__)],
+    Discriminator(_corpus_kind),
+]
+"""A corpus; the key ``source`` is that of symbols."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """The text, and how sequences are cut from it."""
 
-    corpus: Annotated[Corpus | None, tyro.conf.AvoidSubcommands] = None
-    """Text and tokenizer; none: those that ``folder`` was prepared from. What is said must agree with it."""
+    corpus: Annotated[AnyCorpus | None, tyro.conf.AvoidSubcommands] = None
+    """Text and tokenizer, or symbols; none: what ``folder`` was prepared from. What is said must agree with it."""
     folder: Path = field(metadata=FIRST)
     """Where ``python -m recipes.prepare`` put the tokens."""
     length: int = field(default=512, metadata=FIRST)

@@ -1,30 +1,36 @@
-"""Text for training: prepared once, then read in an order determined by (seed, position).
+"""Data for training: prepared once, then read in an order determined by (seed, position).
 
 prepare(openwebtext(), folder)    tokens on disk, or: python -m recipes.prepare owt --out folder
+prepare_ids(train, validation, vocab_size, folder)    arrays of ids that are no text
 examples(open_prepared(folder).train, length=512, ...)    batches, from any position on
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recipes.data.corpora import Corpus, lm1b, local, openwebtext, speeches
+from recipes.data.corpora import Corpus, SymbolCorpus, lm1b, local, openwebtext, speeches
 from recipes.data.source import Source, load_documents
 
 if TYPE_CHECKING:
     from recipes.data.making import prepare
     from recipes.data.packing import pack
     from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
+    from recipes.data.sequences import Layout, Sequences
     from recipes.data.stream import Batch, examples
+    from recipes.data.symbols import prepare_ids
 
 _LATER = {
     "Batch": "stream",
     "Documents": "prepared",
+    "Layout": "sequences",
     "Prepared": "prepared",
+    "Sequences": "sequences",
     "corpus_of": "prepared",
     "examples": "stream",
     "open_prepared": "prepared",
     "pack": "packing",
     "prepare": "making",
+    "prepare_ids": "symbols",
 }
 """Names with slow imports, and their modules: a recipe, and its help, do not need them."""
 
@@ -32,8 +38,11 @@ __all__ = [
     "Batch",
     "Corpus",
     "Documents",
+    "Layout",
     "Prepared",
+    "Sequences",
     "Source",
+    "SymbolCorpus",
     "corpus_of",
     "examples",
     "lm1b",
@@ -43,6 +52,7 @@ __all__ = [
     "openwebtext",
     "pack",
     "prepare",
+    "prepare_ids",
     "speeches",
 ]
 

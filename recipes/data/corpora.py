@@ -1,7 +1,7 @@
-"""Corpora: training text, held-out text and tokenizer."""
+"""Corpora: training text, held-out text and tokenizer; or sequences of symbols that are no text."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from recipes.data.source import BY_LINE, SOTU, STRICT, SampleBy, Source
 
@@ -32,6 +32,42 @@ class Corpus:
     def __post_init__(self) -> None:
         if self.train == self.validation:
             raise ValueError(f"validation={self.validation}: the same documents as train, hold others out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymbolCorpus:
+    """Sequences of symbols that are no text, from a source of ``ddlib.sources``, and those held out.
+
+    Raises:
+        ValueError: held-out sequences in two ways; none; a stratified hold-out from another source.
+    """
+
+    source: dict[str, Any] | str
+    """A source of ``ddlib.sources`` with its options: {kind: array, files: codes.npy} or "array:codes.npy"."""
+    held_out: int | None = None
+    """Number of sequences for validation, the last ones; none: a twentieth, at least two."""
+    validation: dict[str, Any] | str | None = None
+    """Another source, for validation."""
+    by: Literal["label"] | None = None
+    """Hold out the same share of every class of the labels."""
+    shuffle: int | None = None
+    """Seed of a shuffle before sequences are held out; none keeps their order."""
+    ends: bool = False
+    """Add an end symbol and padding: the model learns lengths, as for text."""
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        if self.validation is not None:
+            for name in ("held_out", "by"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(f"{name}={value!r}: not with validation, which names the held-out sequences")
+            if self.validation == self.source:
+                raise ValueError(f"validation={self.validation}: the same sequences as source, hold others out")
+        if self.held_out is not None and self.held_out < 1:
+            raise ValueError(f"held_out={self.held_out}: must be at least 1 sequence")
+        if self.shuffle is not None and self.shuffle < 0:
+            raise ValueError(f"shuffle={self.shuffle}: must be at least 0, it is a seed")
 
 
 def openwebtext(held_out: int = 100_000) -> Corpus:

@@ -1,14 +1,8 @@
 """Preparation of a corpus: tokenised once, written atomically, never overwriting other text."""
 
-import hashlib
-import json
-import os
-import re
 import shutil
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,38 +10,26 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as compute
-from datasets import disable_progress_bars
-from filelock import FileLock
 from tokenizers import Tokenizer
 
 import ddlib as dd
-from recipes.data.corpora import Corpus
-from recipes.data.prepared import (
-    FORMAT,
-    MANIFEST,
-    SPLITS,
-    TOKENIZER,
-    Documents,
-    Prepared,
-    changes,
-    open_prepared,
-    sizes,
-)
+from recipes.data.corpora import Corpus, SymbolCorpus
+from recipes.data.prepared import FORMAT, SPLITS, TOKENIZER, Documents, Prepared
 from recipes.data.source import Source, load_documents, place
+from recipes.data.symbols import prepare_symbols
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
 from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, counted
+from recipes.data.writing import bars_on_terminals_only, finish, once, tokenizer_hash
 
-HASH = re.compile("[0-9a-f]{64}")
 
-
-def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN) -> Prepared:
+def prepare(corpus: Corpus | SymbolCorpus, folder: Path, workers: int = 1, unknown: float = UNKNOWN) -> Prepared:
     """Write the tokens of a corpus into a folder; do nothing if they are there.
 
     The result depends on the texts and the tokenizer alone. It is written under another name and renamed: a folder of
     this name is complete. Processes that prepare the same folder wait for each other.
 
     Args:
-        corpus: the text and its tokenizer.
+        corpus: the text and its tokenizer, or symbols that are no text.
         folder: destination of the tokens.
         workers: number of processes that tokenise; one already uses all cores for most of the work.
         unknown: the largest accepted share of a split's tokens that are symbols which the tokenizer lacks.
@@ -61,25 +43,19 @@ def prepare(corpus: Corpus, folder: Path, workers: int = 1, unknown: float = UNK
         raise ValueError(f"workers={workers}: must be at least 1")
     if not 0 <= unknown <= 1:
         raise ValueError(f"unknown={unknown}: must lie in [0, 1], the largest share of unknown symbols")
-    bars_on_terminals_only()
-    folder = Path(folder)
-    if folder.is_file():
-        raise ValueError(f"folder={folder}: is a file")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / f".{folder.name}.lock"):
+    if isinstance(corpus, SymbolCorpus):
+        return prepare_symbols(corpus, folder)
+
+    def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
         tokenizer = None if corpus.tokenizer.startswith(TRAIN) else load_tokenizer(corpus.tokenizer)
         inputs = _inputs(corpus, tokenizer)
-        if folder.is_dir() and any(folder.iterdir()):
-            prepared = open_prepared(folder)
-            if differing := changes(prepared.manifest["inputs"], inputs):
-                raise ValueError(f"{folder} holds something else, choose another folder: {_said(differing)}")
-            if found := prepared.manifest.get("unknown"):  # not in folders of version 0.1.0
-                for name in SPLITS:
-                    check_unknown(name, prepared.manifest[name], found, corpus, unknown)
-            return prepared
-        with _new(folder) as unfinished:
-            _write(corpus, tokenizer, inputs, unfinished, workers, unknown)
-    return open_prepared(folder)
+        return inputs, lambda unfinished: _write(corpus, tokenizer, inputs, unfinished, workers, unknown)
+
+    prepared = once(folder, content)
+    if found := prepared.manifest.get("unknown"):  # not in folders of version 0.1.0
+        for name in SPLITS:
+            check_unknown(name, prepared.manifest[name], found, corpus, unknown)
+    return prepared
 
 
 def twentieth(source: Source) -> int:
@@ -87,12 +63,6 @@ def twentieth(source: Source) -> int:
     bars_on_terminals_only()
     with TemporaryDirectory() as cache:
         return max(len(load_documents(source, Path(cache))) // 20, 2)
-
-
-def bars_on_terminals_only() -> None:
-    """Show the progress bars of ``datasets`` on terminals only, not in logs."""
-    if not sys.stderr.isatty():
-        disable_progress_bars()
 
 
 def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -103,31 +73,8 @@ def _inputs(corpus: Corpus, tokenizer: Tokenizer | None) -> dict[str, Any]:
         # without paths, as files may be moved
         fields[name] = {k: v for k, v in fields[name].items() if k not in ("path", "revision")}
         fields[name]["content"] = place(source).identity(source)
-    fields["tokenizer"] = corpus.tokenizer if tokenizer is None else _hash(tokenizer)
+    fields["tokenizer"] = corpus.tokenizer if tokenizer is None else tokenizer_hash(tokenizer)
     return fields
-
-
-def _said(differing: Sequence[tuple[str, Any, Any]], shown: int = 3) -> str:
-    """Return the first of the values that differ, hashes by their beginning."""
-
-    def short(value: Any) -> Any:
-        return value[:12] if isinstance(value, str) and HASH.fullmatch(value) else value
-
-    lines = [f"{place} was {short(there)!r}, is {short(now)!r}" for place, there, now in differing[:shown]]
-    return "; ".join(lines) + (f"; and {len(differing) - shown} more" if len(differing) > shown else "")
-
-
-@contextmanager
-def _new(folder: Path) -> Iterator[Path]:
-    """Open a temporary folder that is renamed at the end, and removed on failure."""
-    unfinished = folder.parent / f".{folder.name}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a killed process: this one holds the lock
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        os.replace(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _write(
@@ -145,7 +92,7 @@ def _write(
         "format": FORMAT,
         "corpus": asdict(corpus),
         "inputs": inputs,
-        "tokenizer": {"sha256": _hash(tokenizer), "vocabulary": vocab, **asdict(special)},
+        "tokenizer": {"sha256": tokenizer_hash(tokenizer), "vocabulary": vocab, **asdict(special)},
         "unknown": {"token": symbols.token, "reads_all": symbols.reads_all},
     }
     for name, text in texts.items():
@@ -167,18 +114,10 @@ def _write(
         manifest[name] = _facts(Documents.open(folder / name, tokenizer.get_vocab_size()), len(text))
     del texts, tokens
     shutil.rmtree(cache)
-    manifest["files"] = sizes(folder)
-    with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
+    finish(manifest, folder)
 
 
 def _facts(documents: Documents, given: int) -> dict[str, int]:
     """Return the numbers of a split; every document is read, so that invalid ids are found before training."""
     tokens, num_bytes = sum(map(len, documents)), int(documents.num_bytes.sum())
     return {"documents": len(documents), "empty": given - len(documents), "tokens": tokens, "bytes": num_bytes}
-
-
-def _hash(tokenizer: Tokenizer) -> str:
-    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()

@@ -1,4 +1,8 @@
-"""Prepared text: a folder of tokens in memory-mapped Arrow files, and a manifest."""
+"""Prepared data: a folder of tokens in memory-mapped Arrow files, and a manifest.
+
+Format 1 holds text: columns ``tokens`` and ``bytes``. Format 2 holds symbols that are no text: column ``tokens``, and
+``label`` where sequences have labels; the manifest has ``symbols``, the ``Layout``.
+"""
 
 import hashlib
 import json
@@ -16,11 +20,13 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 
 import ddlib as dd
+from ddlib import parts
 from recipes.data.agreement import Vocabulary
-from recipes.data.corpora import Corpus
+from recipes.data.corpora import Corpus, SymbolCorpus
+from recipes.data.sequences import Layout
 from recipes.data.source import Source
 
-FORMAT = 1
+FORMAT, SYMBOLS_FORMAT = 1, 2
 MANIFEST, TOKENIZER, SPLITS = "manifest.json", "tokenizer.json", ("train", "validation")
 
 
@@ -29,25 +35,34 @@ class Documents(Sequence[np.ndarray]):
 
     Args:
         tokens: a list of ids for each document.
-        num_bytes: UTF-8 bytes of each document's text.
+        num_bytes: UTF-8 bytes of each document's text; None for data that is no text.
         vocab_size: every id is below it.
+        labels: index of each document's class; None for none.
 
     Raises:
         ValueError: on reading a document with another id, which on a GPU would end the process without a message.
     """
 
-    def __init__(self, tokens: pa.ChunkedArray, num_bytes: pa.ChunkedArray, vocab_size: int) -> None:
+    def __init__(
+        self,
+        tokens: pa.ChunkedArray,
+        num_bytes: pa.ChunkedArray | None,
+        vocab_size: int,
+        labels: pa.ChunkedArray | None = None,
+    ) -> None:
         chunks = [chunk for chunk in tokens.chunks if len(chunk)]
         self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
         self._values = [chunk.values.to_numpy() for chunk in chunks]
         self._starts = np.cumsum([0, *(len(chunk) for chunk in chunks)])
-        self._num_bytes, self._vocab_size = num_bytes, vocab_size
+        self._num_bytes, self._vocab_size, self._labels = num_bytes, vocab_size, labels
 
     @classmethod
     def open(cls, folder: Path, vocab_size: int) -> "Documents":
         """Open those of a folder that ``datasets`` saved."""
         table = load_from_disk(str(folder), keep_in_memory=False).data
-        return cls(table.column("tokens"), table.column("bytes"), vocab_size)
+        others = (table.column(name) if name in table.column_names else None for name in ("bytes", "label"))
+        num_bytes, labels = others
+        return cls(table.column("tokens"), num_bytes, vocab_size, labels)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -69,8 +84,19 @@ class Documents(Sequence[np.ndarray]):
 
     @cached_property
     def num_bytes(self) -> Int[np.ndarray, " N"]:
-        """Number of UTF-8 bytes of each document's text; special tokens count none."""
+        """Number of UTF-8 bytes of each document's text; special tokens count none.
+
+        Raises:
+            ValueError: the documents are no text.
+        """
+        if self._num_bytes is None:
+            raise ValueError("num_bytes: the documents are sequences of symbols, no text")
         return self._num_bytes.to_numpy()
+
+    @cached_property
+    def labels(self) -> Int[np.ndarray, " N"]:
+        """Index of each document's class; empty without labels."""
+        return np.empty(0, dtype=np.int64) if self._labels is None else self._labels.to_numpy().astype(np.int64)
 
     def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
         """Convert nats/token to bits per byte of text: nats/token × tokens / bytes / ln 2, over all documents.
@@ -82,19 +108,57 @@ class Documents(Sequence[np.ndarray]):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prepared text, opened for reading."""
+    """Prepared text or symbols, opened for reading."""
 
     folder: Path
     tokenizer: Tokenizer
-    pad_id: int
-    bos_id: int
-    eos_id: int
+    pad_id: int | None
+    """Id of padding; None for symbols without an end: no row that is not packed has padding."""
+    bos_id: int | None
+    eos_id: int | None
     train: Documents
     validation: Documents
     fingerprint: str
     """Fingerprint of the vocabulary, see ``ddlib.fingerprint``."""
     manifest: dict[str, Any]
     """Content of the folder's manifest."""
+    layout: Layout | None = None
+    """Layout of symbols that are no text; None for text."""
+
+    @property
+    def is_text(self) -> bool:
+        """True for text, whose documents have a number of bytes."""
+        return self.layout is None
+
+    @property
+    def ends(self) -> bool:
+        """True if documents have an end, and padding behind it where rows are longer."""
+        return self.layout is None or self.layout.ends
+
+    @property
+    def ragged(self) -> bool:
+        """True for sequences of different lengths without an end: rows of one length are evaluated together."""
+        return self.layout is not None and not self.layout.ends and self.layout.fixed is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sequence, e.g. (28, 28); () for none."""
+        return () if self.layout is None else self.layout.shape
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Value of grey or colour of each symbol, for pictures; else ()."""
+        return () if self.layout is None else self.layout.values
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of the labels; () for none."""
+        return () if self.layout is None else self.layout.classes
+
+    @property
+    def fill_id(self) -> int:
+        """Id that fills rows up: padding, or any symbol, which the mask of a batch leaves out."""
+        return 0 if self.pad_id is None else self.pad_id
 
     @property
     def vocab_size(self) -> int:
@@ -104,11 +168,12 @@ class Prepared:
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's vocabulary, under the tokenizer's name in the corpus."""
-        return Vocabulary(str(self.manifest["corpus"]["tokenizer"]), self.tokenizer.get_vocab())
+        name = self.manifest["corpus"]["tokenizer"] if self.is_text else f"the symbols of {self.folder}"
+        return Vocabulary(str(name), self.tokenizer.get_vocab())
 
 
-def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
-    """Open a folder written by ``prepare``.
+def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> Prepared:
+    """Open a folder written by ``prepare`` or ``prepare_ids``.
 
     Args:
         folder: folder of the tokens.
@@ -121,7 +186,7 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
     """
     folder = Path(folder)
     manifest = _manifest(folder)
-    if corpus is not None and (differing := changes(manifest["corpus"], asdict(corpus))):
+    if corpus is not None and (differing := changes(manifest["corpus"], _expanded(corpus, manifest["corpus"]))):
         (place, there, wanted), others = differing[0], len(differing) - 1
         more = f"; {others} more values differ" if others else ""
         raise ValueError(
@@ -140,7 +205,8 @@ def open_prepared(folder: Path, corpus: Corpus | None = None) -> Prepared:
             )
     ids = (manifest["tokenizer"][name] for name in ("pad", "bos", "eos"))
     fingerprint = dd.vocabulary.fingerprint(tokenizer.get_vocab())
-    return Prepared(folder, tokenizer, *ids, splits["train"], splits["validation"], fingerprint, manifest)
+    layout = Layout.read(manifest["symbols"]) if "symbols" in manifest else None
+    return Prepared(folder, tokenizer, *ids, splits["train"], splits["validation"], fingerprint, manifest, layout)
 
 
 def sizes(folder: Path) -> dict[str, int]:
@@ -149,14 +215,26 @@ def sizes(folder: Path) -> dict[str, int]:
     return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
 
 
-def corpus_of(folder: Path) -> Corpus:
-    """Return the corpus that a folder was prepared from; the original texts are not required.
+def corpus_of(folder: Path) -> Corpus | SymbolCorpus:
+    """Return the corpus that a folder was prepared from; the original files are not required.
 
     Raises:
         FileNotFoundError, ValueError: as in ``open_prepared``, for the manifest and the files' sizes.
     """
     values = _manifest(Path(folder))["corpus"]
+    if "source" in values:
+        return SymbolCorpus(**values)
     return Corpus(**values | {name: Source(**values[name]) for name in SPLITS})
+
+
+def _expanded(corpus: Corpus | SymbolCorpus, there: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a corpus; those of sources with all their keys, where a folder's differ."""
+    values = asdict(corpus)
+    for name in ("source", "validation"):
+        given = values.get(name)
+        if isinstance(corpus, SymbolCorpus) and given is not None and given != there.get(name):
+            values[name] = parts.read("sources", given, place=name)
+    return values
 
 
 def changes(there: dict[str, Any], wanted: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:
@@ -182,8 +260,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {manifest.get('format')!r}, this reads {FORMAT}: prepare the text again")
+    if manifest.get("format") not in (FORMAT, SYMBOLS_FORMAT):
+        raise ValueError(
+            f"{path} has format {manifest.get('format')!r}, this reads {FORMAT} and {SYMBOLS_FORMAT}: prepare the text "
+            "again"
+        )
     found = sizes(folder)
     for name, size in manifest["files"].items():
         if name not in found:

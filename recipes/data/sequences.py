@@ -1,27 +1,284 @@
-"""Sequences of symbols with what describes them: names of symbols, shape, values, labels."""
+"""Sequences of symbols as ids: what a source returns, and the layout that a folder and a model keep of it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Int
 
+LISTED = 5
+"""Number of symbols that an error message lists."""
 
-@dataclass(frozen=True)
+
+class Ragged(Sequence[np.ndarray]):
+    """Sequences of different lengths in one array: sequence i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Args:
+        values: the ids of all sequences.
+        offsets: where each begins, and the total.
+    """
+
+    def __init__(self, values: Int[np.ndarray, " T"], offsets: Int[np.ndarray, " n"]) -> None:
+        self.values, self.offsets = values, offsets
+
+    @classmethod
+    def of(cls, sequences: Sequence[Any], place: str = "ids") -> "Ragged":
+        """Concatenate sequences of ints.
+
+        Raises:
+            TypeError: a sequence is not of ints.
+            ValueError: a sequence is not one row of numbers.
+        """
+        if isinstance(sequences, Ragged):
+            return sequences
+        rows = [np.asarray(one) for one in sequences]
+        for number, row in enumerate(rows):
+            if row.ndim != 1:
+                raise ValueError(f"{place}: row {number} has shape {row.shape}, must be one row of ids")
+            if row.size:
+                check_ints(row, f"{place}: row {number}")
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        filled = [row for row in rows if row.size]
+        values = np.concatenate(filled) if filled else np.empty(0, dtype=np.int64)
+        return cls(values, np.concatenate([[0], lengths.cumsum()]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Ragged": ...
+    def __getitem__(self, index: int | slice) -> "np.ndarray | Ragged":
+        if isinstance(index, slice):
+            return self.select(np.arange(len(self))[index])
+        number = range(len(self))[index]
+        return self.values[self.offsets[number] : self.offsets[number + 1]]
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " N"]:
+        """Number of ids of each sequence."""
+        return np.diff(self.offsets)
+
+    def select(self, rows: Int[np.ndarray, " m"]) -> "Ragged":
+        """Return the sequences at these rows, in this order."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        shift = np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return Ragged(self.values[shift + np.arange(offsets[-1])], offsets)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """Sequences of symbol ids, as a source returns them."""
+    """Sequences of symbols: all that a source returns.
+
+    Raises:
+        TypeError: ids or labels that are no ints.
+        ValueError: an id outside of the symbols, with its row; a sequence that does not fit the shape; labels or
+            classes that do not fit; symbols that are not distinct.
+    """
 
     ids: Sequence[np.ndarray] | Int[np.ndarray, "N L"]
-    """Ids of each sequence, all below V; one array (N, L) if all have the same length."""
+    """Ids of each sequence, 0..V-1: one array (N, L), or arrays of any lengths."""
     symbols: tuple[str, ...]
     """Names of the V symbols."""
     shape: tuple[int, ...] = ()
-    """Shape of one item, e.g. (28, 28) or (28, 28, 3); empty if none."""
+    """Shape of one sequence, e.g. (28, 28), whose ids come row by row; () for none."""
     values: tuple[int, ...] = ()
-    """Grey or colour value of each symbol of a picture, 0 to 255; empty if none."""
-    labels: np.ndarray | None = None
-    """Class index of each sequence, (N,) int64."""
+    """Value of grey or colour of each symbol, for pictures."""
+    labels: Int[np.ndarray, " N"] | None = None
+    """Index of each sequence's class."""
     classes: tuple[str, ...] = ()
-    """Names of the classes; empty without labels."""
+    """Names of the classes."""
     separator: str = ""
-    """String between two symbols where a sequence is printed."""
+    """What is printed between two symbols: nothing for characters, a space for numbers."""
+    notes: tuple[str, ...] = ()
+    """Remarks of the source, for the summary."""
+
+    def __post_init__(self) -> None:
+        if not self.symbols:
+            raise ValueError("symbols: there are none")
+        if len(set(self.symbols)) != len(self.symbols) or "" in self.symbols:
+            twice = next(name for n, name in enumerate(self.symbols) if not name or name in self.symbols[:n])
+            raise ValueError(f"symbols: {twice!r} is empty or occurs twice, names must be distinct")
+        if self.separator and (bad := [name for name in self.symbols if name.split() != [name]]):
+            raise ValueError(f"symbols: {bad[0]!r} has white space, and separator={self.separator!r} is printed between")
+        if self.values and len(self.values) != len(self.symbols):
+            raise ValueError(f"values: there are {len(self.values)}, must be one for each of {len(self.symbols)} symbols")
+        ids = self.ragged
+        check_range(ids, len(self.symbols), "ids")
+        size = int(np.prod(self.shape)) if self.shape else None
+        if size is not None and len(odd := np.flatnonzero(ids.lengths != size)):
+            raise ValueError(
+                f"shape={self.shape}: row {odd[0]} has {ids.lengths[odd[0]]} symbols, every row must have {size}"
+            )
+        if self.labels is None:
+            return
+        labels = np.asarray(self.labels)
+        check_ints(labels, "labels")
+        if labels.shape != (len(ids),):
+            raise ValueError(f"labels: have shape {labels.shape}, must be one for each of {len(ids)} sequences")
+        bad = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
+        if len(bad):
+            raise ValueError(f"labels: row {bad[0]} is {labels[bad[0]]}, there are {len(self.classes)} classes")
+
+    @cached_property
+    def ragged(self) -> Ragged:
+        """The ids as one array and offsets."""
+        if isinstance(self.ids, np.ndarray) and self.ids.ndim == 2:
+            check_ints(self.ids, "ids")
+            count, length = self.ids.shape
+            return Ragged(np.ascontiguousarray(self.ids).reshape(-1), np.arange(count + 1) * length)
+        return Ragged.of(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, rows: Int[np.ndarray, " m"]) -> "Sequences":
+        """Return the sequences at these rows, in this order."""
+        labels = None if self.labels is None else np.asarray(self.labels)[rows]
+        return replace(self, ids=self.ragged.select(rows), labels=labels)
+
+    def matched(self, other: "Sequences", name: str) -> "Sequences":
+        """Return the sequences in the symbols and classes of ``other``, by their names.
+
+        Args:
+            other: sequences of the training split.
+            name: name of these sequences for messages.
+
+        Raises:
+            ValueError: a symbol or a class that ``other`` lacks, another shape, labels in one of the two alone.
+        """
+        if self.shape != other.shape:
+            raise ValueError(f"{name}: sequences have shape {self.shape}, those of train {other.shape}")
+        if (self.labels is None) != (other.labels is None):
+            with_labels, without = (name, "train") if other.labels is None else ("train", name)
+            raise ValueError(f"labels: {with_labels} has them and {without} none")
+        values = _matched(self.symbols, other.symbols)[self.ragged.values]
+        if len(bad := np.flatnonzero(values < 0)):
+            names = dict.fromkeys(self.symbols[self.ragged.values[place]] for place in bad)
+            listed = ", ".join(map(repr, islice(names, LISTED)))
+            raise ValueError(f"{name}: holds {len(names)} symbols that train lacks: {listed}")
+        labels = None
+        if self.labels is not None:
+            labels = _matched(self.classes, other.classes)[np.asarray(self.labels)]
+            if len(bad := np.flatnonzero(labels < 0)):
+                unseen = self.classes[int(self.labels[bad[0]])]
+                raise ValueError(f"labels: row {bad[0]} of {name} is {unseen!r}, a class that train lacks")
+        return replace(other, ids=Ragged(values, self.ragged.offsets), labels=labels, notes=self.notes)
+
+
+def _matched(mine: Sequence[str], theirs: Sequence[str]) -> Int[np.ndarray, " V"]:
+    places = {name: place for place, name in enumerate(theirs)}
+    return np.array([places.get(name, -1) for name in mine] or [0], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Facts about sequences of symbols that their folder keeps, and every model that was trained on it."""
+
+    kind: str
+    """Kind of the source."""
+    shape: tuple[int, ...] = ()
+    """Shape of one sequence; () for none."""
+    values: tuple[int, ...] = ()
+    """Value of grey or colour of each symbol, for pictures."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes of the labels."""
+    separator: str = ""
+    """What is printed between two symbols."""
+    ends: bool = False
+    """Whether a sequence has an end symbol, and padding behind it."""
+    lengths: Mapping[int, int] | None = None
+    """Number of training sequences of each length, in symbols."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Layout":
+        """Return the layout of plain values, as in the file ``manifest.json``."""
+        found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        lengths = {int(length): count for length, count in (found.get("lengths") or {}).items()}
+        return cls(**found | {"lengths": lengths})
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for ``read``."""
+        return asdict(self)
+
+    @property
+    def fixed(self) -> int | None:
+        """Length of every sequence; None where lengths differ, or sequences have an end."""
+        lengths = list(self.lengths or ())
+        return lengths[0] if len(lengths) == 1 and not self.ends else None
+
+    def draw_length(self, seed: int, number: int, least: int = 1, most: int | None = None) -> int:
+        """Draw the length of a sample as training sequences have it; it depends on (seed, number) alone.
+
+        Args:
+            seed: seed of the draw.
+            number: number of the sample.
+            least: shorter lengths are left out; where none is left this is the length.
+            most: longer ones count as this length.
+        """
+        cut = [(min(length, most or length), count) for length, count in sorted((self.lengths or {}).items())]
+        kept = [(length, count) for length, count in cut if length >= least]
+        if not kept:
+            return least
+        lengths, counts = (np.array(column) for column in zip(*kept, strict=True))
+        share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
+        return int(lengths[np.searchsorted(counts.cumsum(), share * counts.sum(), side="right")])
+
+
+def check_ints(array: np.ndarray, place: str) -> None:
+    """Raise TypeError for an array that does not hold ints."""
+    if array.dtype.kind not in "iub":
+        raise TypeError(f"{place}: holds {array.dtype}, must hold ints, the ids of symbols")
+
+
+def check_range(ids: Ragged, vocab: int, place: str) -> None:
+    """Raise ValueError for an id outside of 0..vocab-1, with its row and position."""
+    if not len(ids.values):
+        return
+    if int(ids.values.min()) >= 0 and int(ids.values.max()) < vocab:
+        return
+    at = int(np.flatnonzero((ids.values < 0) | (ids.values >= vocab))[0])
+    row = int(np.searchsorted(ids.offsets, at, side="right")) - 1
+    value, position = int(ids.values[at]), at - int(ids.offsets[row])
+    rule = "must not be negative" if value < 0 else f"must be below vocab={vocab}"
+    raise ValueError(f"{place}: row {row} holds id {value} at position {position}, {rule}")
+
+
+def labelled(column: Sequence[Any], place: str) -> tuple[Int[np.ndarray, " N"], tuple[str, ...]]:
+    """Return the index of the class of each label, and the names of the classes, sorted.
+
+    Args:
+        column: ints or strings.
+        place: name of the column for messages.
+
+    Raises:
+        ValueError: a missing label, with its row.
+        TypeError: labels that are neither ints nor strings.
+    """
+    labels = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    for row, label in enumerate(labels):
+        if label is None or label == "" or label != label:  # NaN is not equal to itself
+            raise ValueError(f"{place}: row {row} has no label, every row must have one")
+        if not isinstance(label, int | str):
+            raise TypeError(f"{place}: row {row} is {label!r}, must be an int or a string")
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise TypeError(f"{place}: has ints and strings, must have labels of one kind")
+    classes = sorted(set(labels))
+    places = {label: number for number, label in enumerate(classes)}
+    return np.array([places[label] for label in labels], dtype=np.int64), tuple(map(str, classes))
+
+
+def numbered(vocab: int) -> tuple[str, ...]:
+    """Return the ids themselves as names of symbols: 0, 1, 2, ..."""
+    return tuple(map(str, range(vocab)))
+
+
+def counted(lengths: Int[np.ndarray, " N"]) -> Iterator[tuple[int, int]]:
+    """Yield each length and the number of its sequences, the shortest first."""
+    found, counts = np.unique(lengths, return_counts=True)
+    yield from zip(found.tolist(), counts.tolist(), strict=True)

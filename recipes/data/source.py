@@ -112,11 +112,7 @@ class Files:
             raise ValueError(f"{source.path} cannot be read as {builder}: {cause}") from error
 
     def identity(self, source: Source) -> dict[str, str]:
-        hashes = {}
-        for number, file in enumerate(find_files(source.path)):
-            with file.open("rb") as content:
-                hashes[f"{number}: {file.name}"] = hashlib.file_digest(content, "sha256").hexdigest()
-        return hashes
+        return hashes(find_files(source.path))
 
 
 class Hub:
@@ -176,6 +172,15 @@ def load_documents(source: Source, cache: Path | None = None) -> "datasets.Datas
     found = found.select_columns(source.column)
     found = found if source.column == "text" else found.rename_column(source.column, "text")
     return found.select(_part(source, len(found)))
+
+
+def hashes(files: Iterable[Path]) -> dict[str, str]:
+    """Return a hash of each file's content, by number and name."""
+    found = {}
+    for number, file in enumerate(files):
+        with file.open("rb") as content:
+            found[f"{number}: {file.name}"] = hashlib.file_digest(content, "sha256").hexdigest()
+    return found
 
 
 def is_cut(source: Source) -> bool:

@@ -42,6 +42,8 @@ class Batch:
     global order of tokens, so that ``index + offset`` is unique for every token."""
     cu_seqlens: Int[Tensor, " n"] | None = None
     """Packed: where pieces begin in ``x.flatten()``, and its length."""
+    labels: Int[Tensor, " N"] | None = None
+    """Index of the class of each example; packed, of each piece, -1 for padding. None without labels."""
 
     def to(self, device: torch.device) -> "Batch":
         """Move the batch to another device."""
@@ -50,11 +52,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Row:
-    """One row, the number of real tokens in it, where its pieces begin, and its position in the global order."""
+    """One row, the number of real tokens in it, where its pieces begin, their labels, and its global position."""
 
     tokens: Int[np.ndarray, " L"]
     real: int
     begins: tuple[int, ...]
+    labels: tuple[int, ...] = ()
     position: int = -1
 
 
@@ -109,7 +112,8 @@ def examples(
             piece = window(documents[int(number)], length, random)
             begins.append(end)
             tokens[end : (end := end + len(piece))] = piece
-        return Row(tokens, end, tuple(begins))
+        labels = documents.labels[np.atleast_1d(members)].tolist() if len(documents.labels) else ()
+        return Row(tokens, end, tuple(begins), tuple(labels))
 
     mine = slice(start + rank, END, world)
     return _read(rows, fill, _pieces if packed else _examples, mine, seed, batch_size, threads)
@@ -142,17 +146,22 @@ def window(document: Int[np.ndarray, " m"], length: int, random: np.random.Gener
 
 def _examples(rows: Sequence[Row]) -> Batch:
     tokens, mask = _stack(rows)
-    return Batch(tokens, mask, torch.tensor([row.position for row in rows]))
+    labels = torch.tensor([row.labels[0] for row in rows]) if rows[0].labels else None
+    return Batch(tokens, mask, torch.tensor([row.position for row in rows]), labels=labels)
 
 
 def _pieces(rows: Sequence[Row]) -> Batch:
     tokens, mask = _stack(rows)
     length, begins, index = tokens.shape[1], [], []
+    labels: list[int] = []
     for number, row in enumerate(rows):
-        for begin in (*row.begins, *([row.real] if row.real < length else [])):
+        filled = row.real < length
+        for begin in (*row.begins, *([row.real] if filled else [])):
             begins.append(number * length + begin)
             index.append(row.position * length + begin)
-    return Batch(tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]))
+        labels += [*row.labels, -1] if filled else row.labels
+    classes = torch.tensor(labels) if rows[0].labels else None
+    return Batch(tokens, mask, torch.tensor(index), torch.tensor([*begins, tokens.numel()]), classes)
 
 
 def _stack(rows: Sequence[Row]) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:

@@ -1,5 +1,6 @@
 """Export of the weights: safetensors and JSON, with all that sampling and evaluation require."""
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from ddlib_models.io.pretrained import save_tensors
 from recipes.config import ModelContext, recipe_yaml
 from recipes.engine.run import Run
 from recipes.engine.setup import FromText, make_model
-from recipes.model_io import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER
+from recipes.model_io import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER
 
 _CARD = """# {title}
 
@@ -40,6 +41,8 @@ def publish(run: Run, folder: Path) -> None:
             model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     if run.world.first:
         files = {RECIPE: recipe_yaml(run.recipe), TOKENIZER: run.data.tokenizer.to_str()} | known_files(run.known)
+        if run.data.layout is not None:
+            files[SYMBOLS] = json.dumps(run.data.layout.plain())
         if run.state.speeds is not None:
             files[SPEEDS] = save({name: value.detach().cpu() for name, value in run.state.speeds.parameters.items()})
         save_network(model, folder, files, _card(run))
@@ -77,7 +80,7 @@ def _card(run: Run) -> dict[str, str]:
     """Return the content of the model card besides the instructions for loading."""
     return {
         "title": run.recipe.output.folder.name,
-        "about": f"A discrete diffusion language model, {run.process!r}, trained by `{RECIPE}`. "
+        "about": f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained by `{RECIPE}`. "
         "With ddlib's recipes `python -m recipes.generate FOLDER` samples from it and `recipes.evaluate` measures it.",
     }
 

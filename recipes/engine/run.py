@@ -23,6 +23,7 @@ from recipes.engine.parallel import World, accumulating, gathered_anew, spread
 from recipes.engine.setup import (
     FromText,
     check_folder,
+    check_lengths,
     check_pretrained,
     fingerprint,
     fitting_pace,
@@ -79,6 +80,7 @@ class Run:
         if data is None:
             recipe = replace(recipe, data=recipe.data.whole())
             data = open_prepared(recipe.data.folder, recipe.data.corpus)
+        check_lengths(data, recipe.data.length, recipe.data.packed)
         check_pretrained(recipe, data)
         check_sequences("output.validate_sequences", recipe.output.validate_sequences, data)
         context = FromText(recipe, data, world)
@@ -103,7 +105,7 @@ class Run:
         stream = examples(
             self.data.train,
             length=recipe.data.length,
-            pad_id=self.data.pad_id,
+            pad_id=self.data.fill_id,
             batch_size=micro,
             seed=recipe.seed,
             start=self.facts.step * recipe.batch,
@@ -128,7 +130,9 @@ class Run:
             self.objective.model.at_step(number)
         options = recipe.seed, number, recipe.loss, self.density, self.pace, self.at_once
         noisy = [noised(self.process, batch.to(world.device), *options) for batch in batches]
-        kept = [torch.ones_like(n.mask) if recipe.loss.count_padding else n.mask for n in noisy]
+        # without padding in the vocabulary the rest of a packed row is not part of the data
+        counted = recipe.loss.count_padding and self.data.pad_id is not None
+        kept = [torch.ones_like(n.mask) if counted else n.mask for n in noisy]
         total = world.sum(torch.stack([k.sum() for k in kept]).sum())
         sums, loss = 0.0, torch.zeros((), dtype=torch.float64, device=world.device)
         speeds = self.state.speeds

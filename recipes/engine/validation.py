@@ -66,10 +66,12 @@ def validate(
     """
     pace = dd.paces.Together() if pace is None else pace
     coupling = shared(process, pace, length, levels)
+    if data.ragged and own_times(pace, length):
+        raise ValueError(f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no padding")
     blocks = at_once(pace, denoiser)
 
     def measured(batches: Iterable[Batch]) -> Terms:
-        ways = density, steps, coupling, pace, blocks, alone, leads
+        ways = density, steps, coupling, pace, blocks, alone, leads, data.ragged
         return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
 
     return over(data, length, world, sequences, batch, measured)
@@ -138,7 +140,7 @@ def over(
     stream = examples(
         data.validation,
         length=length,
-        pad_id=data.pad_id,
+        pad_id=data.fill_id,
         batch_size=batch,
         seed=WINDOWS,
         rank=world.rank,

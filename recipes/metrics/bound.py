@@ -88,13 +88,14 @@ def basis(texts: int, draws: int) -> str:
     return f"{texts:,} text{'s' * (texts != 1)} x {draws} draw{'s' * (draws != 1)}"
 
 
-def by_length(batch: Batch, block: int = 1, leads: bool = False) -> Iterator[Batch]:
-    """Yield the sequences of a batch without their padding, equally long ones together; the first token is given.
+def by_length(batch: Batch, block: int = 1, leads: bool = False, given: bool = True) -> Iterator[Batch]:
+    """Yield the sequences of a batch without their padding, equally long ones together.
 
     Args:
         batch: batch of unpacked sequences.
         block: rows are whole blocks of this size, filled up with copies of the last token, which are given too.
         leads: whether the first token is outside of their blocks.
+        given: whether the first token is given, and not measured.
     """
     lengths = batch.mask.sum(1)
     for length in lengths.unique().tolist():
@@ -103,8 +104,9 @@ def by_length(batch: Batch, block: int = 1, leads: bool = False) -> Iterator[Bat
         x = torch.cat([x, x[:, -1:].expand(-1, more)], 1)
         mask = torch.ones_like(x, dtype=torch.bool)
         mask[:, length:] = False
-        mask[:, :1] = False
-        yield Batch(x, mask, batch.index[rows])
+        mask[:, : int(given)] = False
+        labels = None if batch.labels is None else batch.labels[rows]
+        yield Batch(x, mask, batch.index[rows], labels=labels)
 
 
 @torch.no_grad()
@@ -122,6 +124,7 @@ def measure(
     at_once: bool = False,
     alone: bool = False,
     leads: bool = False,
+    ragged: bool = False,
 ) -> Terms:
     """Draw time and noise once for every sequence, stratified over the corpus, weights unclipped.
 
@@ -139,17 +142,20 @@ def measure(
         at_once: whether every block of a sequence has a separate draw, likewise.
         alone: whether each sequence has a row of its length, its first token given: see ``given``.
         leads: whether that token is encoded separately, by ``denoiser.after``.
+        ragged: whether each sequence has a row of its length, all tokens of which are measured.
 
     Raises:
         ValueError: no sequence at all; as in ``ddlib.bound``.
     """
     parts = []
     block = 1 if pace is None else pace.block or 1
-    for batch in chain.from_iterable(by_length(batch, block, leads) for batch in batches) if alone else batches:
-        noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone), denoiser
+    if alone or ragged:
+        batches = chain.from_iterable(by_length(batch, block, leads, given=alone) for batch in batches)
+    for batch in batches:
+        noise, network = dd.KeyedGenerator(seed, replicate, batch.index, scattered=alone or ragged), denoiser
         if leads:
             network = denoiser.after(batch.x[:, :1])
-            batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index)
+            batch = Batch(batch.x[:, 1:], batch.mask[:, 1:], batch.index, labels=batch.labels)
         if alone:
             network = given(network, batch.x, ~batch.mask)
         bound = dd.bound(

@@ -2,7 +2,7 @@
 
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called, padded
-from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import one_of, open_saved
 from recipes.model_io.options import LoadOptions
 from recipes.model_io.reading import held_out, measured_length
@@ -12,6 +12,7 @@ __all__ = [
     "COUNTS",
     "RECIPE",
     "SPEEDS",
+    "SYMBOLS",
     "TOKENIZER",
     "WEIGHTS",
     "LoadOptions",

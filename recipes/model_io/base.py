@@ -15,6 +15,7 @@ from ddlib.hierarchies.clusters import Clusters
 from ddlib.parameterization.logits import Parameterization, meaning
 from ddlib.typing import Denoiser
 from recipes.config import Recipe
+from recipes.data.sequences import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols
 from recipes.model_io.spelling import Talks, TokenizerProtocol
@@ -22,9 +23,9 @@ from recipes.model_io.spelling import Talks, TokenizerProtocol
 Precision = Literal["float32", "bfloat16"]
 """Precision of the network's products. In either, tokens are drawn with float64 uniforms and cumulative sums."""
 
-Rows = Literal["padded", "packed", "free"]
+Rows = Literal["padded", "packed", "free", "exact"]
 """Layout of the training sequences: rows of one length with padding behind each text; rows of one length with several
-texts; a row as long as the text, whose beginning is given."""
+texts; a row as long as the text, whose beginning is given; a row as long as the sequence, without special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,8 @@ class LoadedModel:
     """Whether the files leave open if the network was trained by blocks, and it could be."""
     recipe: Recipe | None = None
     """Recipe of the run that trained it; None for other models."""
+    layout: Layout | None = None
+    """Layout of the sequences of symbols that it was trained on; None for text."""
 
     @cached_property
     def parameterization(self) -> Parameterization:
@@ -75,6 +78,11 @@ class LoadedModel:
     def ema(self) -> float | None:
         """Decay of the moving average of the weights, if known."""
         return None if self.recipe is None else self.recipe.optimizer.ema or None
+
+    @property
+    def draws_lengths(self) -> bool:
+        """True for sequences of different lengths without an end: a sample needs a length."""
+        return self.rows == "exact" and self.layout is not None and self.layout.fixed is None
 
     @property
     def beginning(self) -> list[int]:

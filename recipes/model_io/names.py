@@ -3,5 +3,7 @@
 RECIPE, TOKENIZER, CLUSTERS, WEIGHTS = "recipe.yaml", "tokenizer.json", "clusters", "weights"
 SPEEDS = "speeds.safetensors"
 """Learned speeds of the noise, by the names of the parameters."""
+SYMBOLS = "symbols.json"
+"""Layout of the sequences, for a model of symbols that are no text."""
 COUNTS = "counts.safetensors"
 """Number of occurrences of each token, if a part required it."""

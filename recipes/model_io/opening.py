@@ -1,6 +1,7 @@
 """Opening of a model: network, noise, tokenizer and metadata."""
 
 import hashlib
+import json
 from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,13 +20,15 @@ from ddlib_models import Pretrained
 from ddlib_models.io.manifest import check_manifest
 from ddlib_models.io.pretrained import fill
 from recipes.config import ModelContext, Recipe, at_least, plugins, read_recipe
+from recipes.data import Layout, SymbolCorpus
 from recipes.data.hub import nothing
+from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
 from recipes.model_io.base import LoadedModel, Precision
 from recipes.model_io.calling import called
 from recipes.model_io.foreign import open_foreign
 from recipes.model_io.known import Published
-from recipes.model_io.names import RECIPE, SPEEDS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import RECIPE, SPEEDS, SYMBOLS, TOKENIZER, WEIGHTS
 
 CONFIG = "config.json"
 """Configuration file that transformers writes beside weights."""
@@ -113,7 +116,12 @@ def open_saved(
         process = parts.build("processes", recipe.process, context, "process").to(device)
         fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
-    special = add_special(tokenizer, recipe.data.corpus)  # before the comparison: it may add padding, which is no state
+    corpus, layout = recipe.data.corpus, None
+    if isinstance(corpus, SymbolCorpus):
+        special = special_ids(tokenizer, corpus)
+        layout = Layout.read(json.loads((folder / SYMBOLS).read_text(encoding="utf-8")))
+    else:
+        special = add_special(tokenizer, corpus)  # before the comparison: it may add padding, which is no state
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
         if getattr(model, name, getattr(process, name)) != getattr(process, name):
@@ -129,7 +137,7 @@ def open_saved(
         tokenizer=tokenizer,
         special=special,
         length=recipe.data.length,
-        rows="packed" if recipe.data.packed else "padded",
+        rows="exact" if layout is not None and not layout.ends else "packed" if recipe.data.packed else "padded",
         pace=recipe.order(),
         sha256=hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
         name=str(source),
@@ -137,6 +145,7 @@ def open_saved(
         clusters=context.saved_clusters(),
         plugins=plugins(recipe),
         recipe=recipe,
+        layout=layout,
     )
 
 

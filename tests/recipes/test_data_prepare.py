@@ -210,7 +210,7 @@ def test_what_is_not_there_or_not_whole_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m.update(format=2), "has format 2, this reads 1"),
+        (lambda m: m.update(format=3), "has format 3, this reads 1 and 2"),
         (lambda m: m["train"].update(documents=9), "holds 3 documents, the manifest says 9"),
         (lambda m: m["tokenizer"].update(sha256="0"), r"tokenizer.json was changed since it was written"),
     ],

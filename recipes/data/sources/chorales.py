@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recipes.data.sequences import Sequences
+from recipes.data.sequences import Ragged, Sequences
 from recipes.data.sources.packaged import check_limit, digests, packaged
 from recipes.data.sources.pitches import HOLD, REST, alphabet, symbol_of
-from recipes.data.sources.ragged import Ragged
 
 LOWEST, HIGHEST = 36, 81
 """Lowest and highest MIDI pitch of the four voices: C2 and A5."""
@@ -63,8 +62,8 @@ class Chorales:
                 pieces.append(np.array([[number[symbol] for symbol in line] for line in lines]).T.ravel())
             if len(pieces) == self.limit:
                 break
-        lengths = np.array([len(piece) for piece in pieces])
-        return Sequences(Ragged(np.concatenate(pieces).astype(np.int16), lengths), symbols, separator=" ")
+        ids = Ragged(np.concatenate(pieces).astype(np.int16), np.cumsum([0, *map(len, pieces)]))
+        return Sequences(ids=ids, symbols=symbols, separator=" ")
 
     def identity(self) -> dict[str, str]:
         """Return the hash of each piece's file, by its name."""

@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from recipes.data.sequences import Sequences
+from recipes.data.sequences import Ragged, Sequences
 from recipes.data.sources.packaged import digests, packaged
-from recipes.data.sources.ragged import Ragged
 
 AMINO_ACIDS = tuple("ACDEFGHIKLMNPQRSTVWY")
 """One-letter codes of the 20 amino acids."""
@@ -55,8 +54,8 @@ class Peptides:
         peptides = [rows[row][0] for row in order]
         ids = np.array([number[letter] for peptide in peptides for letter in peptide], dtype=np.int16)
         return Sequences(
-            Ragged(ids, np.array([len(peptide) for peptide in peptides])),
-            AMINO_ACIDS,
+            ids=Ragged(ids, np.cumsum([0, *map(len, peptides)])),
+            symbols=AMINO_ACIDS,
             labels=labels[order],
             classes=tuple(classes),
         )

@@ -1,0 +1,119 @@
+"""Proteins, DNA and RNA in FASTA files."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from recipes.data.sequences import Ragged, Sequences, labelled
+from recipes.data.sources.files import as_ints, identity, matching, read_labels
+from recipes.data.sources.files import text_lines as lines_of
+
+SUFFIXES = (".fasta", ".fa", ".faa", ".fna", ".ffn", ".frn")
+
+LETTERS = {"protein": ("ACDEFGHIKLMNPQRSTVWY", "X"), "dna": ("ACGT", "N"), "rna": ("ACGU", "N")}
+"""Letters of each alphabet, and the letter for an unknown one."""
+
+
+@dataclass(frozen=True)
+class Fasta:
+    """Proteins, DNA or RNA: the records of FASTA files, which may be compressed (.gz).
+
+    Args:
+        files: a file, a folder or a quoted pattern.
+        alphabet: protein, dna or rna.
+        unknown: largest accepted share of letters in lower case or outside of the alphabet: the first are read as
+            capitals, the others become X (proteins) or N, then a symbol too.
+        labels: a regular expression with one group, the label in a record's header; or a file with one on each line.
+
+    Raises:
+        FileNotFoundError, ValueError: on loading: no such file; sequence in front of the first header; a larger share
+            of such letters, with their numbers; a header without a label.
+    """
+
+    files: str
+    alphabet: Literal["protein", "dna", "rna"] = "protein"
+    unknown: float = 0.01
+    labels: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.unknown <= 1:
+            raise ValueError(f"unknown={self.unknown}: must lie in [0, 1]")
+
+    def load(self) -> Sequences:
+        headers, texts = self._records()
+        letters, other = LETTERS[self.alphabet]
+        counts = Counter("".join(texts))
+        lower = {letter: count for letter, count in counts.items() if letter.islower()}
+        strange = {
+            letter: count for letter, count in counts.items() if letter.upper() not in letters and letter.upper() != other
+        }
+        odd, total = lower | strange, max(counts.total(), 1)
+        if sum(odd.values()) > self.unknown * total:
+            listed = ", ".join(f"{letter!r} ({count:,})" for letter, count in sorted(odd.items(), key=lambda one: -one[1]))
+            raise ValueError(
+                f"files={self.files!r}: {sum(odd.values()):,} letters are in lower case or no letters of {self.alphabet} "
+                f"({sum(odd.values()) / total:.2%}, at most unknown={self.unknown:g} pass): {listed}"
+            )
+        used = {letter.upper() for letter in counts}
+        symbols = tuple(letters) + ((other,) if used - set(letters) else ())
+        places = np.full(0x110000, len(symbols) - 1, dtype=np.int16)
+        for number, letter in enumerate(symbols):
+            places[[ord(letter), ord(letter.lower())]] = number
+        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        labels, classes = self._labels(headers)
+        return Sequences(
+            ids=Ragged(places[codes], np.concatenate([[0], lengths.cumsum()])),
+            symbols=symbols,
+            labels=labels,
+            classes=classes,
+            notes=_notes(lower, strange, other),
+        )
+
+    def identity(self) -> dict[str, str]:
+        return identity(matching(self.files, SUFFIXES), self.labels)
+
+    def _records(self) -> tuple[list[str], list[str]]:
+        """Return the headers, and the sequence of each."""
+        headers: list[str] = []
+        texts: list[list[str]] = []
+        for file in matching(self.files, SUFFIXES):
+            first = len(headers)
+            for number, line in enumerate(lines_of(file), start=1):
+                if line.startswith(">"):
+                    headers.append(line[1:].strip())
+                    texts.append([])
+                elif line.strip() and len(headers) == first:
+                    raise ValueError(f"{file}, line {number}: sequence in front of the first header, a line with >")
+                elif line.strip():
+                    texts[-1].append("".join(line.split()))
+        if not headers:
+            raise ValueError(f"files={self.files!r}: there is no record, a header with > and its sequence")
+        return headers, ["".join(pieces).removesuffix("*") for pieces in texts]
+
+    def _labels(self, headers: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        if self.labels is None:
+            return None, ()
+        if Path(self.labels).is_file():
+            return read_labels(self.labels, len(headers))
+        try:
+            pattern = re.compile(self.labels)
+        except re.error as error:
+            raise ValueError(f"labels={self.labels!r}: neither a file nor a regular expression: {error}") from error
+        if pattern.groups != 1:
+            raise ValueError(f"labels={self.labels!r}: must be a file, or a regular expression with one group (...)")
+        found = [pattern.search(header) for header in headers]
+        return labelled(as_ints(["" if one is None else one[1] or "" for one in found]), f"labels={self.labels!r}")
+
+
+def _notes(lower: dict[str, int], strange: dict[str, int], other: str) -> tuple[str, ...]:
+    notes = []
+    if lower:
+        notes.append(f"{sum(lower.values()):,} letters in lower case, read as capitals")
+    if strange:
+        notes.append(f"{sum(strange.values()):,} unknown letters became {other}: {', '.join(map(repr, strange))}")
+    return tuple(notes)

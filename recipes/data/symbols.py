@@ -1,0 +1,294 @@
+"""Preparation of symbols that are no text: ids in Arrow files, and a tokenizer of their names."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Int
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+import ddlib as dd
+from ddlib import parts
+from ddlib.plugins.registry import Source
+from recipes.data.corpora import SymbolCorpus
+from recipes.data.prepared import SPLITS, SYMBOLS_FORMAT, TOKENIZER, Documents, Prepared
+from recipes.data.sequences import Layout, Ragged, Sequences, check_ints, check_range, counted, labelled, numbered
+from recipes.data.tokens import SpecialIds, id_dtype
+from recipes.data.writing import finish, once, tokenizer_hash
+
+END, PAD = "[EOS]", "[PAD]"
+"""Names of the end of a sequence and of padding, where ``ends`` adds them."""
+
+CHUNK = 2**28
+"""Largest number of ids in one chunk of a column: its offsets are 32-bit numbers."""
+
+IDS = "ids"
+"""Kind of the source of ``prepare_ids``, whose arrays were in memory."""
+
+Labels = Sequence[Any] | np.ndarray
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Source of sequences that are in memory."""
+
+    sequences: Sequences
+
+    def load(self) -> Sequences:
+        return self.sequences
+
+    def identity(self) -> dict[str, str]:
+        ids, labels = self.sequences.ragged, self.sequences.labels
+        facts = {"symbols": self.sequences.symbols, "shape": self.sequences.shape, "values": self.sequences.values}
+        facts |= {"classes": self.sequences.classes, "separator": self.sequences.separator}
+        whole = hashlib.sha256(repr(facts).encode())
+        for part in (ids.values, ids.offsets, np.empty(0) if labels is None else np.asarray(labels)):
+            whole.update(np.ascontiguousarray(part, dtype=np.int64).tobytes())
+        return {IDS: whole.hexdigest()}
+
+
+def prepare_ids(
+    train: Any,
+    validation: Any,
+    vocab_size: int,
+    folder: Path,
+    *,
+    symbols: Sequence[str] | None = None,
+    shape: Sequence[int] | None = None,
+    values: Sequence[int] = (),
+    labels: Labels | tuple[Labels, Labels] | None = None,
+    separator: str | None = None,
+    by: str | None = None,
+    shuffle: int | None = None,
+    ends: bool = False,
+) -> Prepared:
+    """Write sequences of ids into a folder, which every recipe takes; do nothing if they are there.
+
+    Args:
+        train: array (N, ...) of ints, or a list of arrays (n,) of any lengths.
+        validation: the same; or the number of sequences of ``train`` that are held out.
+        vocab_size: number V of symbols: ids are 0..V-1.
+        folder: destination.
+        symbols: names of the symbols; by default the ids.
+        shape: shape of one sequence; by default that of arrays of three or more dimensions.
+        values: value of grey or colour of each symbol, for pictures.
+        labels: an int or a string for each sequence; of both splits, if ``validation`` has sequences.
+        separator: what is printed between symbols; by default nothing if all names are single characters, else a space.
+        by: "label" holds out the same share of every class.
+        shuffle: seed of a shuffle before sequences are held out.
+        ends: add an end symbol and padding: the model learns lengths.
+
+    Raises:
+        TypeError: ids that are no ints.
+        ValueError: an id outside of 0..V-1, a row that does not fit the shape, labels that do not fit, with the row and
+            the value; the folder holds something else.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> pictures = np.random.default_rng(0).integers(0, 16, (40, 12, 12))
+        >>> prepared = prepare_ids(pictures, 8, 16, Path(tempfile.mkdtemp()) / "pictures")
+        >>> prepared.shape, len(prepared.train), prepared.pad_id
+        ((12, 12), 32, None)
+    """
+    names = numbered(vocab_size) if symbols is None else tuple(symbols)
+    if len(names) != vocab_size:
+        raise ValueError(f"symbols: there are {len(names)}, must be vocab_size={vocab_size}")
+    if separator is None:
+        separator = "" if all(len(name) == 1 for name in names) else " "
+    splits = {"train": train} | ({} if isinstance(validation, int) else {"validation": validation})
+    columns = _columns(labels, list(splits))
+    found = {}
+    for name, given in splits.items():
+        ids, own = _rows(name, given, vocab_size)
+        size = tuple(shape) if shape is not None else own
+        marks, classes = (None, ()) if columns is None else labelled(columns[name], f"labels of {name}")
+        found[name] = Sequences(
+            ids=ids, symbols=names, shape=size, values=tuple(values), labels=marks, classes=classes, separator=separator
+        )
+    corpus = SymbolCorpus(
+        source={"kind": IDS}, validation={"kind": IDS, "split": "validation"} if len(found) > 1 else None,
+        held_out=validation if len(found) == 1 else None, by=by, shuffle=shuffle, ends=ends,
+    )  # fmt: skip
+    return _prepared(corpus, Path(folder), {name: InMemory(one) for name, one in found.items()})
+
+
+def prepare_symbols(corpus: SymbolCorpus, folder: Path) -> Prepared:
+    """Write the sequences of a corpus; see ``recipes.data.prepare``."""
+    given = {"source": corpus.source} | ({} if corpus.validation is None else {"validation": corpus.validation})
+    read = {name: parts.read("sources", value, place=name) for name, value in given.items()}
+    sources = {"train" if name == "source" else name: parts.build("sources", one, place=name) for name, one in read.items()}
+    return _prepared(replace(corpus, **read), Path(folder), sources)
+
+
+def special_ids(tokenizer: Tokenizer, corpus: SymbolCorpus) -> SpecialIds:
+    """Return the ids of end and padding, where the corpus has them."""
+    return SpecialIds(*(tokenizer.token_to_id(name) if corpus.ends else None for name in (PAD, "", END)))
+
+
+def _prepared(corpus: SymbolCorpus, folder: Path, sources: Mapping[str, Source]) -> Prepared:
+    def content() -> tuple[dict[str, Any], Callable[[Path], None]]:
+        inputs = asdict(corpus) | {
+            name: _without_paths(getattr(corpus, name)) | {"content": source.identity()}
+            for name, source in (("source" if split == "train" else split, one) for split, one in sources.items())
+        }
+        return inputs, lambda unfinished: _write(corpus, sources, inputs, unfinished)
+
+    return once(folder, content)
+
+
+def _without_paths(source: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a source but its paths: files may be moved, their content is hashed."""
+    labels = source.get("labels")
+    moved = {"files"} | ({"labels"} if isinstance(labels, str) and Path(labels).is_file() else set())
+    return {name: value for name, value in source.items() if name not in moved}
+
+
+def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str, Any], folder: Path) -> None:
+    splits, empty = _split(corpus, sources)
+    train = splits["train"]
+    tokenizer = named_tokenizer(train.symbols, train.separator, corpus.ends)
+    special = special_ids(tokenizer, corpus)
+    (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    layout = Layout(
+        kind=str(dict(corpus.source)["kind"]), shape=train.shape, values=train.values, classes=train.classes,
+        separator=train.separator, ends=corpus.ends, lengths=dict(counted(train.ragged.lengths)),
+    )  # fmt: skip
+    manifest = {
+        "format": SYMBOLS_FORMAT,
+        "corpus": asdict(corpus),
+        "inputs": inputs,
+        "tokenizer": {
+            "sha256": tokenizer_hash(tokenizer),
+            "vocabulary": dd.vocabulary.fingerprint(tokenizer.get_vocab()),
+            **asdict(special),
+        },
+        "symbols": layout.plain(),
+        "notes": {name: list(one.notes) for name, one in splits.items()},
+    }
+    for name, one in splits.items():
+        _table(one, tokenizer.get_vocab_size(), special.eos).save_to_disk(str(folder / name))
+        documents = Documents.open(folder / name, tokenizer.get_vocab_size())
+        tokens = sum(map(len, documents))  # every document is read, so that damage is found before training
+        manifest[name] = {"documents": len(documents), "empty": empty[name], "tokens": tokens}
+    finish(manifest, folder)
+
+
+def _split(corpus: SymbolCorpus, sources: Mapping[str, Source]) -> tuple[dict[str, Sequences], dict[str, int]]:
+    """Return the sequences of each split without empty ones, and the number of those."""
+    read, empty = {}, dict.fromkeys(SPLITS, 0)
+    for name, source in sources.items():
+        found = source.load()
+        if not isinstance(found, Sequences):
+            raise TypeError(f"{name}: {source!r} loads {type(found).__name__}, must be recipes.data.Sequences")
+        rows = np.flatnonzero(found.ragged.lengths)
+        empty[name] = len(found) - len(rows)
+        if not len(rows):
+            raise ValueError(f"{name}: all {len(found)} sequences are empty")
+        read[name] = found if empty[name] == 0 else found.select(rows)
+    whole = read["train"]
+    if corpus.ends and (taken := {END, PAD} & set(whole.symbols)):
+        raise ValueError(f"ends=True: a symbol is called {taken.pop()!r} already")
+    order = np.arange(len(whole))
+    if corpus.shuffle is not None:
+        order = np.random.Generator(np.random.Philox(corpus.shuffle)).permutation(order)
+    if "validation" in read:
+        return {"train": whole.select(order), "validation": read["validation"].matched(whole, "validation")}, empty
+    count = max(len(whole) // 20, 2) if corpus.held_out is None else corpus.held_out
+    if count >= len(whole):
+        raise ValueError(f"held_out={count}: there are only {len(whole)} sequences, and some must be left to train on")
+    held = np.zeros(len(whole), dtype=bool)
+    held[_held_out(whole, order, count, corpus.by)] = True
+    return {"train": whole.select(order[~held[order]]), "validation": whole.select(order[held[order]])}, empty
+
+
+def _held_out(whole: Sequences, order: Int[np.ndarray, " N"], count: int, by: str | None) -> Int[np.ndarray, " n"]:
+    """Return the rows that are held out: the last of the order, or the last of every class, in equal shares."""
+    if by is None:
+        return order[-count:]
+    if whole.labels is None:
+        raise ValueError(f"by={by!r}: the sequences have no labels")
+    labels = np.asarray(whole.labels)[order]
+    exact = np.bincount(labels, minlength=len(whole.classes)) * count / len(order)
+    shares = np.floor(exact).astype(int)
+    # the largest remainders get the rest
+    shares[np.argsort(shares - exact, kind="stable")[: count - int(shares.sum())]] += 1
+    return np.concatenate([order[labels == label][-share:] for label, share in enumerate(shares) if share])
+
+
+def named_tokenizer(symbols: Sequence[str], separator: str, ends: bool) -> Tokenizer:
+    """Return a tokenizer of the names of symbols: their ids are their places.
+
+    Args:
+        symbols: the names.
+        separator: what stands between names: a space, or nothing; then the longest name that fits is read.
+        ends: whether to add an end and padding behind them.
+    """
+    tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(symbols)}))
+    if separator:
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        names = "|".join(_literal(name) for name in sorted(symbols, key=len, reverse=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(names), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    if ends:
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in (END, PAD)])
+    return tokenizer
+
+
+def _literal(name: str) -> str:
+    """Return a pattern of Oniguruma, the regular expressions of ``tokenizers``, that matches a name."""
+    return "".join(character if character.isalnum() else f"\\x{{{ord(character):x}}}" for character in name)
+
+
+def _table(sequences: Sequences, vocab: int, end: int | None) -> datasets.Dataset:
+    """Return the columns "tokens" and, where there are labels, "label"."""
+    kind, ids = np.dtype(id_dtype(vocab)), sequences.ragged
+    values, offsets = ids.values.astype(kind), ids.offsets
+    if end is not None:
+        values = np.insert(values, offsets[1:], kind.type(end))
+        offsets = offsets + np.arange(len(offsets))
+    chunks, first = [], 0
+    while first < len(ids):
+        last = max(int(np.searchsorted(offsets, offsets[first] + CHUNK, side="right")) - 1, first + 1)
+        own = offsets[first : last + 1]
+        part = pa.array(values[own[0] : own[-1]])
+        chunks.append(pa.ListArray.from_arrays(pa.array((own - own[0]).astype(np.int32)), part))
+        first = last
+    columns = {"tokens": pa.chunked_array(chunks)}
+    if sequences.labels is not None:
+        columns["label"] = pa.chunked_array([pa.array(np.asarray(sequences.labels, dtype=np.int32))])
+    return datasets.Dataset(pa.table(columns))
+
+
+def _rows(name: str, given: Any, vocab: int) -> tuple[Ragged, tuple[int, ...]]:
+    """Return ids in memory and the shape of a sequence, () for one row of ids."""
+    array = np.asarray(given) if not isinstance(given, list | tuple) else None
+    if array is None:
+        lengths = {np.shape(one) for one in given}
+        array = np.stack([np.asarray(one) for one in given]) if len(lengths) == 1 and len(lengths.pop()) > 1 else None
+    if array is not None:
+        if array.ndim < 2:
+            raise ValueError(f"{name}: has shape {array.shape}, must have a row for each sequence, (N, ...)")
+        check_ints(array, name)
+        size = int(np.prod(array.shape[1:]))
+        found = Ragged(np.ascontiguousarray(array).reshape(-1), np.arange(len(array) + 1) * size)
+    else:
+        found = Ragged.of(given, name)
+    check_range(found, vocab, name)
+    return found, array.shape[1:] if array is not None and array.ndim > 2 else ()
+
+
+def _columns(labels: Any, splits: Sequence[str]) -> dict[str, Any] | None:
+    """Return the labels of each split."""
+    if labels is None:
+        return None
+    if len(splits) == 1:
+        return {splits[0]: labels}
+    if not (isinstance(labels, tuple) and len(labels) == 2):
+        raise ValueError("labels: must be a pair, those of train and those of validation")
+    return dict(zip(splits, labels, strict=True))
