@@ -25,11 +25,6 @@ class Ragged(Sequence[np.ndarray]):
         self.values, self.offsets = values, offsets
 
     @classmethod
-    def by_lengths(cls, values: Int[np.ndarray, " T"], lengths: Int[np.ndarray, " N"]) -> "Ragged":
-        """Return sequences of these lengths, one behind the other in ``values``."""
-        return cls(values, np.concatenate([[0], np.cumsum(lengths)]))
-
-    @classmethod
     def of(cls, sequences: Sequence[Any], place: str = "ids") -> "Ragged":
         """Concatenate sequences of ints.
 

@@ -1,6 +1,7 @@
 """Data from installed packages: what is read, in what order, and that no package is imported for it."""
 
 import gzip
+import re
 import sys
 from importlib.util import find_spec
 
@@ -12,11 +13,11 @@ from recipes.data.sources import chorales, molecules, packaged, patches, peptide
 from recipes.data.sources.chorales import Chorales
 from recipes.data.sources.digits import Digits
 from recipes.data.sources.grey import quantise, values_of
-from recipes.data.sources.molecules import SMILES_TOKEN, Molecules, encode
+from recipes.data.sources.lines import SMILES
+from recipes.data.sources.molecules import Molecules, encode
 from recipes.data.sources.patches import PICTURES, Patches
 from recipes.data.sources.peptides import Peptides
 from recipes.data.sources.pitches import alphabet, midi_of, sounding, symbol_of
-from recipes.data.sources.ragged import Ragged
 
 needs_moses = pytest.mark.skipif(find_spec("moses") is None, reason="pip install --no-deps molsets")
 needs_modlamp = pytest.mark.skipif(find_spec("modlamp") is None, reason="pip install modlamp")
@@ -67,8 +68,8 @@ def test_a_package_without_the_file_counts_as_missing(package):
     [
         (lambda: Digits(side=10), "side=10: must divide 28"),
         (lambda: Digits(side=0), "side=0: must divide 28"),
-        (lambda: Digits(shades=1), r"shades=1: must be between 2 \(black and white\) and 256"),
-        (lambda: Digits(shades=257), "shades=257"),
+        (lambda: Digits(levels=1), r"levels=1: must be between 2 \(black and white\) and 256"),
+        (lambda: Digits(levels=257), "levels=257"),
         (lambda: Digits(limit=0), "limit=0: must be at least 1"),
         (lambda: Patches(width=0), "width=0: must be at least 1"),
         (lambda: Patches(reduce=0), "reduce=0: must be at least 1"),
@@ -87,16 +88,16 @@ def test_wrong_arguments_are_named(make, fault):
         make()
 
 
-@pytest.mark.parametrize("shades", [2, 3, 16, 255, 256])
-def test_grey_values_are_quantised_to_equal_intervals(shades):
+@pytest.mark.parametrize("levels", [2, 3, 16, 255, 256])
+def test_grey_values_are_quantised_to_equal_intervals(levels):
     grey = np.arange(256, dtype=np.uint8)
-    ids = quantise(grey, shades)
-    values = np.array(values_of(shades))
-    assert ids.min() == 0 and ids.max() == shades - 1 and (np.diff(ids) >= 0).all()
+    ids = quantise(grey, levels)
+    values = np.array(values_of(levels))
+    assert ids.min() == 0 and ids.max() == levels - 1 and (np.diff(ids) >= 0).all()
     assert np.ptp(np.bincount(ids)) <= 1
     assert values[0] == 0 and values[-1] == 255 and (np.diff(values) > 0).all()
-    assert np.abs(values[ids].astype(int) - grey).max() <= 256 / shades
-    if shades == 256:
+    assert np.abs(values[ids].astype(int) - grey).max() <= 256 / levels
+    if levels == 256:
         assert (ids == grey).all() and (values == grey).all()
 
 
@@ -109,7 +110,7 @@ def test_digits_come_in_turn_and_are_averaged_over_squares(package):
     assert whole.labels.tolist() == list(range(10)) * 3 and whole.classes == tuple("0123456789")
     assert (whole.ids[10:20] == pictures[1::3]).all()
     assert whole.shape == (28, 28) and whole.values == tuple(range(256)) and whole.separator == " "
-    half = Digits(side=14, shades=16, limit=12).load()
+    half = Digits(side=14, levels=16, limit=12).load()
     assert half.ids.shape == (12, 196) and half.shape == (14, 14) and len(half.symbols) == 16
     mean = pictures[3].reshape(14, 2, 14, 2).mean((1, 3))  # the first 1
     assert half.labels[1] == 1 and np.abs(half.ids[1].reshape(14, 14) - mean // 16).max() <= 1
@@ -128,7 +129,7 @@ def test_patches_lie_side_by_side_in_the_photograph():
 
 
 def test_patches_can_be_few_and_of_a_smaller_picture():
-    found = Patches(pictures=("china",), height=4, width=4, shades=8, reduce=8, limit=5).load()
+    found = Patches(pictures=("china",), height=4, width=4, levels=8, reduce=8, limit=5).load()
     assert found.ids.shape == (5, 16) and found.ids.max() < 8 and len(found.symbols) == 8
     assert Patches(pictures=("china",), limit=10**6).load().ids.shape == (35 * 53, 144)
     with pytest.raises(ValueError, match=r"height=500, width=12: china has 427 x 640 pixels with reduce=1"):
@@ -137,22 +138,22 @@ def test_patches_can_be_few_and_of_a_smaller_picture():
     assert set(PICTURES) >= {"camera", "china"}
 
 
-SMILES = ["CC(=O)Nc1ccc(O)cc1", "Clc1c[nH]c(Br)n1", "[H]C#N", "C"]
+DRUGS = ["CC(=O)Nc1ccc(O)cc1", "Clc1c[nH]c(Br)n1", "[H]C#N", "C"]
 
 
 @pytest.mark.parametrize(
     "tokens, first", [("characters", list("Clc1c[nH]c")), ("smiles", ["Cl", "c", "1", "c", "[nH]"])]
 )
 def test_molecules_are_cut_into_tokens(package, tokens, first):
-    package("moses", "dataset/data/test.csv.gz", "\n".join(["SMILES", *SMILES, ""]).encode())
+    package("moses", "dataset/data/test.csv.gz", "\n".join(["SMILES", *DRUGS, ""]).encode())
     source = Molecules(split="test", tokens=tokens)
     found = source.load()
-    assert source.smiles() == SMILES and len(found.ids) == 4 and found.separator == ""
-    assert ["".join(found.symbols[i] for i in ids) for ids in found.ids] == SMILES
+    assert source.smiles() == DRUGS and len(found.ids) == 4 and found.separator == ""
+    assert ["".join(found.symbols[i] for i in ids) for ids in found.ids] == DRUGS
     assert [found.symbols[i] for i in found.ids[1]][: len(first)] == first
     if tokens == "smiles":
-        assert [[found.symbols[i] for i in ids] for ids in found.ids] == [SMILES_TOKEN.findall(one) for one in SMILES]
-    assert Molecules(split="test", limit=2).smiles() == SMILES[:2]
+        assert [[found.symbols[i] for i in ids] for ids in found.ids] == [re.findall(SMILES, one) for one in DRUGS]
+    assert Molecules(split="test", limit=2).smiles() == DRUGS[:2]
     assert found.symbols == Molecules(split="test", tokens=tokens, limit=1).load().symbols
 
 
@@ -179,7 +180,7 @@ def test_the_real_molecules():
     found = source.load()
     assert len(found.ids) == 176_074
     for ids, smiles in zip(found.ids[:1000], source.smiles()[:1000], strict=True):
-        assert [found.symbols[i] for i in ids] == SMILES_TOKEN.findall(smiles)
+        assert [found.symbols[i] for i in ids] == re.findall(SMILES, smiles)
 
 
 def test_peptides_have_labels_in_turn(package):
@@ -200,18 +201,6 @@ def test_a_peptide_with_another_letter_is_named(package):
 def test_the_real_peptides(table, size):
     found = Peptides(table=table).load()
     assert len(found.ids) == size and np.bincount(found.labels).tolist() == [size // 2] * 2
-
-
-def test_arrays_of_different_lengths_share_a_buffer():
-    lengths = np.array([2, 0, 3])
-    found = Ragged(np.arange(5), lengths)
-    assert [ids.tolist() for ids in found] == [[0, 1], [], [2, 3, 4]] and len(found) == 3
-    assert found[-1].tolist() == [2, 3, 4] and [ids.tolist() for ids in found[:2]] == [[0, 1], []]
-    for index in (3, -4):
-        with pytest.raises(IndexError, match="there are 3"):
-            found[index]
-    with pytest.raises(ValueError, match="lengths add up to 5, must add up to the 4 values"):
-        Ragged(np.arange(4), lengths)
 
 
 def test_pitches_have_names():

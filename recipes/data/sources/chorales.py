@@ -62,10 +62,8 @@ class Chorales:
                 pieces.append(np.array([[number[symbol] for symbol in line] for line in lines]).T.ravel())
             if len(pieces) == self.limit:
                 break
-        lengths = np.array([len(piece) for piece in pieces])
-        return Sequences(
-            ids=Ragged.by_lengths(np.concatenate(pieces).astype(np.int16), lengths), symbols=symbols, separator=" "
-        )
+        ids = Ragged(np.concatenate(pieces).astype(np.int16), np.cumsum([0, *map(len, pieces)]))
+        return Sequences(ids=ids, symbols=symbols, separator=" ")
 
     def identity(self) -> dict[str, str]:
         """Return the hash of each piece's file, by its name."""

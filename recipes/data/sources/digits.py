@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from recipes.data.sequences import Sequences
-from recipes.data.sources.grey import check_shades, quantise, values_of
+from recipes.data.sources.grey import check_levels, quantise, values_of
 from recipes.data.sources.packaged import check_limit, digests, packaged
 
 SIDE, CLASSES = 28, 10
@@ -26,7 +26,7 @@ class Digits:
 
     side: int = SIDE
     """Height and width in pixels: 28, or a divisor of it, by averages over squares of pixels."""
-    shades: int = 256
+    levels: int = 256
     """Number of grey values V."""
     limit: int | None = None
     """Number of pictures, the first ones; all by default."""
@@ -34,7 +34,7 @@ class Digits:
     def __post_init__(self) -> None:
         if self.side < 1 or SIDE % self.side:
             raise ValueError(f"side={self.side}: must divide {SIDE}, e.g. 28 or 14")
-        check_shades(self.shades)
+        check_levels(self.levels)
         check_limit(self.limit)
 
     def load(self) -> Sequences:
@@ -55,9 +55,9 @@ class Digits:
         by = SIDE // self.side
         squares = table[order, :-1].reshape(-1, self.side, by, self.side, by)
         grey = (squares.sum((2, 4)) + by * by // 2) // (by * by)
-        values = values_of(self.shades)
+        values = values_of(self.levels)
         return Sequences(
-            ids=quantise(grey.astype(np.uint8), self.shades).reshape(len(order), -1),
+            ids=quantise(grey.astype(np.uint8), self.levels).reshape(len(order), -1),
             symbols=tuple(map(str, values)),
             shape=(self.side, self.side),
             values=values,

@@ -6,21 +6,21 @@ from jaxtyping import Int, UInt8
 WHITE = 255
 
 
-def check_shades(shades: int) -> None:
+def check_levels(levels: int) -> None:
     """Check a number of grey values.
 
     Raises:
         ValueError: not between 2 and 256.
     """
-    if not 2 <= shades <= WHITE + 1:
-        raise ValueError(f"shades={shades}: must be between 2 (black and white) and 256")
+    if not 2 <= levels <= WHITE + 1:
+        raise ValueError(f"levels={levels}: must be between 2 (black and white) and 256")
 
 
-def quantise(grey: UInt8[np.ndarray, "*n"], shades: int) -> Int[np.ndarray, "*n"]:
-    """Return the index of the interval that each value lies in, of ``shades`` equal intervals of [0, 256)."""
-    return (grey.astype(np.int64) * shades // (WHITE + 1)).astype(np.int64)
+def quantise(grey: UInt8[np.ndarray, "*n"], levels: int) -> Int[np.ndarray, "*n"]:
+    """Return the index of the interval that each value lies in, of ``levels`` equal intervals of [0, 256)."""
+    return (grey.astype(np.int64) * levels // (WHITE + 1)).astype(np.int64)
 
 
-def values_of(shades: int) -> tuple[int, ...]:
+def values_of(levels: int) -> tuple[int, ...]:
     """Return the grey value at which each interval is displayed: 0 for the first, 255 for the last, even steps."""
-    return tuple(round(index * WHITE / (shades - 1)) for index in range(shades))
+    return tuple(round(index * WHITE / (levels - 1)) for index in range(levels))

@@ -1,7 +1,6 @@
-"""Molecules of MOSES as SMILES, from the package ``molsets``, and the tokens of SMILES."""
+"""Molecules of MOSES as SMILES, from the package ``molsets``."""
 
 import gzip
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,11 +9,6 @@ import numpy as np
 
 from recipes.data.sequences import Ragged, Sequences
 from recipes.data.sources.packaged import check_limit, digests, packaged
-
-SMILES_TOKEN = re.compile(
-    r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>|\*|\$|%[0-9]{2}|[0-9]"
-)
-"""Tokens of SMILES: an atom with its brackets, a two-letter element, a bond, a ring number (Schwaller et al. 2019)."""
 
 Split = Literal["train", "test", "test_scaffolds"]
 Tokens = Literal["characters", "smiles"]
@@ -78,7 +72,7 @@ class Molecules:
 def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
     """Return the ids of the tokens of each string.
 
-    Tokens of several characters are those of ``SMILES_TOKEN``; each must be in the alphabet.
+    Tokens of several characters are those of ``recipes.data.sources.lines.SMILES``; each must be in the alphabet.
 
     Args:
         smiles: strings without line breaks.
@@ -110,7 +104,7 @@ def encode(smiles: list[str], alphabet: tuple[str, ...]) -> Ragged:
     if (bad := np.flatnonzero(found < 0)).size:
         row = int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
         raise ValueError(f"molecule {row}, {smiles[row]!r}: {chr(codes[bad[0]])!r} is not in the alphabet")
-    return Ragged.by_lengths(found, lengths)
+    return Ragged(found, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def _file(split: Split) -> Path:

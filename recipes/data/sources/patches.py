@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from recipes.data.sequences import Sequences
-from recipes.data.sources.grey import check_shades, quantise, values_of
+from recipes.data.sources.grey import check_levels, quantise, values_of
 from recipes.data.sources.packaged import check_limit, digests, packaged
 
 SKIMAGE = ("skimage", "data", "the sample pictures of scikit-image", "scikit-image")
@@ -43,7 +43,7 @@ class Patches:
 
     height: int = 12
     width: int = 12
-    shades: int = 256
+    levels: int = 256
     """Number of grey values V."""
     reduce: int = 1
     """Side of the squares of pixels that are averaged first: patches then show larger parts."""
@@ -56,7 +56,7 @@ class Patches:
         for name in ("height", "width", "reduce"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={value}: must be at least 1")
-        check_shades(self.shades)
+        check_levels(self.levels)
         check_limit(self.limit)
         object.__setattr__(self, "pictures", tuple(self.pictures))
         if unknown := [name for name in self.pictures if name not in PICTURES]:
@@ -73,9 +73,9 @@ class Patches:
         """
         cut = [self._cut(name) for name in self.pictures]
         labels = np.repeat(np.arange(len(cut)), [len(patches) for patches in cut])
-        values = values_of(self.shades)
+        values = values_of(self.levels)
         return Sequences(
-            ids=quantise(np.concatenate(cut), self.shades),
+            ids=quantise(np.concatenate(cut), self.levels),
             symbols=tuple(map(str, values)),
             shape=(self.height, self.width),
             values=values,

@@ -54,7 +54,7 @@ class Peptides:
         peptides = [rows[row][0] for row in order]
         ids = np.array([number[letter] for peptide in peptides for letter in peptide], dtype=np.int16)
         return Sequences(
-            ids=Ragged.by_lengths(ids, np.array([len(peptide) for peptide in peptides])),
+            ids=Ragged(ids, np.cumsum([0, *map(len, peptides)])),
             symbols=AMINO_ACIDS,
             labels=labels[order],
             classes=tuple(classes),
