@@ -176,7 +176,8 @@ class Pretrained(
         config = self._hub_mixin_config or {}
         config = asdict(config) if is_dataclass(config) else config
         defaults = {key: self._hub_mixin_init_parameters[key].default for key in self.unsaved_defaults}
-        kept = {key for key, value in config.items() if key not in defaults or value != defaults[key]}
+        saved = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
+        kept = {key for key, value in config.items() if key not in defaults or value not in (defaults[key], saved[key])}
         config = {key: value for key, value in config.items() if key in kept and key not in self.unsaved}
         for key, value in config.items():
             if not is_jsonable(value):
