@@ -126,6 +126,58 @@ def test_a_tree_given_as_dense_matrices_is_the_tree(mode):
         assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
 
 
+def kl_over_descendants(hierarchy, logits, x, z):
+    """KL of the descendants in each level of each state, (levels, positions), from dense matrices in float64."""
+    eye, found = torch.eye(hierarchy.vocab_size, dtype=F64), []
+    log_u, u_x = [logits.double().log_softmax(-1)], [eye]
+    for edge in hierarchy.maps:
+        log_u.append((log_u[-1][..., None] + edge.matrix().log()).logsumexp(-2))
+        u_x.append(u_x[-1] @ edge.matrix())
+    for i in range(hierarchy.depth):
+        one, product = torch.zeros(len(x), dtype=F64), torch.eye(hierarchy.levels[i], dtype=F64)
+        for j in range(i + 1, hierarchy.depth + 1):
+            product = product @ hierarchy.maps[j - 1].matrix()
+            here = hierarchy.level_of(z) == j
+            column = torch.where(here[:, None], product.T[hierarchy.local(z, j)], 1.0)
+            true, model = column * u_x[i][x], (column.log() + log_u[i]).log_softmax(-1)
+            true = true / true.sum(-1, keepdim=True)
+            terms = torch.where(true > 0, true * (true.log() - model), 0.0)
+            one = torch.where(here, terms.sum(-1), one)
+        found.append(one)
+    return torch.stack(found)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(chains(), st.sampled_from([torch.float32, F64]), st.sampled_from([1e-7, 0.5, 1 - 1e-7]), st.integers(0, 10**6))
+def test_losses_are_those_of_dense_matrices(kernels, dtype, t, seed):
+    process, generator = Hierarchical(Kernels(kernels), Linear()), torch.Generator().manual_seed(seed)
+    x = torch.randint(process.vocab_size, (3, 7), generator=generator)
+    states = process.sample(x, torch.rand(3, generator=generator, dtype=F64), generator)  # of all levels, at any t
+    logits, time = (3 * randn(3, 7, process.vocab_size, seed=seed)).to(dtype), torch.full((3,), t, dtype=F64)
+    flat = logits.detach().double().flatten(0, 1).requires_grad_()
+    logits.requires_grad_()
+    kl = kl_over_descendants(process.hierarchy, flat, x.flatten(), states.flatten()).unflatten(1, x.shape)
+    level, n = process.level_of(states), process.hierarchy.depth
+    below = torch.where(level > 0, kl.gather(0, (level - 1).clamp_min(0)[None])[0], 0.0)
+    above = torch.cat([kl[1:], torch.zeros_like(kl[:1])])
+    jumps, shares = process.level_posterior(level, time, time / 2), process.edge_shares(states, time)
+    cases = {
+        "standard": (process.weighted_divergence(logits, x, states, time)[1], below),
+        "edges": (process.edges_weighted_divergence(logits, x, states, time)[1],
+                  (shares.movedim(-1, 0) * (kl - above)).sum(0)),
+        "step": (process.step_divergence(logits, x, states, time, time / 2),
+                 (torch.where(torch.arange(n) < level[..., None], jumps[..., :-1], 0.0).movedim(-1, 0) * kl).sum(0)),
+    }  # fmt: skip
+    for name, (found, exact) in cases.items():
+        slack = (1e-12 if dtype == F64 else 1e-5) * float(exact.detach().abs().max() + 1)
+        assert found.dtype == dtype and torch.allclose(found.double(), exact, rtol=0, atol=slack), name
+        grad, expected = (
+            torch.autograd.grad(value.sum(), leaf, retain_graph=True)[0].flatten()
+            for value, leaf in ((found, logits), (exact, flat))
+        )
+        assert torch.allclose(grad.double(), expected, rtol=0, atol=10 * slack), name
+
+
 def test_rows_of_a_blur_are_gaussian_and_those_of_a_similarity_a_softmax():
     for edge, temperature in zip(Blur.from_similarity(SIMILARITY, [0.5, 2.0]).maps, (0.5, 2.0), strict=False):
         assert torch.allclose(edge.matrix(), (torch.tensor(SIMILARITY, dtype=F64) / temperature).softmax(1), atol=1e-15)
