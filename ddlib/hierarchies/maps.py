@@ -108,9 +108,7 @@ class Map(Kernel):
             return _segment_logsumexp(log_probs, self.parents, self.num_parents)
         return self.push(log_probs.exp()).log()  # positive, because of the spread
 
-    def log_mass(
-        self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]
-    ) -> Float[Tensor, "*n"]:
+    def log_mass(self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return self.log_push(log_probs).gather(-1, parent[..., None]).squeeze(-1)
 
     def log_shares(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n children"]:

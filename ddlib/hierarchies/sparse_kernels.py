@@ -1,5 +1,6 @@
 """Transition kernels with few parents for each child: sparse and banded matrices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -173,17 +174,16 @@ class Banded(Sparse):
         values = torch.where(inside, steps, 0.0)
         require(bool((values.sum(1) > 0).all()), "weights are 0 for all steps that stay inside, must leave some")
         index = target % size if cyclic else target.clamp(0, size - 1)
-        inside = values.sum(1)
-        super().__init__(index, values / inside[:, None], size)
+        mass = values.sum(1)
+        super().__init__(index, values / mass[:, None], size)
         self.weights, self.cyclic = steps.clone(), cyclic
-        self._steps, self._scale = steps / steps.sum(), steps.sum() / inside
+        self._steps, self._scale = steps / steps.sum(), steps.sum() / mass
         self._even = float(self._scale.max()) < 1e6  # else products of scale and step may underflow
 
     def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if not self._in_blocks:
             return super().push(law)
-        pieces = zip(self._pieces(law * self._scale.to(law.dtype), 0.0), self._blocks(law.dtype), strict=True)
-        return self._joined(sum(piece @ block for piece, block in pieces))
+        return self._joined(self._product(self._pieces(law * self._scale.to(law.dtype), 0.0)))
 
     def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
         if not self._in_blocks:
@@ -191,8 +191,7 @@ class Banded(Sparse):
         pieces = self._pieces(log_probs + self._scale.log().to(log_probs.dtype), -torch.inf)
         highest = torch.stack([piece.detach().amax(-1, keepdim=True) for piece in pieces]).amax(0)
         highest = torch.where(highest.isfinite(), highest, 0.0)  # of each block: far from it a mass may be tiny
-        masses = zip(pieces, self._blocks(log_probs.dtype), strict=True)
-        mass = sum((piece - highest).exp() @ block for piece, block in masses)
+        mass = self._product([(piece - highest).exp() for piece in pieces])
         return self._joined(mass), self._joined(highest.expand_as(mass))
 
     @property
@@ -203,7 +202,7 @@ class Banded(Sparse):
     def _reach(self) -> int:
         return max(1, len(self.weights) // 2)
 
-    def _pieces(self, values: Float[Tensor, "*n children"], fill: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _pieces(self, values: Float[Tensor, "*n children"], fill: float) -> Sequence[Tensor]:
         """Return the last children of the block below each block, its own, and the first of the block above."""
         reach, size = self._reach, max(_BLOCK, self._reach)
         if self.cyclic:
@@ -212,14 +211,15 @@ class Banded(Sparse):
         below = pad(blocks[..., :-1, size - reach :], (0, 0, 1, 0), value=fill)
         return below, blocks, pad(blocks[..., 1:, :reach], (0, 0, 0, 1), value=fill)
 
-    def _blocks(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the weights from the children of each of the ``_pieces`` to the parents of a block."""
+    def _product(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Return the masses of the parents of each block, from the probabilities of its ``_pieces``."""
         reach, size = self._reach, max(_BLOCK, self._reach)
         place = torch.arange(size, device=self.device) - torch.arange(-reach, size + reach, device=self.device)[:, None]
         place = place + len(self._steps) // 2
         inside = (place >= 0) & (place < len(self._steps))
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
-        return weights.to(dtype).split([reach, size, reach])
+        below, here, above = weights.to(pieces[0].dtype).split([reach, size, reach])
+        return pieces[0] @ below + pieces[1] @ here + pieces[2] @ above
 
     def _joined(self, blocks: Float[Tensor, "*n count size"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0

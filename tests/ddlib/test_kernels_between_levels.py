@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from ddlib.testing.oracle import exact_cavity, integrate_bound
 F64 = torch.float64
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
 SIMILARITY = [[4.0, 1.0, 0.0, -2.0], [1.0, 5.0, -1.0, 0.0], [0.0, -1.0, 6.0, 2.0], [-2.0, 0.0, 2.0, 4.0]]
+BLOCKS = st.sampled_from([0, 2**20])
 FEW = [[0, 1], [1, 2], [2, 0], [0, 0]]
 SAMPLERS = [Ancestral(), Remask(), FirstHitting(), Psi(0.7), Overshoot(), Confidence(), LeftToRight(), Euler()]
 PROCESSES = {
@@ -39,6 +41,15 @@ every_process = pytest.mark.parametrize("name", slow_but(PROCESSES, "blur", "sof
 
 def randn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+@contextmanager
+def in_blocks(limit):
+    """Multiply kernels of at most this many entries as dense matrices, bands above it in blocks of 3 states."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", limit)
+        patch.setattr("ddlib.hierarchies.sparse_kernels._BLOCK", 3)
+        yield
 
 
 @st.composite
@@ -61,11 +72,9 @@ def chains(draw):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([0, 2**20]))
+@given(chains(), BLOCKS)
 def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", limit)  # as dense matrices: no kernel, or every one
-        patch.setattr("ddlib.hierarchies.sparse_kernels._BLOCK", 3)
+    with in_blocks(limit):
         hierarchy = Kernels([*kernels, Dense(torch.ones(kernels[-1].num_parents, 1))])
         for i in range(len(kernels)):
             dense = torch.eye(hierarchy.levels[i], dtype=F64)
@@ -85,14 +94,18 @@ def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([torch.float32, F64]), st.floats(0, 800), st.integers(0, 10**6))
-def test_log_push_is_exact_where_the_mass_underflows(kernels, dtype, depth, seed):
+@given(chains(), st.sampled_from([torch.float32, F64]), st.floats(0, 800), BLOCKS, st.integers(0, 10**6))
+def test_log_push_is_exact_where_the_mass_underflows(kernels, dtype, depth, limit, seed):
     slack = 1e-12 if dtype == F64 else 2e-6
     for kernel in kernels:
         logits = (-depth * randn(2, 3, kernel.num_children, seed=seed).sigmoid()).to(dtype).requires_grad_()
         exact_logits = logits.detach().double().requires_grad_()
-        found, exact = kernel.log_push(logits), (exact_logits[..., None] + kernel.matrix().log()).logsumexp(-2)
+        parent = torch.arange(6).reshape(2, 3) % kernel.num_parents
+        with in_blocks(limit):
+            found, one = kernel.log_push(logits), kernel.log_mass(logits, parent)
+        exact = (exact_logits[..., None] + kernel.matrix().log()).logsumexp(-2)
         assert found.dtype == dtype and torch.allclose(found.double(), exact, rtol=slack, atol=4 * slack)
+        assert torch.allclose(one, found.gather(-1, parent[..., None])[..., 0], rtol=slack, atol=4 * slack)
         for value in (found, exact):
             (value * randn(*found.shape, seed=seed)).sum().backward()
         assert torch.allclose(logits.grad.double(), exact_logits.grad, rtol=1e-3, atol=20 * slack)
@@ -148,8 +161,10 @@ def kl_over_descendants(hierarchy, logits, x, z):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([torch.float32, F64]), st.sampled_from([1e-7, 0.5, 1 - 1e-7]), st.integers(0, 10**6))
-def test_losses_are_those_of_dense_matrices(kernels, dtype, t, seed):
+@given(chains(), st.sampled_from([torch.float32, F64]), st.sampled_from([1e-7, 0.5, 1 - 1e-7]), BLOCKS,
+       st.booleans(), st.integers(0, 10**6))  # fmt: skip
+def test_losses_are_those_of_dense_matrices(kernels, dtype, t, limit, compiled, seed):
+    """In a compiled graph positions are not sorted by level."""
     process, generator = Hierarchical(Kernels(kernels), Linear()), torch.Generator().manual_seed(seed)
     x = torch.randint(process.vocab_size, (3, 7), generator=generator)
     states = process.sample(x, torch.rand(3, generator=generator, dtype=F64), generator)  # of all levels, at any t
@@ -161,13 +176,16 @@ def test_losses_are_those_of_dense_matrices(kernels, dtype, t, seed):
     below = torch.where(level > 0, kl.gather(0, (level - 1).clamp_min(0)[None])[0], 0.0)
     above = torch.cat([kl[1:], torch.zeros_like(kl[:1])])
     jumps, shares = process.level_posterior(level, time, time / 2), process.edge_shares(states, time)
-    cases = {
-        "standard": (process.weighted_divergence(logits, x, states, time)[1], below),
-        "edges": (process.edges_weighted_divergence(logits, x, states, time)[1],
-                  (shares.movedim(-1, 0) * (kl - above)).sum(0)),
-        "step": (process.step_divergence(logits, x, states, time, time / 2),
-                 (torch.where(torch.arange(n) < level[..., None], jumps[..., :-1], 0.0).movedim(-1, 0) * kl).sum(0)),
-    }  # fmt: skip
+    with in_blocks(limit), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.compiler.is_compiling", lambda: compiled)
+        found = (
+            process.weighted_divergence(logits, x, states, time)[1],
+            process.edges_weighted_divergence(logits, x, states, time)[1],
+            process.step_divergence(logits, x, states, time, time / 2),
+        )
+    steps = torch.where(torch.arange(n) < level[..., None], jumps[..., :-1], 0.0).movedim(-1, 0)
+    sums = below, (shares.movedim(-1, 0) * (kl - above)).sum(0), (steps * kl).sum(0)
+    cases = dict(zip(("standard", "edges", "step"), zip(found, sums, strict=True), strict=True))
     for name, (found, exact) in cases.items():
         slack = (1e-12 if dtype == F64 else 1e-5) * float(exact.detach().abs().max() + 1)
         assert found.dtype == dtype and torch.allclose(found.double(), exact, rtol=0, atol=slack), name
