@@ -263,6 +263,21 @@ def test_kernels_are_built_from_nested_lists_and_mappings():
     assert [type(edge).__name__ for edge in dd.build("hierarchies", given).maps] == ["Banded", "Sparse", "Dense", "Map"]
 
 
+@pytest.mark.parametrize("name", ["banded", "sparse"])
+def test_a_loss_compiles_as_one_graph(name):
+    process, generator = PROCESSES[name], torch.Generator().manual_seed(0)
+    x, t = torch.randint(4, (2, 5), generator=generator), torch.tensor([0.3, 0.9], dtype=F64)
+    arguments = randn(2, 5, 4), x, process.sample(x, t, generator), t
+    compiled = torch.compile(process.weighted_divergence, backend="eager", fullgraph=True)
+    for found, exact in zip(compiled(*arguments), process.weighted_divergence(*arguments), strict=True):
+        assert torch.allclose(found, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_blur_that_changes_next_to_nothing_is_verified():
+    assert dd.verify(Hierarchical(Blur(5, [0.1, 0.15, 0.2]), Linear())).ok
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hierarchy", [Blur(5, [1.0]), Soft(MEMBERS), Kernels.examples()[1]], ids=str)
 def test_tokens_can_be_wrong_below_any_kernel(hierarchy):
