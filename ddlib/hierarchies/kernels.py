@@ -39,6 +39,11 @@ class Kernel(Float64Module):
         return False
 
     @property
+    def one_pass(self) -> bool:
+        """True if ``log_push`` is one pass over its input: a loss then computes it at all positions."""
+        return False
+
+    @property
     def mixes(self) -> bool:
         """True if every child may have every parent."""
         return bool((self.matrix() > 0).all())
@@ -83,20 +88,39 @@ class Kernel(Float64Module):
     def log_push(self, log_probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         """Compute ``push`` in the log domain: finite wherever the mass is positive, however small.
 
-        On an accelerator, where that takes a synchronisation, results are at least the largest of ``log_probs`` minus
-        87 in float32, 708 in float64, unless ``debug(True)`` was called.
+        On an accelerator, where that takes a synchronisation, masses are clamped instead, unless ``debug(True)`` was
+        called: results are at least the largest of ``log_probs`` (in a band: of those nearby) minus 87.3 in float32,
+        708.4 in float64, and lose digits from 15.9, or 36, plus the logarithm of the number of terms above that.
         """
-        highest = log_probs.detach().amax(-1, keepdim=True)
-        highest = torch.where(highest.isfinite(), highest, 0.0)
-        mass = self.push((log_probs - highest).exp())
-        least = torch.finfo(mass.dtype).tiny * self.num_children / torch.finfo(mass.dtype).eps  # of all its digits
-        found = mass.clamp_min(torch.finfo(mass.dtype).tiny).log() + highest
-        small = (mass.detach() < least).any(-1)
+        mass, highest = self._shifted(log_probs)
+        tiny, eps = torch.finfo(mass.dtype).tiny, torch.finfo(mass.dtype).eps
+        found = mass.clamp_min(tiny).log() + highest
+        small = mass.detach() < tiny * self._terms / eps  # lower masses may lack digits
         if not visible(small) or not bool(small.any()):
             return found
-        blocks = log_probs[small].split(max(1, _TERMS // self._terms))  # a mass that underflows: a logarithm per entry
-        exact = [checkpoint(self._log_push_of, rows, use_reentrant=False, preserve_rng_state=False) for rows in blocks]
-        return found.masked_scatter(small[..., None].expand_as(found), torch.cat(exact))
+        rows = log_probs.reshape(-1, self.num_children)
+        row, parent = (each.split(max(1, _TERMS // self._terms)) for each in small.flatten(0, -2).nonzero().unbind(1))
+        exact = [
+            checkpoint(self._log_mass, rows, *which, use_reentrant=False, preserve_rng_state=False)
+            for which in zip(row, parent, strict=True)
+        ]
+        return found.masked_scatter(small, torch.cat(exact))
+
+    def log_mass(self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Compute ``log_push`` at one parent for each row, from its column; exact on every device."""
+        row = torch.arange(parent.numel(), device=parent.device)
+        return self._log_mass(log_probs.reshape(-1, self.num_children), row, parent.flatten()).view(parent.shape)
+
+    def at_parents(
+        self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
+    ) -> tuple[Float[Tensor, "*n k"], ...]:
+        """Return a child's probabilities, and ``values``, at the parents it may have and perhaps at others.
+
+        Returns:
+            The probability of each parent, its share in this entry where a parent has several, then ``values``.
+        """
+        given = self.row(child)
+        return given, given, *values
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Draw a parent for each child from the uniforms ``u`` in [0, 1), by inversion."""
@@ -114,14 +138,20 @@ class Kernel(Float64Module):
 
     @property
     def _terms(self) -> int:
-        """Number of entries that ``_log_push_of`` adds for a row."""
-        return self.num_children * self.num_parents
+        """Number of terms of the mass of a parent."""
+        return self.num_children
 
-    def _log_push_of(self, log_probs: Float[Tensor, "n children"]) -> Float[Tensor, "n parents"]:
-        terms = log_probs[..., None] + self.matrix().log().to(log_probs.dtype)
-        highest = terms.detach().amax(-2)
-        shift = torch.where(highest > -torch.inf, highest, 0.0)
-        return log_of_mass((terms - shift[:, None]).exp().sum(-2), shift)
+    def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
+        """Return masses of parents, of which the largest is not far below 1, and the logarithm of their unit."""
+        highest = log_probs.detach().amax(-1, keepdim=True)
+        highest = torch.where(highest.isfinite(), highest, 0.0)
+        return self.push((log_probs - highest).exp()), highest
+
+    def _log_mass(
+        self, log_probs: Float[Tensor, "rows children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
+        """Return the log-mass of a parent in a row, for pairs of both."""
+        return log_sum(log_probs[row], self.column(parent))
 
 
 class Dense(Kernel):
@@ -164,8 +194,12 @@ class Dense(Kernel):
         return upper.after(self.values)
 
 
-def log_of_mass(mass: Float[Tensor, "n parents"], shift: Float[Tensor, "n parents"]) -> Float[Tensor, "n parents"]:
-    """Logarithm of ``mass`` plus ``shift``; -inf with gradient 0 where the mass is 0."""
+def log_sum(log_probs: Float[Tensor, "n k"], weights: Float64[Tensor, "n k"]) -> Float[Tensor, "n"]:
+    """Return the logarithm of the weighted sum of probabilities; -inf with gradient 0 where it is 0."""
+    terms = log_probs + weights.log().to(log_probs.dtype)
+    highest = terms.detach().amax(-1)
+    shift = torch.where(highest > -torch.inf, highest, 0.0)
+    mass = (terms - shift[:, None]).exp().sum(-1)
     return torch.where(mass > 0, torch.where(mass > 0, mass, 1.0).log() + shift, -torch.inf)
 
 

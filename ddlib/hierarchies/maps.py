@@ -57,6 +57,10 @@ class Map(Kernel):
         return self.spread is None
 
     @property
+    def one_pass(self) -> bool:
+        return True
+
+    @property
     def mixes(self) -> bool:
         return self.spread is not None or self.num_parents == 1
 
@@ -103,6 +107,9 @@ class Map(Kernel):
         if self.spread is None:
             return _segment_logsumexp(log_probs, self.parents, self.num_parents)
         return self.push(log_probs.exp()).log()  # positive, because of the spread
+
+    def log_mass(self, log_probs: Float[Tensor, "*n children"], parent: Int64[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return self.log_push(log_probs).gather(-1, parent[..., None]).squeeze(-1)
 
     def log_shares(self, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n children"]:
         """Log-softmax among the children of each parent; -inf where all of them have -inf. The spread is ignored."""

@@ -1,5 +1,6 @@
 """Transition kernels with few parents for each child: sparse and banded matrices."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_of_mass, stochastic
+from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_sum, stochastic
 from ddlib.utils.categorical import draw
 from ddlib.utils.validation import check_count, require
 
@@ -50,6 +51,13 @@ class Sparse(Kernel):
         self.num_children, self.num_parents = len(index), count
         self.parents = index.gather(1, values.argmax(1, keepdim=True)).squeeze(1)
         check_parents(torch.zeros(count, dtype=torch.float64).index_add(0, index.flatten(), values.flatten()), "index")
+        used = (self.values.flatten() > 0).nonzero()[:, 0]  # a band has many entries of 0 at its ends
+        parent = index.flatten()[used]
+        self._by_parent = used[parent.argsort(stable=True)]
+        children = torch.bincount(parent, minlength=count)
+        self._first, self._most = pad(children.cumsum(0), (1, 0)), int(children.max())
+        ordered = torch.where(self.values > 0, index, -1).sort(1).values
+        self._repeats = bool(((ordered.diff(dim=1) == 0) & (ordered[:, 1:] >= 0)).any())
 
     def plain_values(self) -> Any:
         return {
@@ -67,14 +75,8 @@ class Sparse(Kernel):
         return empty.scatter_add(-1, self.index[child], self.values[child])
 
     def column(self, parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n children"]:
-        distinct, which = parent.unique(return_inverse=True)
-        place = torch.full((self.num_parents,), -1, device=parent.device)
-        place[distinct] = torch.arange(len(distinct), device=parent.device)
-        row = place[self.index]
-        child, slot = (row >= 0).nonzero(as_tuple=True)
-        found = self.values.new_zeros(len(distinct), self.num_children)
-        entries = (row[child, slot], child), self.values[child, slot]
-        return found.index_put(*entries, accumulate=True)[which]
+        child, probability = self._below(parent)
+        return self.values.new_zeros(*parent.shape, self.num_children).scatter_add(-1, child, probability)
 
     def entry(self, child: Int64[Tensor, "*n"], parent: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
         return torch.where(self.index[child] == parent[..., None], self.values[child], 0.0).sum(-1)
@@ -90,6 +92,13 @@ class Sparse(Kernel):
         upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)  # indices were checked before
         flat = law.reshape(-1, self.num_children)
         return torch.sparse.mm(upwards, flat.mT).mT.reshape(*law.shape[:-1], self.num_parents)
+
+    def at_parents(
+        self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
+    ) -> tuple[Float[Tensor, "*n k"], ...]:
+        index, part = self.index[child], self.values[child]
+        given = self.row(child).gather(-1, index) if self._repeats else part
+        return given, part, *(each.gather(-1, index) for each in values)
 
     def sample(self, child: Int64[Tensor, "*n"], u: Float64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self.index[child, draw(self.values[child], u)]
@@ -109,17 +118,22 @@ class Sparse(Kernel):
         product = Sparse(index, values, upper.num_parents)
         return product if 2 * width < upper.num_parents else Dense(product.matrix())
 
+    def _below(self, parent: Int64[Tensor, "*n"]) -> tuple[Int64[Tensor, "*n k"], Float64[Tensor, "*n k"]]:
+        """Return the children of each parent, and their probabilities to have it; padded by children with 0."""
+        place = self._first[parent][..., None] + torch.arange(self._most, device=parent.device)
+        inside = place < self._first[parent + 1][..., None]
+        entry = self._by_parent[place.clamp_max(len(self._by_parent) - 1)]
+        return entry // self._width, torch.where(inside, self.values.flatten()[entry], 0.0)
+
     @property
     def _terms(self) -> int:
-        return self.index.numel()
+        return self._most
 
-    def _log_push_of(self, log_probs: Float[Tensor, "n children"]) -> Float[Tensor, "n parents"]:
-        terms = (log_probs[..., None] + self.values.log().to(log_probs.dtype)).flatten(1)
-        index = self.index.flatten().expand_as(terms)
-        zero = terms.new_zeros(len(terms), self.num_parents)
-        highest = (zero - torch.inf).scatter_reduce(1, index, terms.detach(), "amax")
-        shift = torch.where(highest > -torch.inf, highest, 0.0)
-        return log_of_mass(zero.scatter_add(1, index, (terms - shift.gather(1, index)).exp()), shift)
+    def _log_mass(
+        self, log_probs: Float[Tensor, "rows children"], row: Int64[Tensor, "n"], parent: Int64[Tensor, "n"]
+    ) -> Float[Tensor, "n"]:
+        child, probability = self._below(parent)
+        return log_sum(log_probs.flatten()[row[:, None] * self.num_children + child], probability)
 
     @property
     def _width(self) -> int:
@@ -160,25 +174,56 @@ class Banded(Sparse):
         values = torch.where(inside, steps, 0.0)
         require(bool((values.sum(1) > 0).all()), "weights are 0 for all steps that stay inside, must leave some")
         index = target % size if cyclic else target.clamp(0, size - 1)
-        super().__init__(index, values / values.sum(1, keepdim=True), size)
+        mass = values.sum(1)
+        super().__init__(index, values / mass[:, None], size)
         self.weights, self.cyclic = steps.clone(), cyclic
+        self._steps, self._scale = steps / steps.sum(), steps.sum() / mass
+        self._even = float(self._scale.max()) < 1e6  # else products of scale and step may underflow
 
     def push(self, law: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        size, reach = self.num_children, len(self.weights) // 2
-        if size**2 <= _DENSE:
+        if not self._in_blocks:
             return super().push(law)
-        # dense products of blocks: parents [256 b, 256 (b + 1)) with all children within reach
-        children = torch.arange(-reach, -(-size // _BLOCK) * _BLOCK + reach, device=law.device)
-        child = children % size if self.cyclic else children.clamp(0, size - 1)
-        span = _BLOCK + 2 * reach
-        step = torch.arange(_BLOCK, device=law.device) - torch.arange(span, device=law.device)[:, None] + 2 * reach
-        here = child.unfold(0, span, _BLOCK)[..., None]
-        inside = (
-            (step >= 0) & (step <= 2 * reach) & (self.cyclic | (here == children.unfold(0, span, _BLOCK)[..., None]))
-        )
-        blocks = torch.where(inside, self.values[here, step.clamp(0, 2 * reach)], 0.0).to(law.dtype)
-        found = torch.einsum("...bs,bsc->...bc", law[..., child].unfold(-1, span, _BLOCK), blocks)
-        return found.flatten(-2)[..., :size]
+        return self._joined(self._product(self._pieces(law * self._scale.to(law.dtype), 0.0)))
+
+    def _shifted(self, log_probs: Float[Tensor, "*n children"]) -> tuple[Tensor, Tensor]:
+        if not self._in_blocks:
+            return super()._shifted(log_probs)
+        pieces = self._pieces(log_probs + self._scale.log().to(log_probs.dtype), -torch.inf)
+        highest = torch.stack([piece.detach().amax(-1, keepdim=True) for piece in pieces]).amax(0)
+        highest = torch.where(highest.isfinite(), highest, 0.0)  # of each block: far from it a mass may be tiny
+        mass = self._product([(piece - highest).exp() for piece in pieces])
+        return self._joined(mass), self._joined(highest.expand_as(mass))
+
+    @property
+    def _in_blocks(self) -> bool:
+        return self.num_children**2 > _DENSE and self._even
+
+    @property
+    def _reach(self) -> int:
+        return max(1, len(self.weights) // 2)
+
+    def _pieces(self, values: Float[Tensor, "*n children"], fill: float) -> Sequence[Tensor]:
+        """Return the last children of the block below each block, its own, and the first of the block above."""
+        reach, size = self._reach, max(_BLOCK, self._reach)
+        if self.cyclic:
+            values = torch.cat([values[..., -reach:], values, values[..., :reach]], -1)
+        blocks = pad(values, (0, -values.shape[-1] % size), value=fill).unflatten(-1, (-1, size))
+        below = pad(blocks[..., :-1, size - reach :], (0, 0, 1, 0), value=fill)
+        return below, blocks, pad(blocks[..., 1:, :reach], (0, 0, 0, 1), value=fill)
+
+    def _product(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Return the masses of the parents of each block, from the probabilities of its ``_pieces``."""
+        reach, size = self._reach, max(_BLOCK, self._reach)
+        place = torch.arange(size, device=self.device) - torch.arange(-reach, size + reach, device=self.device)[:, None]
+        place = place + len(self._steps) // 2
+        inside = (place >= 0) & (place < len(self._steps))
+        weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
+        below, here, above = weights.to(pieces[0].dtype).split([reach, size, reach])
+        return pieces[0] @ below + pieces[1] @ here + pieces[2] @ above
+
+    def _joined(self, blocks: Float[Tensor, "*n count size"]) -> Float[Tensor, "*n parents"]:
+        start = self._reach if self.cyclic else 0
+        return blocks.flatten(-2)[..., start : start + self.num_parents]
 
     def plain_values(self) -> Any:
         return {"size": self.num_children, "weights": self.weights.tolist(), "cyclic": self.cyclic}

@@ -12,7 +12,7 @@ from ddlib.arguments import made_by
 from ddlib.hierarchies import Flat, Hierarchy, Tree
 from ddlib.processes.base import reduction
 from ddlib.processes.broadcasting import beside, interior, scalar, span, taken
-from ddlib.processes.hierarchical_kl import children, descendants
+from ddlib.processes.hierarchical_kl import children, children_at, descendants, descendants_at
 from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.tree_kernels import dense, reach, reach_of_tokens
 from ddlib.schedules import Cosine, Linear, Polynomial, Window
@@ -138,6 +138,8 @@ class Hierarchical(LevelProcess):
         """Sum over levels of the posterior probability times the KL of the descendants of z (theory section 3)."""
         self.check_inputs(x=x, z=z, t=t, s=s)
         probs = self.level_posterior(self.level_of(z), t, s).to(logits.dtype)
+        if self._selects:
+            return descendants_at(self.hierarchy, logits, x, z, probs)
         return descendants(self.hierarchy, *self._model_terms(logits, x), x, z, probs)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
@@ -221,6 +223,11 @@ class Hierarchical(LevelProcess):
         schedule = self.schedules[0] if len(self.schedules) == 1 else list(self.schedules)
         return f"{type(self).__name__}({self.hierarchy!r}, {schedule!r})"
 
+    @property
+    def _selects(self) -> bool:
+        """True if positions are sorted by level, which pays where a push costs more than a pass over the logits."""
+        return not torch.compiler.is_compiling() and not all(edge.one_pass for edge in self.hierarchy.maps)
+
     def _model_terms(self, logits: Logits, x: Tokens) -> tuple[Tensor, Tensor]:
         """Terms of the network that the bound needs: log p(x), (B, L), and log u_1(.|p), (B, L, clusters)."""
         log_p = logits.log_softmax(-1)
@@ -230,6 +237,8 @@ class Hierarchical(LevelProcess):
         self, logits: Logits, x: Tokens, z: Tokens, t: Times, shares: Tensor | None
     ) -> tuple[PerToken, PerToken]:
         weight = self.loss_weight(x, z, t).to(logits.dtype)
+        if self._selects:
+            return weight, children_at(self.hierarchy, logits, x, z, shares)
         return weight, children(self.hierarchy, *self._model_terms(logits, x), x, z, shares)
 
     def _descendants(self, z: Tokens, lower: int, upper: int, probs: Tensor) -> Tensor:

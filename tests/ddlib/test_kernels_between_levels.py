@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from ddlib.testing.oracle import exact_cavity, integrate_bound
 F64 = torch.float64
 MEMBERS = [[1.0, 0.0], [0.5, 0.5], [0.2, 0.8], [0.0, 1.0]]
 SIMILARITY = [[4.0, 1.0, 0.0, -2.0], [1.0, 5.0, -1.0, 0.0], [0.0, -1.0, 6.0, 2.0], [-2.0, 0.0, 2.0, 4.0]]
+BLOCKS = st.sampled_from([0, 2**20])
 FEW = [[0, 1], [1, 2], [2, 0], [0, 0]]
 SAMPLERS = [Ancestral(), Remask(), FirstHitting(), Psi(0.7), Overshoot(), Confidence(), LeftToRight(), Euler()]
 PROCESSES = {
@@ -39,6 +41,15 @@ every_process = pytest.mark.parametrize("name", slow_but(PROCESSES, "blur", "sof
 
 def randn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+@contextmanager
+def in_blocks(limit):
+    """Multiply kernels of at most this many entries as dense matrices, bands above it in blocks of 3 states."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", limit)
+        patch.setattr("ddlib.hierarchies.sparse_kernels._BLOCK", 3)
+        yield
 
 
 @st.composite
@@ -61,11 +72,9 @@ def chains(draw):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([0, 2**20]))
+@given(chains(), BLOCKS)
 def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", limit)  # as dense matrices: no kernel, or every one
-        patch.setattr("ddlib.hierarchies.sparse_kernels._BLOCK", 3)
+    with in_blocks(limit):
         hierarchy = Kernels([*kernels, Dense(torch.ones(kernels[-1].num_parents, 1))])
         for i in range(len(kernels)):
             dense = torch.eye(hierarchy.levels[i], dtype=F64)
@@ -85,14 +94,18 @@ def test_kernels_and_their_products_act_as_dense_matrices(kernels, limit):
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(chains(), st.sampled_from([torch.float32, F64]), st.floats(0, 800), st.integers(0, 10**6))
-def test_log_push_is_exact_where_the_mass_underflows(kernels, dtype, depth, seed):
+@given(chains(), st.sampled_from([torch.float32, F64]), st.floats(0, 800), BLOCKS, st.integers(0, 10**6))
+def test_log_push_is_exact_where_the_mass_underflows(kernels, dtype, depth, limit, seed):
     slack = 1e-12 if dtype == F64 else 2e-6
     for kernel in kernels:
         logits = (-depth * randn(2, 3, kernel.num_children, seed=seed).sigmoid()).to(dtype).requires_grad_()
         exact_logits = logits.detach().double().requires_grad_()
-        found, exact = kernel.log_push(logits), (exact_logits[..., None] + kernel.matrix().log()).logsumexp(-2)
+        parent = torch.arange(6).reshape(2, 3) % kernel.num_parents
+        with in_blocks(limit):
+            found, one = kernel.log_push(logits), kernel.log_mass(logits, parent)
+        exact = (exact_logits[..., None] + kernel.matrix().log()).logsumexp(-2)
         assert found.dtype == dtype and torch.allclose(found.double(), exact, rtol=slack, atol=4 * slack)
+        assert torch.allclose(one, found.gather(-1, parent[..., None])[..., 0], rtol=slack, atol=4 * slack)
         for value in (found, exact):
             (value * randn(*found.shape, seed=seed)).sum().backward()
         assert torch.allclose(logits.grad.double(), exact_logits.grad, rtol=1e-3, atol=20 * slack)
@@ -124,6 +137,63 @@ def test_a_tree_given_as_dense_matrices_is_the_tree(mode):
     ]  # fmt: skip
     for exact, found in zip(*results, strict=True):
         assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
+
+
+def kl_over_descendants(hierarchy, logits, x, z):
+    """KL of the descendants in each level of each state, (levels, positions), from dense matrices in float64."""
+    eye, found = torch.eye(hierarchy.vocab_size, dtype=F64), []
+    log_u, u_x = [logits.double().log_softmax(-1)], [eye]
+    for edge in hierarchy.maps:
+        log_u.append((log_u[-1][..., None] + edge.matrix().log()).logsumexp(-2))
+        u_x.append(u_x[-1] @ edge.matrix())
+    for i in range(hierarchy.depth):
+        one, product = torch.zeros(len(x), dtype=F64), torch.eye(hierarchy.levels[i], dtype=F64)
+        for j in range(i + 1, hierarchy.depth + 1):
+            product = product @ hierarchy.maps[j - 1].matrix()
+            here = hierarchy.level_of(z) == j
+            column = torch.where(here[:, None], product.T[hierarchy.local(z, j)], 1.0)
+            true, model = column * u_x[i][x], (column.log() + log_u[i]).log_softmax(-1)
+            true = true / true.sum(-1, keepdim=True)
+            terms = torch.where(true > 0, true * (true.log() - model), 0.0)
+            one = torch.where(here, terms.sum(-1), one)
+        found.append(one)
+    return torch.stack(found)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(chains(), st.sampled_from([torch.float32, F64]), st.sampled_from([1e-7, 0.5, 1 - 1e-7]), BLOCKS,
+       st.booleans(), st.integers(0, 10**6))  # fmt: skip
+def test_losses_are_those_of_dense_matrices(kernels, dtype, t, limit, compiled, seed):
+    """In a compiled graph positions are not sorted by level."""
+    process, generator = Hierarchical(Kernels(kernels), Linear()), torch.Generator().manual_seed(seed)
+    x = torch.randint(process.vocab_size, (3, 7), generator=generator)
+    states = process.sample(x, torch.rand(3, generator=generator, dtype=F64), generator)  # of all levels, at any t
+    logits, time = (3 * randn(3, 7, process.vocab_size, seed=seed)).to(dtype), torch.full((3,), t, dtype=F64)
+    flat = logits.detach().double().flatten(0, 1).requires_grad_()
+    logits.requires_grad_()
+    kl = kl_over_descendants(process.hierarchy, flat, x.flatten(), states.flatten()).unflatten(1, x.shape)
+    level, n = process.level_of(states), process.hierarchy.depth
+    below = torch.where(level > 0, kl.gather(0, (level - 1).clamp_min(0)[None])[0], 0.0)
+    above = torch.cat([kl[1:], torch.zeros_like(kl[:1])])
+    jumps, shares = process.level_posterior(level, time, time / 2), process.edge_shares(states, time)
+    with in_blocks(limit), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.compiler.is_compiling", lambda: compiled)
+        found = (
+            process.weighted_divergence(logits, x, states, time)[1],
+            process.edges_weighted_divergence(logits, x, states, time)[1],
+            process.step_divergence(logits, x, states, time, time / 2),
+        )
+    steps = torch.where(torch.arange(n) < level[..., None], jumps[..., :-1], 0.0).movedim(-1, 0)
+    sums = below, (shares.movedim(-1, 0) * (kl - above)).sum(0), (steps * kl).sum(0)
+    cases = dict(zip(("standard", "edges", "step"), zip(found, sums, strict=True), strict=True))
+    for name, (found, exact) in cases.items():
+        slack = (1e-12 if dtype == F64 else 1e-5) * float(exact.detach().abs().max() + 1)
+        assert found.dtype == dtype and torch.allclose(found.double(), exact, rtol=0, atol=slack), name
+        grad, expected = (
+            torch.autograd.grad(value.sum(), leaf, retain_graph=True)[0].flatten()
+            for value, leaf in ((found, logits), (exact, flat))
+        )
+        assert torch.allclose(grad.double(), expected, rtol=0, atol=10 * slack), name
 
 
 def test_rows_of_a_blur_are_gaussian_and_those_of_a_similarity_a_softmax():
@@ -191,6 +261,21 @@ def test_kernels_are_built_from_nested_lists_and_mappings():
     band, sparse = {"size": 4, "weights": [1, 2, 1]}, {"index": [[0], [1], [1], [0]], "probability": [[1]] * 4}
     given = {"kind": "ddlib.hierarchies:Kernels", "kernels": [band, sparse, [[0.5, 0.5], [0.1, 0.9]]]}
     assert [type(edge).__name__ for edge in dd.build("hierarchies", given).maps] == ["Banded", "Sparse", "Dense", "Map"]
+
+
+@pytest.mark.parametrize("name", ["banded", "sparse"])
+def test_a_loss_compiles_as_one_graph(name):
+    process, generator = PROCESSES[name], torch.Generator().manual_seed(0)
+    x, t = torch.randint(4, (2, 5), generator=generator), torch.tensor([0.3, 0.9], dtype=F64)
+    arguments = randn(2, 5, 4), x, process.sample(x, t, generator), t
+    compiled = torch.compile(process.weighted_divergence, backend="eager", fullgraph=True)
+    for found, exact in zip(compiled(*arguments), process.weighted_divergence(*arguments), strict=True):
+        assert torch.allclose(found, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_blur_that_changes_next_to_nothing_is_verified():
+    assert dd.verify(Hierarchical(Blur(5, [0.1, 0.15, 0.2]), Linear())).ok
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A schedule for each edge, windows and rates (theory section 15); any kernel between levels (section 16)."""
 
+import math
 import sys
 
 import torch
@@ -129,6 +130,35 @@ def a_square_matrix_is_pushed_transposed(push, self, law):
 @levels("K_{i->j} = K_i ... K_{j-1}", Dense, SQUARE, SQUARE.matrix().flip(0))
 def the_upper_matrix_comes_first(then, self, upper):
     return Dense(upper.matrix() @ self.values) if upper.num_parents == self.num_parents else then(upper)
+
+
+@levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
+def small_masses_are_clamped_at_e_to_the_minus_20(log_push, self, log_probs):
+    highest = log_probs.amax(-1, keepdim=True)
+    return self.push((log_probs - highest).exp()).clamp_min(math.exp(-20)).log() + highest
+
+
+@levels("log u_1(z|p), however small", Kernel, Dense(MEMBERS))
+def the_mass_of_one_state_is_clamped(log_mass, self, log_probs, parent):
+    return log_mass(log_probs, parent).clamp_min(-20.0)
+
+
+@levels("probabilities of equal parents add", Sparse, REPEATED)
+def each_of_equal_parents_counts_alone(at_parents, self, child, *values):
+    _, part, *others = at_parents(child, *values)
+    return part, part, *others
+
+
+@levels("K(z|y) for every y", Sparse, REPEATED)
+def the_first_child_of_a_state_is_forgotten(_below, self, parent):
+    child, probability = _below(parent)
+    return child[..., 1:], probability[..., 1:]
+
+
+@fault("every child may have every parent")
+def every_kernel_mixes(patch):
+    patch.setattr(Kernel, "mixes", property(lambda self: True))
+    return Kernels([Dense(MEMBERS)])
 
 
 @levels("inversion of the row", Kernel, SQUARE)

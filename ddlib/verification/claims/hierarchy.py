@@ -73,6 +73,21 @@ def _acts(
     mass = columns @ log_probs.exp().T
     for action, got in (("push", edge.push(log_probs.exp())), ("log_push", edge.log_push(log_probs).exp())):
         yield Comparison(f"{action} {name}", ("", "law"), got.T[parent], mass, 100 * tolerance, {"parent": parent})
+    likeliest = _drawn(edge.num_children, 8)
+    steep = torch.randn(len(likeliest), edge.num_children, generator=generator, dtype=torch.float64) - 300
+    steep = steep.index_put((torch.arange(len(likeliest)), likeliest), steep.new_zeros(())).log_softmax(-1)
+    logs = (steep[:, None] + columns.log()).logsumexp(-1)
+    one = edge.log_mass(steep[:, None].expand(-1, len(parent), -1), parent.expand(len(steep), -1))
+    for action, got in (("log_push", edge.log_push(steep)[:, parent]), ("log_mass", one)):
+        yield Comparison(f"{action} {name} of small masses", ("", "law"), got.T, logs.T,
+                         100 * tolerance * (1 + logs.T.abs()), {"parent": parent})  # fmt: skip
+    every = torch.arange(edge.num_parents, dtype=torch.float64).expand(len(child), -1)
+    given, part, place = edge.at_parents(child, every)
+    rows, index = edge.row(child), place.long()
+    sums = torch.zeros_like(rows).scatter_add(1, index, part)
+    yield Comparison(f"at_parents {name}, summed", ("", "parent"), sums, rows, tolerance, {"child": child})
+    there = torch.where(part > 0, rows.gather(1, index), given)
+    yield Comparison(f"at_parents {name}", ("", "entry"), given, there, tolerance, {"child": child})
     # an even grid of uniforms hits every parent in proportion to its probability, without randomness
     grid = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
     for first in child[:: max(1, len(child) // samples)].tolist():
@@ -85,6 +100,8 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
         child, parent = torch.arange(edge.num_children), torch.arange(edge.num_parents)
         yield Comparison(f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15)
         yield from _acts(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
+        all_positive = (edge.matrix() > 0).all().double()
+        yield Comparison(f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0)
 
 
 def _drawn(count: int, most: int) -> Tensor:
