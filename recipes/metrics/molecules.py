@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 RADIUS, BITS = 2, 1024
 """Radius and length of the Morgan fingerprints of MOSES."""
 
+ROWS = 1000
+"""Molecules of which the similarities to all others are in memory at a time."""
+
 PROPERTIES = ("qed", "logp", "weight")
 
 
@@ -113,14 +116,7 @@ def internal_diversity(smiles: Sequence[str], power: int = 1) -> float:
     """
     if power < 1:
         raise ValueError(f"power={power}: must be at least 1")
-    rdkit()
-    from rdkit import DataStructs
-    from rdkit.Chem import rdFingerprintGenerator
-
-    generator = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
-    prints = [generator.GetFingerprint(molecule(one)) for one in _valid(smiles)]
-    rows = (np.array(DataStructs.BulkTanimotoSimilarity(one, prints)) for one in prints)
-    return 1.0 - float(np.mean([np.mean(row**power) ** (1 / power) for row in rows]))
+    return _diversity(_valid(smiles), power)
 
 
 def properties(smiles: Sequence[str]) -> dict[str, Float[np.ndarray, " N"]]:
@@ -130,13 +126,7 @@ def properties(smiles: Sequence[str]) -> dict[str, Float[np.ndarray, " N"]]:
         ModuleNotFoundError: rdkit is not installed.
         ValueError: no valid molecules.
     """
-    rdkit()
-    from rdkit.Chem import Crippen, Descriptors
-    from rdkit.Chem.QED import qed
-
-    found = [molecule(one) for one in _valid(smiles)]
-    functions = zip(PROPERTIES, (qed, Crippen.MolLogP, Descriptors.MolWt), strict=True)
-    return {name: np.array([function(one) for one in found]) for name, function in functions}
+    return _properties(_valid(smiles))
 
 
 def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) -> dict[str, float]:
@@ -156,18 +146,21 @@ def measure(smiles: Sequence[str], data: Sequence[str], train: Collection[str]) 
         ModuleNotFoundError: rdkit is not installed.
         ValueError: no samples, no valid molecules in the data.
     """
-    of_data, rate = properties(data), validity(smiles)
-    found = {"validity": rate, "uniqueness": np.nan, "novelty": np.nan, "internal_diversity": np.nan}
-    of_samples = {name: np.array([np.nan]) for name in PROPERTIES}
-    if rate:
-        found |= {"uniqueness": uniqueness(smiles), "novelty": novelty(smiles, train)}
-        found |= {"internal_diversity": internal_diversity(smiles)}
-        of_samples = properties(smiles)
-    found["internal_diversity_of_data"] = internal_diversity(data)
+    known, valid = _valid(data), [one for one in canonical(_some(smiles)) if one is not None]
+    different = set(valid)
+    nothing = {name: np.array([np.nan]) for name in PROPERTIES}
+    of_samples, of_data = _properties(valid) if valid else nothing, _properties(known)
+    found = {
+        "validity": len(valid) / len(smiles),
+        "uniqueness": len(different) / len(valid) if valid else np.nan,
+        "novelty": len(different - set(train)) / len(different) if valid else np.nan,
+        "internal_diversity": _diversity(valid) if valid else np.nan,
+        "internal_diversity_of_data": _diversity(known),
+    }
     for name in PROPERTIES:
         left, right = of_samples[name], of_data[name]
         found |= {f"{name}_mean": float(left.mean()), f"{name}_mean_of_data": float(right.mean())}
-        found[f"{name}_distance"] = float(wasserstein_distance(left, right)) if rate else np.nan
+        found[f"{name}_distance"] = float(wasserstein_distance(left, right)) if valid else np.nan
     return found
 
 
@@ -183,3 +176,27 @@ def _valid(smiles: Sequence[str]) -> list[str]:
     if not valid:
         raise ValueError(f"none of the {len(smiles)} molecules is valid")
     return valid
+
+
+def _diversity(valid: Sequence[str], power: int = 1) -> float:
+    """Return the internal diversity of valid molecules."""
+    from rdkit.Chem import rdFingerprintGenerator
+
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=BITS)
+    bits = np.array([generator.GetFingerprintAsNumPy(molecule(one)) for one in valid], dtype=np.float32)
+    sizes, means = bits.sum(1), []
+    for first in range(0, len(bits), ROWS):
+        common = bits[first : first + ROWS] @ bits.T  # exact: counts of at most 1024 bits
+        similar = common / (sizes[first : first + ROWS, None] + sizes - common)
+        means.append((similar.astype(np.float64) ** power).mean(1) ** (1 / power))
+    return 1.0 - float(np.concatenate(means).mean())
+
+
+def _properties(valid: Sequence[str]) -> dict[str, Float[np.ndarray, " N"]]:
+    """Return the properties of valid molecules."""
+    from rdkit.Chem import Crippen, Descriptors
+    from rdkit.Chem.QED import qed
+
+    found = [molecule(one) for one in valid]
+    functions = zip(PROPERTIES, (qed, Crippen.MolLogP, Descriptors.MolWt), strict=True)
+    return {name: np.array([function(one) for one in found]) for name, function in functions}

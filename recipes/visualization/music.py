@@ -11,6 +11,7 @@ from ddlib.plot.colors import BLUE, GREEN, ORANGE, VERMILION
 from recipes.data.sources.pitches import NOISY, sounding, symbol_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from music21.stream import Score
 
@@ -36,26 +37,34 @@ def piano_roll(
     Raises:
         ValueError: fewer than one voice or step, negative ids, an unknown symbol, no complete step.
     """
+    return piano_rolls([ids], symbols, voices=voices, steps=steps, titles=[title])
+
+
+def piano_rolls(
+    sequences: Sequence[Int[np.ndarray, " L"]],
+    symbols: Sequence[str],
+    *,
+    voices: int = 1,
+    steps: int = 4,
+    titles: Sequence[str] = (),
+) -> "Figure":
+    """Return the piano rolls of several sequences, one below the other; arguments and errors as in ``piano_roll``.
+
+    Raises:
+        ValueError: also for no sequences, or a wrong number of titles.
+    """
     from matplotlib.figure import Figure
 
-    lines = [_notes(*line) for line in zip(*_read(ids, symbols, voices, steps), strict=True)]
-    pitches = [pitch for notes in lines for pitch, _, _ in notes if pitch >= 0]
-    lowest, highest = (min(pitches), max(pitches)) if pitches else (60, 72)
-    length = len(np.asarray(ids)) // voices
-    figure = Figure(figsize=(min(max(length / 16, 5), 16), 3.6), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel="quarter notes", ylabel="pitch")
-    for voice, notes in enumerate(lines):
-        for pitch, first, end in notes:
-            noisy = pitch == NOISY
-            place, height = (lowest - 2 - voice / voices, 1 / voices) if noisy else (pitch - 0.4, 0.8)
-            colour = NOISE if noisy else COLOURS[voice % len(COLOURS)]
-            width = end - first - (0 if noisy else 0.12)
-            axes.broken_barh([(first / steps, width / steps)], (place, height), facecolors=colour)
-    octaves = [pitch for pitch in range(128) if pitch % 12 in (0, 4, 7) and lowest - 1 <= pitch <= highest + 1]
-    axes.set_yticks(octaves, [symbol_of(pitch) for pitch in octaves])
-    axes.set(xlim=(0, length / steps), ylim=(lowest - 3.2, highest + 1.2))
-    axes.set_axisbelow(True)
-    axes.grid(alpha=0.3)
+    titles = titles or [f"sample {number}" for number in range(len(sequences))]
+    if not len(sequences) or len(titles) != len(sequences):
+        raise ValueError(f"there are {len(sequences)} sequences and {len(titles)} titles: must be as many, at least 1")
+    longest = max(len(np.asarray(ids)) for ids in sequences) // max(voices, 1)
+    size = (min(max(longest / 16, 5), 16), 3.6 * len(sequences))
+    figure = Figure(figsize=size, layout="constrained")
+    rows = figure.subplots(len(sequences), squeeze=False)[:, 0]
+    for axes, ids, title in zip(rows, sequences, titles, strict=True):
+        _draw(axes, _read(ids, symbols, voices, steps), steps)
+        axes.set(title=title, xlabel="quarter notes", ylabel="pitch")
     return figure
 
 
@@ -92,6 +101,24 @@ def write_midi(
 ) -> None:
     """Write a sequence as a MIDI file, one track for each voice; arguments and errors as in ``score``."""
     score(ids, symbols, voices=voices, steps=steps).write("midi", fp=str(path))
+
+
+def _draw(axes: "Axes", read: tuple[Int[np.ndarray, "voices T"], Int[np.ndarray, "voices T"]], steps: int) -> None:
+    lines = [_notes(*line) for line in zip(*read, strict=True)]
+    pitches = [pitch for notes in lines for pitch, _, _ in notes if pitch >= 0]
+    lowest, highest = (min(pitches), max(pitches)) if pitches else (60, 72)
+    for voice, notes in enumerate(lines):
+        for pitch, first, end in notes:
+            noisy = pitch == NOISY
+            place = (lowest - 2 - voice / len(lines), 1 / len(lines)) if noisy else (pitch - 0.4, 0.8)
+            width = end - first - (0 if noisy else 0.12)  # a gap between repeated notes
+            colour = NOISE if noisy else COLOURS[voice % len(COLOURS)]
+            axes.broken_barh([(first / steps, width / steps)], place, facecolors=colour)
+    chord = [pitch for pitch in range(128) if pitch % 12 in (0, 4, 7) and lowest - 1 <= pitch <= highest + 1]
+    axes.set_yticks(chord, [symbol_of(pitch) for pitch in chord])
+    axes.set(xlim=(0, read[0].shape[1] / steps), ylim=(lowest - 3.2, highest + 1.2))
+    axes.set_axisbelow(True)
+    axes.grid(alpha=0.3)
 
 
 def _read(

@@ -26,16 +26,19 @@ class Chorales:
     are interleaved: soprano, alto, tenor and bass of a step, then those of the next one. Repeats are not expanded.
     Pieces are read by music21, in half a minute for all.
 
+    Args:
+        voices: the soprano alone, or all four voices.
+        steps: steps of a quarter note: 4 is a grid of sixteenths. A note that begins within a step begins at the next
+            one.
+        limit: number of pieces, the first ones by name; all by default.
+
     Raises:
         ValueError: unknown voices, a number of steps below 1, a limit below 1.
     """
 
     voices: Voices = "soprano"
-    """The soprano alone, or all four voices."""
     steps: int = 4
-    """Steps of a quarter note: 4 is a grid of sixteenths. A note that begins within a step begins at the next one."""
     limit: int | None = None
-    """Number of pieces, the first ones by name; all by default."""
 
     def __post_init__(self) -> None:
         if self.voices not in ("soprano", "four"):

@@ -20,16 +20,18 @@ class Digits:
     The file is ordered by digit. The pictures are returned in turn, one of each digit, so that every contiguous part
     of them has all classes in equal shares.
 
+    Args:
+        side: height and width in pixels: 28, or a divisor of it, by averages over squares of pixels.
+        levels: number of grey values V.
+        limit: number of pictures, the first ones; all by default.
+
     Raises:
         ValueError: a side that does not divide 28, a number of grey values that is not in 2..256, a limit below 1.
     """
 
     side: int = SIDE
-    """Height and width in pixels: 28, or a divisor of it, by averages over squares of pixels."""
     levels: int = 256
-    """Number of grey values V."""
     limit: int | None = None
-    """Number of pictures, the first ones; all by default."""
 
     def __post_init__(self) -> None:
         if self.side < 1 or SIDE % self.side:

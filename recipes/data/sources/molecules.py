@@ -25,16 +25,18 @@ ALPHABETS: dict[Tokens, tuple[str, ...]] = {
 class Molecules:
     """MOSES (Polykovskiy et al. 2020): 1,936,962 drug-like molecules of ZINC in three splits, one SMILES each.
 
+    Args:
+        split: 1,584,663 for training, 176,074 for tests, 176,225 for tests with scaffolds that training lacks.
+        tokens: unit of a symbol: a character, or a token of SMILES such as Cl or [nH].
+        limit: number of molecules, the first ones of the file; all by default.
+
     Raises:
         ValueError: an unknown split or kind of tokens, a limit below 1.
     """
 
     split: Split = "train"
-    """1,584,663 for training, 176,074 for tests, 176,225 for tests with scaffolds that training lacks."""
     tokens: Tokens = "characters"
-    """Unit of a symbol: a character, or a token of SMILES such as Cl or [nH]."""
     limit: int | None = None
-    """Number of molecules, the first ones of the shuffled file; all by default."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "test", "test_scaffolds"):

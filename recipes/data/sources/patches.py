@@ -36,6 +36,14 @@ class Patches:
 
     Neighbouring patches of a photograph are alike. A hold-out by photograph measures generalisation to others.
 
+    Args:
+        height: height of a patch in pixels.
+        width: width of a patch in pixels.
+        levels: number of grey values V.
+        reduce: side of the squares of pixels that are averaged first: patches then show larger parts.
+        pictures: names of the photographs.
+        limit: number of patches of each photograph, evenly spaced; all by default.
+
     Raises:
         ValueError: sizes below 1, a number of grey values that is not in 2..256, a limit below 1, an unknown
             photograph or none.
@@ -44,13 +52,9 @@ class Patches:
     height: int = 12
     width: int = 12
     levels: int = 256
-    """Number of grey values V."""
     reduce: int = 1
-    """Side of the squares of pixels that are averaged first: patches then show larger parts."""
     pictures: tuple[str, ...] = tuple(PICTURES)
-    """Names of the photographs."""
     limit: int | None = None
-    """Number of patches of each photograph, evenly spaced; all by default."""
 
     def __post_init__(self) -> None:
         for name in ("height", "width", "reduce"):

@@ -24,12 +24,15 @@ class Peptides:
     Positive classes are antimicrobial (AMP) or anticancer (ACP) peptides; negative ones are fragments of other
     proteins from UniProt, transmembrane helices (TM) or random sequences. The classes are returned in turn.
 
+    Args:
+        table: name of the table: 5,200 peptides of 7 to 174 amino acids in AMPvsUniProt; 412, 826 and 826 in the
+            others.
+
     Raises:
         ValueError: an unknown table.
     """
 
     table: Table = "AMPvsUniProt"
-    """Name of the table: 5,200 peptides of 7 to 174 amino acids in AMPvsUniProt; 412, 826 and 826 in the others."""
 
     def __post_init__(self) -> None:
         if self.table not in TABLES:

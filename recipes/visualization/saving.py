@@ -1,0 +1,104 @@
+"""Samples in the files of their kind: pictures, molecules, music, FASTA, lines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from ddlib.processes import ForwardProcess
+from recipes.data.sequences import Layout
+from recipes.data.sources.pitches import midi_of
+from recipes.visualization.lines import write_fasta, write_lines
+from recipes.visualization.molecules import draw
+from recipes.visualization.music import piano_rolls, write_midi
+from recipes.visualization.pictures import grid
+
+FASTA, LINES, MIDI, PNG = (".fasta", ".fa"), (".txt", ".smi"), (".mid", ".midi"), (".png",)
+
+MOLECULES = "molecules"
+"""Kind of source whose sequences are SMILES."""
+
+
+def write_samples(
+    path: Path | str,
+    samples: Sequence[Int[np.ndarray, " L"]],
+    symbols: Sequence[str],
+    layout: Layout,
+    *,
+    voices: int = 1,
+    steps: int = 4,
+    process: ForwardProcess | None = None,
+) -> list[Path]:
+    """Write samples into a file of the kind that its suffix names, and return the files.
+
+    .png is a picture: a grid where sequences have a shape and values, drawings of molecules, or piano rolls. .mid is
+    music, with a file name-0.mid, name-1.mid, ... for each of several samples. .fasta or .fa and .txt or .smi are
+    the symbols themselves.
+
+    Args:
+        path: file.
+        samples: ids of each sample, without padding; in a picture of a shape also noisy states.
+        symbols: names of the symbols.
+        layout: layout of the data, as prepared data and models keep it.
+        voices: voices of music.
+        steps: steps of a quarter note of music.
+        process: process of noisy states.
+
+    Raises:
+        ValueError: no samples; another suffix; a picture or music of data that are none; ids that are no symbols.
+        ModuleNotFoundError: rdkit or music21 is not installed.
+    """
+    path, suffix = Path(path), Path(path).suffix
+    if not len(samples):
+        raise ValueError("there are no samples: must be at least one")
+    if suffix not in (*FASTA, *LINES, *MIDI, *PNG):
+        raise ValueError(f"path={path}: must end in {', '.join((*PNG, *MIDI, *FASTA, *LINES))}")
+    if suffix in PNG and layout.shape and layout.values:
+        grid(np.stack([np.asarray(one) for one in samples]), layout.shape, layout.values, process=process).save(path)
+        return [path]
+    if suffix in MIDI or (suffix in PNG and is_music(symbols)):
+        if not is_music(symbols):
+            raise ValueError(f"path={path}: the symbols are no pitches, data of the kind {layout.kind!r} are no music")
+        if suffix in PNG:
+            piano_rolls(samples, symbols, voices=voices, steps=steps).savefig(path)
+            return [path]
+        files = [path.with_stem(f"{path.stem}-{number}") for number in range(len(samples))]
+        files = files if len(samples) > 1 else [path]
+        for file, one in zip(files, samples, strict=True):
+            write_midi(file, one, symbols, voices=voices, steps=steps)
+        return files
+    texts = [spelt(one, symbols, layout.separator) for one in samples]
+    if suffix in FASTA:
+        write_fasta(path, texts)
+    elif suffix in LINES:
+        write_lines(path, texts)
+    elif layout.kind == MOLECULES:
+        draw(texts).save(path)
+    else:
+        raise ValueError(
+            f"path={path}: data of the kind {layout.kind!r} have no picture: it takes a shape and values, the kind "
+            f"{MOLECULES}, or pitches as symbols"
+        )
+    return [path]
+
+
+def is_music(symbols: Sequence[str]) -> bool:
+    """Return whether all symbols are pitches, holds or rests."""
+    try:
+        midi_of(symbols)
+    except ValueError:
+        return False
+    return True
+
+
+def spelt(ids: Int[np.ndarray, " L"], symbols: Sequence[str], separator: str) -> str:
+    """Return the names of the symbols of a sample with the separator between them.
+
+    Raises:
+        ValueError: an id that is no symbol.
+    """
+    ids = np.asarray(ids)
+    if bad := [int(one) for one in ids if not 0 <= one < len(symbols)]:
+        raise ValueError(f"a sample contains id {bad[0]}, must be in 0..{len(symbols) - 1}")
+    return separator.join(symbols[one] for one in ids)
