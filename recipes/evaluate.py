@@ -38,7 +38,8 @@ from recipes.evaluation.generative import NONE, generated, judge, warned
 from recipes.evaluation.report import show
 from recipes.generation.prompt import masked, row
 from recipes.generation.sampling import Sampling, draw
-from recipes.metrics import Estimate, Terms, estimates
+from recipes.metrics import Estimate, Terms, by_label, estimates
+from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import WEIGHTS, LoadedModel, LoadOptions, Precision, held_out, measured_length, one_of
 
 RESULT = "evaluation.json"
@@ -215,6 +216,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     replicates = bounds(saved, data, options, world, density)
     result: dict[str, Any] = {
         "bound": {name: asdict(estimate) for name, estimate in estimates(replicates, data, int(given)).items()},
+        "by_label": {name: asdict(estimate) for name, estimate in by_label(replicates, data).items()},
         "likelihood": likely,
         "protocol": {
             "run": options.run,
@@ -246,6 +248,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "text" if text else "data": data.manifest["inputs"],
             **({"bits_per_byte": "tokens per byte are those of all validation documents, whole"} if text else {}),
             "shape": list(data.shape),
+            "labels": "given" if len(data.validation.labels) and takes_labels(saved.model) else "not given",
             "error": "standard error over sequences, of texts and of what noise is left",
             "method": METHODS[Terms.average(replicates).per_token.method],
             "caveat": variance_caveat(

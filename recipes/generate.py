@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import tyro
 from rich.console import Console
@@ -44,6 +45,8 @@ from recipes.generation.prompt import (
 from recipes.generation.sampling import OnStep, Sampling, draw, protocol
 from recipes.model_io import LoadedModel, LoadOptions, Precision, one_of
 from recipes.visualization import Filmed, Text, write_page
+from recipes.visualization.pictures import Picture
+from recipes.visualization.saving import SUFFIXES, write_samples
 
 SNAPSHOTS = 6
 """Number of states of a trajectory that are shown."""
@@ -93,7 +96,8 @@ class Options:
     """File for a page to view in a browser: the denoising trajectories, and the probability of every draw."""
     reading: Annotated[LoadOptions, tyro.conf.arg(name="")] = field(default_factory=LoadOptions)
     out: Path | None = None
-    """File for the samples, one JSON object per line, each with all settings to draw it again."""
+    """File for the samples, one JSON object per line, each with all settings to draw it again. For a model of symbols
+    also a picture (.png), music (.mid), .fasta, or one sample a line (.smi, .txt)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run", one_of(self.run, self.model))
@@ -262,7 +266,12 @@ def generate(options: Options, console: Console) -> list[str]:
         page(options, saved, samples)
         console.print(f"page: {options.html}", markup=False, soft_wrap=True)
     if options.out is not None:
-        keep(options.out, options, saved, samples, texts)
+        if saved.layout is not None and options.out.suffix in SUFFIXES:
+            symbols = [saved.tokenizer.id_to_token(number) for number in range(saved.process.vocab_size)]
+            files = write_samples(options.out, [np.array(one.shown(saved)) for one in samples], symbols, saved.layout)
+            console.print(f"samples: {', '.join(map(str, files))}", markup=False, soft_wrap=True)
+        else:
+            keep(options.out, options, saved, samples, texts)
     return texts
 
 
@@ -278,7 +287,9 @@ def page(options: Options, saved: LoadedModel, samples: Sequence[Sample]) -> Non
     settings = samples[0].about(saved, options)
     if several:
         settings |= {"prompt": [one.text for one in rows], "length": [one.length for one in rows]}
-    write_page(options.html, saved, shown, options.run, settings | {"samples": len(samples), "shown here": len(shown)})
+    about, layout = settings | {"samples": len(samples), "shown here": len(shown)}, saved.layout
+    picture = Picture(layout.shape, layout.values) if layout is not None and layout.shape and layout.values else None
+    write_page(options.html, saved, shown, options.run, about, picture)
 
 
 def keep(path: Path, options: Options, saved: LoadedModel, samples: Sequence[Sample], texts: Sequence[str]) -> None:

@@ -95,6 +95,8 @@ class Sequences:
     """Names of the classes."""
     separator: str = ""
     """What is printed between two symbols: nothing for characters, a space for numbers."""
+    voices: int = 1
+    """Number of voices of music, which are interleaved."""
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""
 
@@ -196,6 +198,8 @@ class Layout:
     """What is printed between two symbols."""
     ends: bool = False
     """Whether a sequence has an end symbol, and padding behind it."""
+    voices: int = 1
+    """Number of voices of music, which are interleaved."""
     lengths: Mapping[int, int] | None = None
     """Number of training sequences of each length, in symbols; 0 for one of validation alone."""
 

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import replace
 
+import numpy as np
 import torch
 from rich.text import Text
 from torch import Tensor
@@ -18,7 +19,9 @@ from recipes.engine.provenance import record
 from recipes.engine.run import Run
 from recipes.engine.signals import Signals
 from recipes.logging import Watch
+from recipes.metrics.conditioned import labelled, takes_labels
 from recipes.model_io import RECIPE, WEIGHTS
+from recipes.visualization.saving import picture_of, write_samples
 
 CHECKPOINTS = "checkpoints"
 
@@ -56,7 +59,7 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
             return True
         if recipe.output.untrained and run.facts.step == 0:
             measured(run, watch)
-            watch.samples(0, *draw(run))
+            sampled(run, watch)
         for batches in run.batches():
             result = run.step(batches, signals.asked)
             watch.step(run.facts.step, result)
@@ -76,7 +79,7 @@ def attend(run: Run, watch: Watch, stop: bool) -> None:
         measured(run, watch)
         watch.weights(number, run.weights())
     if number % output.sample_every == 0 or last:
-        watch.samples(number, *draw(run))
+        sampled(run, watch)
     if number % output.save_every == 0 or last or stop:
         checkpoint.save(output.folder / CHECKPOINTS, run.state, run.facts, run.world, output.keep)
         publish(run, output.folder / WEIGHTS)
@@ -124,9 +127,27 @@ def changed(run: Run, facts: checkpoint.Facts) -> list[str]:
     return changes
 
 
+def sampled(run: Run, watch: Watch) -> None:
+    """Draw samples and write them: as text, and as a picture where the data have one."""
+    tokens, trace = draw(run)
+    watch.samples(run.facts.step, [run.data.tokenizer.decode(one) for one in tokens], trace)
+    layout, vocabulary = run.data.layout, run.data.tokenizer.get_vocab()
+    if (
+        run.world.first
+        and layout is not None
+        and (suffix := picture_of(layout, symbols := sorted(vocabulary, key=vocabulary.get)))
+    ):
+        path = run.recipe.output.folder / "samples" / f"step_{run.facts.step:08d}{suffix}"
+        write_samples(path, [np.array(one) for one in tokens], symbols, layout)
+        watch.say(f"  step {run.facts.step}: picture of the samples in {path}")
+
+
 @torch.no_grad()
-def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
-    """Draw samples, and the trajectory of the first one; every process draws the same."""
+def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
+    """Draw samples, and the trajectory of the first one; every process draws the same.
+
+    A network that takes labels draws the classes in turn.
+    """
     recipe, tokenizer, trace = run.recipe, run.data.tokenizer, []
     with run.averaged():
         names = cluster_names(run.process, run.objective.model, run.known.clusters, tokenizer)
@@ -135,20 +156,25 @@ def draw(run: Run) -> tuple[list[str], list[tuple[float, Text]]]:
         def show(step: int, t: Tensor, z: Tensor) -> None:
             trace.append((float(t[0].mean()), render(tokenizer, z[0], names)))
 
-        tokens = {}
+        tokens, denoiser = {}, run.objective.denoiser
+        labels = takes_labels(run.objective.model)
         for length, numbers in lengths(run).items():
+            if labels:
+                classes = torch.tensor(numbers, device=run.world.device) % run.objective.model.num_classes
+                denoiser = labelled(run.objective.denoiser, classes)
             drawn = dd.sample(
                 run.process,
-                run.objective.denoiser,
+                denoiser,
                 (len(numbers), length),
                 steps=recipe.output.sample_steps,
                 parameterization=run.objective.parameterization,
                 pace=run.pace,
                 generator=generator,
                 on_step=show if 0 in numbers else None,
+                compact=not labels,
             )
             tokens |= zip(numbers, drawn.tolist(), strict=True)
-    return [tokenizer.decode(tokens[number]) for number in range(recipe.output.samples)], trace
+    return [tokens[number] for number in range(recipe.output.samples)], trace
 
 
 def lengths(run: Run) -> dict[int, list[int]]:

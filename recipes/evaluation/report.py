@@ -18,6 +18,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for heading in ("", "value", "± over sequences", "± over replicates", "unit"):
         table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
     rows = dict(result["bound"])
+    rows |= {f"label {name}": found for name, found in result["by_label"].items()}
     if (likely := result["likelihood"]) is not None:
         rows |= {f"likelihood {name}": found for name, found in likely.items() if name != "protocol"}
     if (generative := result["generative"]) is not None:

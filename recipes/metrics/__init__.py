@@ -2,7 +2,7 @@
 
 from recipes.metrics.bound import Terms, basis, measure
 from recipes.metrics.conditioned import given
-from recipes.metrics.estimate import Estimate, bits, estimates, in_units
+from recipes.metrics.estimate import Estimate, bits, by_label, estimates, in_units
 from recipes.metrics.likelihood import read
 
-__all__ = ["Estimate", "Terms", "basis", "bits", "estimates", "given", "in_units", "measure", "read"]
+__all__ = ["Estimate", "Terms", "basis", "bits", "by_label", "estimates", "given", "in_units", "measure", "read"]

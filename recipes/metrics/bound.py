@@ -37,7 +37,7 @@ class Terms:
         columns = ("index", "nats", "tokens", "times", "apart")
         given = {name: [getattr(part, name) for part in parts] for name in columns}
         whole = {name: None if any(v is None for v in values) else torch.cat(values) for name, values in given.items()}
-        return cls(**whole, draws=parts[0].draws)._at(whole["index"].argsort(stable=True))
+        return cls(**whole, draws=parts[0].draws).at(whole["index"].argsort(stable=True))
 
     @classmethod
     def average(cls, replicates: Sequence["Terms"]) -> "Terms":
@@ -53,9 +53,9 @@ class Terms:
         """Select the sequences with an index below ``n``, each once."""
         keep = self.index < n
         keep[1:] &= self.index[1:] != self.index[:-1]
-        return self._at(keep)
+        return self.at(keep)
 
-    def _at(self, rows: Tensor) -> "Terms":
+    def at(self, rows: Tensor) -> "Terms":
         """Select some of the sequences."""
         held = ("index", "nats", "tokens", "times", "apart")
         return replace(self, **{n: None if getattr(self, n) is None else getattr(self, n)[rows] for n in held})

@@ -62,6 +62,19 @@ def in_units(per_token: Estimate, data: Prepared, given: int = 0) -> dict[str, E
     return found
 
 
+def by_label(replicates: Sequence[Terms], data: Prepared) -> dict[str, Estimate]:
+    """Return the bound in nats per token of the sequences of each class, by its name; empty without labels."""
+    if not len(data.validation.labels):
+        return {}
+    labels = torch.from_numpy(data.validation.labels)[replicates[0].index]
+    found = {}
+    for number, name in enumerate(data.classes):
+        if int((mine := labels == number).sum()) > 1:
+            own = [one.at(mine) for one in replicates]
+            found[name] = Estimate.of(Terms.average(own).per_token, [one.per_token for one in own])
+    return found
+
+
 def estimates(replicates: Sequence[Terms], data: Prepared, given: int = 0) -> dict[str, Estimate]:
     """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
     whole = Terms.average(replicates)

@@ -120,10 +120,8 @@ def open_saved(
         fill_speeds(process, folder / SPEEDS)
         model = load_network(folder, recipe, ModelContext(context, process)).to(device).eval()
     corpus = recipe.data.corpus
-    if isinstance(corpus, SymbolCorpus):
-        special = special_ids(tokenizer, corpus)
-    else:
-        special = add_special(tokenizer, corpus)  # before the comparison: it may add padding, which is no state
+    # before the comparison: it may add padding, which is no state
+    special = special_ids(tokenizer, corpus) if isinstance(corpus, SymbolCorpus) else add_special(tokenizer, corpus)
     dd.check_vocabulary(process, tokenizer.get_vocab(), pad=special.pad, bos=special.bos, eos=special.eos)
     for name in ("vocab_size", "num_states"):
         if getattr(model, name, getattr(process, name)) != getattr(process, name):

@@ -16,6 +16,9 @@ from recipes.visualization.pictures import grid
 
 FASTA, LINES, MIDI, PNG = (".fasta", ".fa"), (".txt", ".smi"), (".mid", ".midi"), (".png",)
 
+SUFFIXES = (*PNG, *MIDI, *FASTA, *LINES)
+"""Suffixes of the files."""
+
 MOLECULES = "molecules"
 """Kind of source whose sequences are SMILES."""
 
@@ -26,7 +29,6 @@ def write_samples(
     symbols: Sequence[str],
     layout: Layout,
     *,
-    voices: int = 1,
     steps: int = 4,
     process: ForwardProcess | None = None,
 ) -> list[Path]:
@@ -41,7 +43,6 @@ def write_samples(
         samples: ids of each sample, without padding; in a picture of a shape also noisy states.
         symbols: names of the symbols.
         layout: layout of the data, as prepared data and models keep it.
-        voices: voices of music.
         steps: steps of a quarter note of music.
         process: process of noisy states.
 
@@ -52,8 +53,8 @@ def write_samples(
     path, suffix = Path(path), Path(path).suffix
     if not len(samples):
         raise ValueError("there are no samples: must be at least one")
-    if suffix not in (*FASTA, *LINES, *MIDI, *PNG):
-        raise ValueError(f"path={path}: must end in {', '.join((*PNG, *MIDI, *FASTA, *LINES))}")
+    if suffix not in SUFFIXES:
+        raise ValueError(f"path={path}: must end in {', '.join(SUFFIXES)}")
     if suffix in PNG and layout.shape and layout.values:
         grid(np.stack([np.asarray(one) for one in samples]), layout.shape, layout.values, process=process).save(path)
         return [path]
@@ -61,12 +62,12 @@ def write_samples(
         if not is_music(symbols):
             raise ValueError(f"path={path}: the symbols are no pitches, data of the kind {layout.kind!r} are no music")
         if suffix in PNG:
-            piano_rolls(samples, symbols, voices=voices, steps=steps).savefig(path)
+            piano_rolls(samples, symbols, voices=layout.voices, steps=steps).savefig(path)
             return [path]
         files = [path.with_stem(f"{path.stem}-{number}") for number in range(len(samples))]
         files = files if len(samples) > 1 else [path]
         for file, one in zip(files, samples, strict=True):
-            write_midi(file, one, symbols, voices=voices, steps=steps)
+            write_midi(file, one, symbols, voices=layout.voices, steps=steps)
         return files
     texts = [spelt(one, symbols, layout.separator) for one in samples]
     if suffix in FASTA:
@@ -81,6 +82,11 @@ def write_samples(
             f"{MOLECULES}, or pitches as symbols"
         )
     return [path]
+
+
+def picture_of(layout: Layout, symbols: Sequence[str]) -> str:
+    """Return the suffix of the picture that samples of these data have without another package; "" for none."""
+    return PNG[0] if (layout.shape and layout.values) or is_music(symbols) else ""
 
 
 def is_music(symbols: Sequence[str]) -> bool:

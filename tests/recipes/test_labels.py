@@ -57,6 +57,11 @@ def trained(tmp_path_factory):
 def test_the_bound_is_that_of_a_sequence_given_its_label(trained):
     result = evaluate(Options(run=str(trained / "run"), scorer="none", replicates=2), ALONE)
     given = result["bound"]["nats_per_token"]["value"]
+    by_label = result["by_label"]
+    assert by_label.keys() == set(CLASSES) and result["protocol"]["labels"] == "given"
+    tokens = np.bincount(open_prepared(trained / "data").validation.labels)
+    mean = sum(tokens * [by_label[name]["value"] for name in CLASSES]) / tokens.sum()
+    assert mean == pytest.approx(given, rel=1e-6)
     # given the class a symbol is one of two; without it the class costs log 2 in all
     assert given < math.log(2) + 0.05
     saved = open_saved(trained / "run")
@@ -113,15 +118,15 @@ def test_a_wrapped_denoiser_takes_labels_as_the_network_does(trained):
 
 def test_refusals(trained):
     saved = open_saved(trained / "run")
-    with pytest.raises(ValueError, match="label='red': must be one of the classes of .*: even, odd"):
+    with pytest.raises(ValueError, match=r"label='red': must be one of the classes of .*: even, odd"):
         saved.class_of("red")
-    with pytest.raises(ValueError, match="guidance=2.0: guides towards a label"):
+    with pytest.raises(ValueError, match=r"guidance=2.0: guides towards a label"):
         Sampling(guidance=2.0)
-    with pytest.raises(ValueError, match="guidance=-1.0: must be at least 0"):
+    with pytest.raises(ValueError, match=r"guidance=-1.0: must be at least 0"):
         Sampling(label="odd", guidance=-1.0)
     ids, _ = pictures(40)
     prepare_ids(ids, 8, 4, trained / "plain")
     own = recipe(trained)
-    with pytest.raises(ValueError, match="num_classes: the data has no labels"):
+    with pytest.raises(ValueError, match=r"num_classes: the data has no labels"):
         Run.prepare(replace(own, data=replace(own.data, folder=trained / "plain")), ALONE)
     assert json.loads((trained / "run" / "weights" / "symbols.json").read_text())["classes"] == list(CLASSES)

@@ -66,7 +66,7 @@ class Chorales:
             if len(pieces) == self.limit:
                 break
         ids = Ragged(np.concatenate(pieces).astype(np.int16), np.cumsum([0, *map(len, pieces)]))
-        return Sequences(ids=ids, symbols=symbols, separator=" ")
+        return Sequences(ids=ids, symbols=symbols, separator=" ", voices=len(names))
 
     def identity(self) -> dict[str, str]:
         """Return the hash of each piece's file, by its name."""
