@@ -19,7 +19,7 @@ from recipes.papers.symbols import FULL, SMOKE, Size, processes, run, setting
 def recipes(size: Size = FULL) -> Mapping[str, tuple[str, Recipe]]:
     """Return the recipes by name."""
     side, shades = (14, 16) if size is SMOKE else (28, 256)
-    corpus = SymbolCorpus(source={"kind": "digits", "side": side, "shades": shades}, held_out=500)
+    corpus = SymbolCorpus(source={"kind": "digits", "side": side, "levels": shades}, held_out=500)
     network = {"positions": "rope2d", "shape": "run", "num_classes": "run"}
     recipe = setting("mnist", corpus, side * side, size, network)
     groups = round(shades**0.5)

@@ -160,7 +160,8 @@ def _write(corpus: SymbolCorpus, sources: Mapping[str, Source], inputs: dict[str
     lengths = dict.fromkeys(np.unique(splits["validation"].ragged.lengths).tolist(), 0)
     layout = Layout(
         kind=str(dict(corpus.source)["kind"]), shape=train.shape, values=train.values, classes=train.classes,
-        separator=train.separator, ends=corpus.ends, voices=train.voices, lengths=lengths | dict(counted(train.ragged.lengths)),
+        separator=train.separator, ends=corpus.ends, voices=train.voices,
+        lengths=lengths | dict(counted(train.ragged.lengths)),
     )  # fmt: skip
     manifest = {
         "format": SYMBOLS_FORMAT,
