@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.parameterization.logits import Parameterization, tree_of
-from ddlib.parameterization.tree_softmax import children_of
+from ddlib.parameterization.logits import Parameterization, layout_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
 from ddlib.utils.renamed import Renamed
@@ -75,12 +74,11 @@ class Guidance(ABC):
         low, high = (check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval))
         require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.interval = (low, high)
-        tree_of(process, parameterization)  # raises if unknown
+        layout_of(process, parameterization)  # raises if unknown
         self.of_parts = parameterization
         self._place = place_of(process) if on == "states" else TokenTarget
         if self._place is ChildTarget:
-            assert process.hierarchy is not None
-            children_of(process.hierarchy)  # raises if a state has no children
+            layout_of(process, "children")  # raises if a state has no children
 
     @property
     @abstractmethod
@@ -99,9 +97,24 @@ class Guidance(ABC):
         return "children" if self._place is ChildTarget else "cavity"
 
     @property
-    def step_distribution(self) -> Callable[[Tokens, Times, Times], StateProbs] | None:
-        """Function ``(z, t, s)`` -> unnormalised log-probabilities of z_s, (B, L, S); None if the logits suffice."""
-        return self._step_distribution if self._place is StepTarget and self._alone is None else None
+    def has_step_distribution(self) -> bool:
+        """True if samplers draw from ``step_distribution``, as no distribution of tokens is the steered one."""
+        return self._place is StepTarget and self._alone is None
+
+    def step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
+        """Compute unnormalised log-probabilities of z_s, (B, L, S); requires ``has_step_distribution``.
+
+        Args:
+            z: (B, L) states at ``t``.
+            t: (B,) times.
+            s: (B,) earlier times.
+
+        Raises:
+            TypeError: the logits suffice.
+        """
+        if not self.has_step_distribution:
+            raise TypeError(f"{self!r} has no step distribution: its logits are those of what it steers")
+        return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     def __call__(self, z: Tokens, t: Times) -> Float[Tensor, "B L K"]:
         """Compute the steered logits."""
@@ -184,9 +197,6 @@ class Guidance(ABC):
 
     def _checked(self, name: str, value: float) -> float:
         return check_number(name, value, self.least, 1e6, f"between {self.least:g} and 1e+06, or a function of t")
-
-    def _step_distribution(self, z: Tokens, t: Times, s: Times) -> StateProbs:
-        return self.steer(StepTarget(self.process, self.of_parts, z, t, s))
 
     @classmethod
     @abstractmethod

@@ -61,7 +61,6 @@ def errors(run: Case, counts: list[int], joint: Tensor = WEAK) -> list[float]:
 
 def _order(run: Case, point: Point) -> Iterator[Comparison]:
     order, first = run.subject.order, int(point["steps"])
-    assert order is not None
     counts = [first, 2 * first, 4 * first]
     for steps, (coarse, fine) in zip(counts, pairwise(errors(run, counts)), strict=False):
         slope = math.inf if fine < _ROUNDING else math.log2(max(coarse, _ROUNDING) / fine)
