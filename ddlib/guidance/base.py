@@ -1,7 +1,6 @@
 """Base class of guidance: a denoiser that combines the predictions of other models."""
 
-import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from ddlib.arguments import Part
 from ddlib.guidance.targets import ChildTarget, StepTarget, TokenTarget
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of
@@ -23,7 +23,7 @@ Strength = float | Callable[[float], float]
 _PLACES = ("words", "states")
 
 
-class Guidance(ABC):
+class Guidance(Part):
     """A denoiser ``(z, t) -> logits`` that steers other models; pass it to samplers with its ``parameterization``.
 
     ``on`` selects the distribution that is steered. "words": the distribution of the clean token at each position.
@@ -158,9 +158,7 @@ class Guidance(ABC):
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy with some constructor arguments replaced, such as the strength."""
-        names = inspect.signature(type(self)).parameters
-        arguments = {name: getattr(self, "of_parts" if name == "parameterization" else name) for name in names}
-        return type(self)(**(arguments | changes))
+        return type(self)(**(dict(self.arguments()) | changes))
 
     def evaluate(self, place: TokenTarget, *names: str) -> list[Float[Tensor, "B L n"]]:
         """Evaluate the named parts and return their log-probabilities; errors name the part.

@@ -21,7 +21,7 @@ from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Tim
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
-from ddlib.utils.validation import check_count, require
+from ddlib.utils.validation import check_count, require, warn_once
 
 LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
@@ -76,6 +76,9 @@ class ForwardProcess(Identified):
 
     modes: ClassVar[tuple[str, ...]] = ("standard",)
     """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of the name exists."""
+
+    couplings: ClassVar[tuple[str, ...]] = LEVELS
+    """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states ("independent",)."""
 
     closed_form: ClassVar[bool] = False
     """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
@@ -226,7 +229,7 @@ class ForwardProcess(Identified):
         """Raise unless ``sample`` takes this coupling.
 
         Raises:
-            TypeError: the ``sample`` of the class takes no ``levels``.
+            TypeError: the class does not take it, see ``couplings``.
             ValueError: an unknown coupling.
         """
         require(
@@ -234,10 +237,13 @@ class ForwardProcess(Identified):
             "levels is 'systematic', which was removed after 0.1.0: its mean is not that of the bound; use 'balanced'",
         )
         require(levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}")
-        if levels != "independent" and "levels" not in signature(self.sample).parameters:
-            raise TypeError(
-                f"levels is {levels!r}, which {type(self).__name__} cannot: its sample(x, t, generator) takes no levels"
-            )
+        name, stated = type(self).__name__, levels in self.couplings
+        takes = stated and (levels == "independent" or "levels" in signature(self.sample).parameters)
+        if stated and not takes:  # for one release
+            rule = "must be ('independent',), as its sample takes no levels; the next release does not read that there"
+            warn_once(f"couplings of {name}", f"{name}.couplings is {self.couplings}, {rule}")
+        if not takes:
+            raise TypeError(f"levels is {levels!r}, which {name} cannot: its sample(x, t, generator) takes no levels")
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
         """Probability q_t(z|x) of each state given its token, (B, L) float64."""
