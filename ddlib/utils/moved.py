@@ -66,7 +66,8 @@ MOVED = {
     "ddlib.times.draw": "ddlib.times.draws",
     "ddlib.times.uniform": "ddlib.times.base",
     "ddlib.training": "ddlib.objective.training",
-    "ddlib.verification.oracle": "ddlib.verification.framework.oracle",
+    "ddlib.verification.framework.oracle": "ddlib.verification.framework.reference",
+    "ddlib.verification.oracle": "ddlib.verification.framework.reference",
     "recipes.engine.abilities": "recipes.engine.model_protocols",
 }
 """Former path: present path."""

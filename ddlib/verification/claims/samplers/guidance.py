@@ -27,7 +27,7 @@ from ddlib.verification.framework.cases import context, few
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.dependencies import verifier
 from ddlib.verification.framework.inputs import at, frequencies, marginals, tally
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 _DRAWS, _TEXTS = 3000, 4
 _MANY = 64

@@ -8,7 +8,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser
 from ddlib.verification.framework.inputs import at, marginals
-from ddlib.verification.framework.oracle import sequences
+from ddlib.verification.framework.reference import sequences
 
 LATE, EARLY = 0.5, 0.25
 """Times of a step, exact in float32, the dtype of network inputs."""

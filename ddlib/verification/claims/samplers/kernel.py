@@ -13,7 +13,7 @@ from ddlib.samplers import Sampler, SamplingContext, State
 from ddlib.verification.framework.cases import Case
 from ddlib.verification.framework.claim import Claim, Comparison, Point, stated
 from ddlib.verification.framework.inputs import at, frequencies, tally
-from ddlib.verification.framework.oracle import exact_cavity, sequences
+from ddlib.verification.framework.reference import exact_cavity, sequences
 
 STRONG = torch.tensor([[0.30, 0.02, 0.05], [0.03, 0.25, 0.02], [0.08, 0.05, 0.20]], dtype=torch.float64)
 WEAK = torch.tensor([[0.18, 0.13, 0.20], [0.05, 0.07, 0.07], [0.08, 0.09, 0.13]], dtype=torch.float64)
