@@ -9,16 +9,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ddlib.arguments import Identified, made_by
+from ddlib.arguments import Part, check_extra_state, extra_state, load_checked, made_by
 from ddlib.hierarchies.kernels import Kernel
 from ddlib.hierarchies.maps import Map, chain
 from ddlib.utils.positive import PositiveParameter, check_positive
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.repr import digest
 from ddlib.utils.validation import check_count, require
 
 
-class Hierarchy(Identified):
+class Hierarchy(Float64Module, Part):
     r"""Levels :math:`L_0` (tokens), ..., :math:`L_n` (the mask), and a transition matrix for each edge between them.
 
     A subclass builds its maps and passes them to ``super().__init__``. States are numbered tokens first, then each
@@ -32,6 +33,9 @@ class Hierarchy(Identified):
     Raises:
         ValueError: maps that do not chain, a top level whose states depend on the token, or bad speeds.
     """
+
+    # a state dict holds the constructor's arguments, which loading compares
+    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
 
     def __init__(
         self, maps: Sequence[Kernel], speeds: Sequence[float] | None = None, learn_speeds: bool = False

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.arguments import Identified
+from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import argument_checks, optimal_times
 from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
@@ -19,6 +19,7 @@ from ddlib.schedules import Schedule
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Logits, PerToken, Sharpen, StateMatrix, StateProbs, Times, TokenProbs, Tokens
 from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
 from ddlib.utils.validation import check_count, require, warn_once
@@ -32,7 +33,7 @@ def unchanged(log_probs: Tensor) -> Tensor:
     return log_probs
 
 
-class ForwardProcess(Identified):
+class ForwardProcess(Float64Module, Part):
     r"""A continuous-time Markov chain :math:`q_t(z|x)` that noises each position independently.
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else has a default that is
@@ -57,6 +58,9 @@ class ForwardProcess(Identified):
         """Transition matrix q_{t|s} at scalars ``s <= t``, dense float64 (S, S), row = from; rows sum to 1."""
 
     # ---- what the process is
+
+    # a state dict holds the constructor's arguments, which loading compares
+    get_extra_state, set_extra_state, _load_from_state_dict = extra_state, check_extra_state, load_checked
 
     def __init__(self, vocab_size: int, num_states: int) -> None:
         super().__init__()
