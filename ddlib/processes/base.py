@@ -12,7 +12,8 @@ from torch.nn.functional import one_hot
 
 from ddlib.arguments import Part, check_extra_state, extra_state, load_checked
 from ddlib.hierarchies import Hierarchy
-from ddlib.processes import argument_checks, optimal_times
+from ddlib.processes import optimal_times
+from ddlib.processes.argument_checks import place_of
 from ddlib.processes.broadcasting import beside, columns_at, each_time, interior, rows_at, through
 from ddlib.processes.integrand import dense_integrand
 from ddlib.schedules import Schedule
@@ -22,7 +23,16 @@ from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.renamed import Renamed
-from ddlib.utils.validation import check_count, require, warn_once
+from ddlib.utils.validation import (
+    check_count,
+    check_devices,
+    check_order,
+    check_times,
+    check_tokens,
+    require,
+    visible,
+    warn_once,
+)
 
 LEVELS = ("independent", "balanced")
 """Couplings of the levels of a sequence's tokens, see ``ForwardProcess.sample``."""
@@ -137,7 +147,7 @@ class ForwardProcess(Float64Module, Part):
     def _finish(self) -> None:
         """Move the constant that marks the device to the device of the other constants, which arguments may decide."""
         if "_place" in vars(self):  # else a subclass has not called super().__init__
-            self._place = argument_checks.place_of(self, self._place)
+            self._place = place_of(self, self._place)
         implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
         if implemented and not self.closed_form:  # it would never be used, without a word
             name = type(self).__name__
@@ -147,13 +157,48 @@ class ForwardProcess(Float64Module, Part):
         self, *, x: Tensor | None = None, z: Tensor | None = None, t: Tensor | None = None,
         s: Tensor | None = None, p: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Raise TypeError or ValueError unless the arguments are of the right type, shape, range and device."""
-        argument_checks.check_inputs(self.vocab_size, self.num_states, self._place, x=x, z=z, t=t, s=s, p=p)
+        """Raise unless the arguments that are given are well formed.
+
+        Args:
+            x: (B, L) tokens.
+            z: (B, L) states.
+            t: (B,) or (B, L) times.
+            s: earlier times, of the shape of ``t``.
+            p: (B, L, V) distributions over tokens.
+
+        Raises:
+            TypeError, ValueError: the first argument that is not of the right type, shape, range or device.
+        """
+        tokens = z if x is None else x
+        if x is not None:
+            check_tokens("x", x, self.vocab_size, "words")
+        if z is not None:
+            check_tokens("z", z, self.num_states, "states")
+        for name, time in (("t", t), ("s", s)):
+            if time is not None and tokens is not None:
+                check_times(name, time, *tokens.shape)
+        if x is not None and z is not None:
+            require(x.shape == z.shape, f"z has shape {tuple(z.shape)}, must be that of x, {tuple(x.shape)}")
+        if s is not None and t is not None:
+            require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+            alone = tokens is not None and tokens.shape[1] == 1
+            check_order(s, t, strictly=t.ndim == 1 and not alone)  # with times per position, s = t is allowed
+        if p is not None and tokens is not None:
+            want = (*tokens.shape, self.vocab_size)
+            require(tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}")
+            if visible(p):
+                total = p.sum(-1)
+                bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
+                require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
+        check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
-        argument_checks.check_forwards(z, s, t)
+        check_times("s", s, *z.shape)
+        require(s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}")
+        check_devices(z=z, s=s)
+        check_order(s, t)
 
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
