@@ -11,7 +11,6 @@ from torch import Tensor
 from ddlib.kernels.dispatch import plan
 from ddlib.kernels.fused import Layer, PerTokenLoss, SummedLoss
 from ddlib.kernels.tile import Rows
-from ddlib.objective.nelbo import check_noised
 from ddlib.objective.training import LossOptions, unpacked, weights_of
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
@@ -156,7 +155,7 @@ def _batch(
     chunk: int | None, parameterization: Parameterization,
 ) -> tuple[Rows, Layer]:  # fmt: skip
     layout = layout_of(process, parameterization)
-    check_noised(process, x, z, t)
+    process.check_noised(x, z, t)
     check_devices(x=x, hidden=hidden, weight=weight, bias=bias)
     if chunk is not None:
         check_count("chunk", chunk)

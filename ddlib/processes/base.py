@@ -192,6 +192,18 @@ class ForwardProcess(Float64Module, Part):
                 require(not bool(bad.any()), "p holds a row that is no law: negative, NaN, or not of sum 1")
         check_devices(x=x, z=z, t=t, s=s, p=p, process=self._place)
 
+    def check_noised(self, x: Tokens, z: Tokens, t: Times) -> None:
+        """Raise TypeError or ValueError unless (x, z, t) are well formed and every z can come from its x at t."""
+        self.check_inputs(x=x, z=z, t=t)
+        if visible(z):
+            impossible = self.likelihood(z, x, t) <= 0
+            if bool(impossible.any()):
+                b, i = (int(v) for v in impossible.nonzero()[0])
+                raise ValueError(
+                    f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = {int(x[b, i])} "
+                    f"at t = {float(beside(t).expand_as(z)[b, i])}: z must be drawn by process.sample(x, t)"
+                )
+
     def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
         """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
         self.check_inputs(z=z, t=t)
