@@ -46,14 +46,14 @@ def check_extra_state(self: Any, state: Any) -> None:
         )
 
 
-def load_checked(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+def load_checked(self: Any, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any) -> None:
     """Load a state dict, that of ddlib 0.1.0 too: the ``_load_from_state_dict`` of a module that is a ``Part``.
 
     A state dict of 0.1.0 has no extra state, but some of the constants; these are compared.
     """
     if prefix + _KEY not in state_dict:
         _load_old(self, state_dict, prefix)
-    Float64Module._load_from_state_dict(self, state_dict, prefix, *rest)
+    Float64Module._load_from_state_dict(self, state_dict, prefix, *rest, **named)
 
 
 def _is_made_by(module: Any, saved: Any) -> bool:

@@ -87,11 +87,9 @@ def layout_of(process: ForwardProcess, parameterization: Parameterization) -> Ch
     if isinstance(parameterization, str) and parameterization in _CONVERSIONS:
         return TokenLogits(parameterization)
     if parameterization == "children":
-        require(
-            process.hierarchy is not None,
-            f"parameterization is 'children', {type(process).__name__} has no hierarchy: give dd.Children(tree)",
-        )
-        assert process.hierarchy is not None
+        if process.hierarchy is None:
+            name = type(process).__name__
+            raise ValueError(f"parameterization is 'children', {name} has no hierarchy: give dd.Children(tree)")
         parameterization = children_of(process.hierarchy)
     if not isinstance(parameterization, Children):
         names = ", ".join(map(repr, [*_CONVERSIONS, "children"]))

@@ -109,8 +109,9 @@ def _forbidden(process: ForwardProcess, tokens: Sequence[int]) -> Bool[Tensor, "
         excluded[token] = True
     require(not bool(excluded.all()), "forbidden holds all words, must leave some")
     hierarchy = process.hierarchy
-    for level in range(1, 0 if hierarchy is None else hierarchy.depth):
-        assert hierarchy is not None
+    if hierarchy is None:
+        return excluded
+    for level in range(1, hierarchy.depth):
         edge = hierarchy.between(0, level)
         if isinstance(edge, Map):
             left = torch.bincount(edge.parents.cpu()[~excluded], minlength=hierarchy.levels[level])
